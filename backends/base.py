@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
+from tcc.backends.artifact.assets import NO_ASSETS
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.artifact.variant import Variant
@@ -160,12 +161,16 @@ class Backend(Protocol):
         output: Path,
         triple: str,
         emit: str = "shared",
+        assets: Mapping[str, bytes] = NO_ASSETS,
     ) -> dict[str, Any]:
         """Writes the file `output` and its header, and returns the complete manifest.
 
         `name` is a C identifier. `triple` (as in aarch64-linux-gnu) selects the C compiler; ""
-        means this machine's architecture. `emit` is a key of `tcc.options.EMITS`. Raises
-        InternalError if the variants do not fit each other, and ToolError if the file cannot be
-        compiled or written.
+        means this machine's architecture. `emit` is a key of `tcc.options.EMITS`. `assets` are
+        files for users of the model, by name; the manifest has an entry `assets` with those that
+        the file holds. Raises InternalError if the variants do not fit each other, and ToolError if
+        the file cannot be compiled or written.
         """
-        return link_artifact(variants, manifest, name, output, triple=triple, emit=emit)
+        return link_artifact(
+            variants, manifest, name, output, triple=triple, emit=emit, assets=assets
+        )

@@ -26,7 +26,7 @@ from tcc.budgets import within
 from tcc.debug import Progress, Stopped, Timing, Trace
 from tcc.distributed.shard import check_divisible
 from tcc.errors import InternalError, UserError
-from tcc.frontends import exported, is_torch_module, load_model
+from tcc.frontends import assets_of, exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
 from tcc.frontends.onnx.reader import read_model
@@ -56,6 +56,7 @@ from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, targets_text
 from tcc.temporary import temporary_folder
+from tcc.tokenizer import tokenizer_asset
 from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
 from tcc.tune.lock import Lock
 from tcc.variants import (
@@ -198,6 +199,7 @@ def _compiled(
     with trace.stage("import"):
         graph, form = load_batched(model, options)
     preprocess = preprocess_entry(options.preprocess, [value.name for value in graph.inputs])
+    assets = {**assets_of(model), **tokenizer_asset(options.tokenizer)}
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
     ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
@@ -230,7 +232,10 @@ def _compiled(
             output,
             targets[0].triple,
             options.emit,
+            assets,
         )
+    if assets and "assets" not in manifest:
+        warnings += (f"the file does not hold the model's {', '.join(sorted(assets))}",)
     summary = Summary(
         targets_text(targets), ops, options.precision, options.narrow,
         len(options.inputs) + len(options.bucket_sizes),

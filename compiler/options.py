@@ -263,6 +263,12 @@ class Options:
         "and sounds: version = 1, then a table [inputs.NAME] with settings as in tcc run --help.",
         _path, default=None,
     )
+    tokenizer: Path | None = _option(
+        "--tokenizer", "FILE",
+        "A tokenizer.json that the artifact carries, in place of the model's own: "
+        "module.assets[\"tokenizer.json\"]. It must be a file that the library tokenizers reads.",
+        _path, default=None,
+    )
     typical: tuple[tuple[str, int], ...] = _option(
         "--typical", "SYM=SIZE",
         "The value of a symbolic size that the general code is chosen for, as in seq=512; the code "
@@ -455,6 +461,7 @@ class Choices(TypedDict, total=False):
     dynamic_shapes: Any
     batch: int | None
     preprocess: str | Path | None
+    tokenizer: str | Path | None
     typical: Mapping[str, int] | Sequence[str]
     buckets: Mapping[str, Sequence[int]] | Sequence[str]
     ranks: int | str | Sequence[int]

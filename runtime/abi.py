@@ -225,6 +225,10 @@ class Api(Structure):
             "instance_set_stamps",
             CFUNCTYPE(_status, _handle, ctypes.c_void_p, ctypes.c_uint64, POINTER(ctypes.c_uint64)),
         ),
+        (
+            "model_asset",
+            CFUNCTYPE(_status, ctypes.c_char_p, POINTER(ctypes.c_void_p), POINTER(ctypes.c_size_t)),
+        ),
     )
 
 

@@ -12,8 +12,8 @@ from tcc.runtime.summary_text import code_text, memory_text, narrow_rows
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
 
-# The kernels and the ports that a page lists.
-_KERNELS, _PORTS = 5, 20
+# The kernels, the ports and the states that a page lists.
+_KERNELS, _PORTS, _STATES = 5, 20, 4
 # The keys of a plan's record that do not count a kind of collectives.
 _PLAN = {"variant", "target", "ranks", "weight_bytes_of_a_rank", "collectives"}
 _NARROW = ("bf16", "f16")
@@ -64,8 +64,13 @@ def _facts(manifest: Mapping[str, Any], needs: str) -> Iterator[tuple[str, str]]
         buckets = (", ".join(f"{k}={v}" for k, v in b.items()) for b in variant.get("buckets", ()))
         if sizes := "; ".join(buckets):
             yield "sizes", f"own kernels for {sizes}"
-    for item in manifest.get("appends", ()):
+    states = manifest.get("appends", ())
+    for item in states[:_STATES]:
         yield "state", f"{item['input']} grows by {item['rows']} along axis {item['axis']}"
+    if len(states) > _STATES:
+        yield "state", f"{len(states) - _STATES} more grow"
+    for asset in manifest.get("assets", ()):
+        yield "asset", f"{asset['name']}, {bytes_text(asset['bytes'])}"
     for name, table in manifest.get("preprocess", {}).get("inputs", {}).items():
         settings = ", ".join(f"{key}={value}" for key, value in table.items())
         yield "input", f"{name} is read with {settings}"

@@ -22,6 +22,7 @@ from weakref import WeakSet
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import in_parts, kind_of, view_of
+from tcc.runtime.assets import Assets
 from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
@@ -113,6 +114,7 @@ class Module(ShownModule, FfiModule):
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
+        self.assets: Mapping[str, bytes] = Assets(self._api, self.manifest, self._check)
         self._form = CallForm(self.manifest["call"]) if "call" in self.manifest else None
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
@@ -321,11 +323,8 @@ class Module(ShownModule, FfiModule):
 
     def _check(self, status: int, hint: str = "") -> None:
         if status:
-            raise self._error(
-                self._api.last_error().decode(errors="replace"),
-                where=str(self._path),
-                hint=hint,
-            )
+            message = self._api.last_error().decode(errors="replace")
+            raise self._error(message, where=str(self._path), hint=hint)
 
     # ---- instances ------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tcc.backends.artifact.assets import NO_ASSETS, asset_entries, write_assets
 from tcc.backends.artifact.emit import link_object, section_header, side_path
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.gpu_binaries import encode_images
@@ -88,15 +89,17 @@ def link_artifact(
     triple: str = "",
     emit: str = "shared",
     side_file: bool = False,
+    assets: Mapping[str, bytes] = NO_ASSETS,
 ) -> dict[str, Any]:
     """Writes the artifact `out`, and next to it its C header with the suffix `.h`.
 
     The loader takes the first of the `variants` that the machine can run; GPUs come before the CPU.
     `name` is a C identifier (`c_name`). `emit` is a key of `EMITS`, and `side_file` asks for a
-    side file of weights. The kernels' listings become a section that is not loaded. Each file is
-    written under another name and then renamed.
+    side file of weights. `assets` are files for users of the model, by name. The kernels' listings
+    become a section that is not loaded. Each file is written under another name and then renamed.
 
-    Returns the manifest: `manifest` extended by abi, name, inputs, outputs, variants and weights.
+    Returns the manifest: `manifest` extended by abi, name, inputs, outputs, variants and weights,
+    and by assets if there are any.
     Raises InternalError if the variants do not fit each other. Raises ToolError if no compiler is
     found, if it fails, or if `out` cannot be written.
     """
@@ -110,12 +113,16 @@ def link_artifact(
     )
     linked = emit != "shared"
     side = side_file or section.size > (_MOST_LINKED if linked else _MOST_APPENDED)
-    full_manifest = _complete(manifest, variants, programs, name, section, side)
+    full_manifest = {
+        **_complete(manifest, variants, programs, name, section, side),
+        **asset_entries(assets),
+    }
     toolchain = find_toolchain(triple)
     text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
     with folder_beside(out, "the artifact") as folder:
         objects = _write_inputs(folder, variants, text, name, section)
         _write_listings(folder, _listings(variants))
+        write_assets(folder, assets)
         if linked or side:
             append_section(folder / "weights", section)
         if linked:
@@ -227,6 +234,7 @@ def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -
     return f"""#include "runtime.h"
 #include "listings.h"
 #define HIDDEN extern __attribute__((visibility("hidden")))
+#include "assets.h"
 
 {parts}
 static const tcc_variant variants[] = {{
@@ -256,6 +264,7 @@ const tcc_artifact tcc_artifact_info = {{
     .sha256 = {{{digest}}},
     .section = TCC_SECTION,
     .side_name = TCC_SIDE_NAME,
+    .assets = TCC_ASSETS,
 }};
 
 #define EXPORT __attribute__((visibility("default")))

@@ -1,13 +1,14 @@
 """Compiles a graph to one portable C file with scalar kernels, a static arena and no heap."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from tcc.backends.artifact.assets import NO_ASSETS
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.artifact.publish import folder_beside
@@ -75,6 +76,7 @@ class CBackend(Backend):
             "machine": "C files are for every machine",
             "tuned": "C files have no tuned kernels",
             "preprocess": "C files have no manifest",
+            "tokenizer": "C files hold no assets",
             "state": "C files keep no state from run to run",
             "ranks": "C files have no communicator",
         }
@@ -157,6 +159,7 @@ class CBackend(Backend):
         output: Path,
         triple: str,
         emit: str = "shared",
+        assets: Mapping[str, bytes] = NO_ASSETS,
     ) -> dict[str, Any]:
         (variant,) = variants
         source, header, weights = variant.objects

@@ -18,6 +18,8 @@ PROGRAM_SECTION = ".tcc.program"
 # `strip` removes it.
 LISTINGS_SECTION = ".tcc.listings"
 MOST_LISTINGS = 48 << 20  # the limit of all listings together, in bytes before deflation
+# The section of the assets' bytes, one after the other.  A zero byte follows them.
+ASSETS_SECTION = ".tcc.assets"
 SIDE_SUFFIX = ".weights"
 
 # The fields of the trailer: magic, version, offset and size of the weights in bytes, SHA-256 of the

@@ -430,6 +430,13 @@ typedef struct tcc_api {
      * last.  TCC_INVALID_ARGUMENT: too little room, or no count.  Not while the instance runs. */
     tcc_status (*instance_set_stamps)(tcc_instance *instance, tcc_stamp_record *stamps, uint64_t room,
                                       uint64_t *count);
+
+    /* Finds a file that the artifact holds beside the model, as in "tokenizer.json": `*out_size` bytes, not
+     * terminated, which live until the process ends.  Needs no model, from any thread.  "assets" in the
+     * manifest lists names, sizes and hashes.  Each call compares the bytes with their hash, at some hundred
+     * MB/s: keep the address.  TCC_INVALID_ARGUMENT: the artifact has no such asset.  TCC_CORRUPT: it is
+     * damaged. */
+    tcc_status (*model_asset)(const char *name, const char **out_data, size_t *out_size);
 } tcc_api;
 
 #ifdef __cplusplus

@@ -408,6 +408,16 @@ public:
         const char *text = api()->manifest(&size);
         return {text, size};
     }
+    /* Returns a file that the artifact holds beside the model, as in "tokenizer.json"; its bytes live until
+     * the process ends.  Throws Error where there is none of this name, or where it is damaged. */
+    std::string_view asset(const std::string &name) const {
+        const char *data = nullptr;
+        std::size_t size = 0;
+        if (api()->struct_size < offsetof(tcc_api, model_asset) + sizeof api()->model_asset)
+            throw Error(TCC_UNSUPPORTED, "the model is older than assets: compile it again");
+        detail::check(api(), api()->model_asset(name.c_str(), &data, &size));
+        return {data, size};
+    }
 
     /* Returns the input or output of this name.  Throws Error where there is none, or where its elements
      * are not of type T. */

@@ -17,7 +17,7 @@
 //! Threads.  As in tcc.h: a `Model` may be used from any thread, an `Instance` serves one run at a time.
 
 use std::alloc::{alloc, dealloc, Layout};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 use std::mem::{size_of, size_of_val};
 use std::os::raw::{c_char, c_int, c_void};
@@ -446,6 +446,15 @@ impl Model {
             let text = (self.loaded.api.manifest)(&mut size) as *const u8;
             std::str::from_utf8(slice::from_raw_parts(text, size)).expect("the manifest is ASCII")
         }
+    }
+
+    /// Returns a file that the artifact holds beside the model, as in "tokenizer.json".  Fails where it
+    /// has no asset of this name, and where the asset is damaged.
+    pub fn asset(&self, name: &str) -> Result<&'static [u8], Error> {
+        let text = CString::new(name).map_err(|_| Error::invalid("an asset's name has no zero byte".to_string()))?;
+        let (api, mut data, mut size) = (self.loaded.api, ptr::null(), 0);
+        check(api, unsafe { (api.model_asset)(text.as_ptr(), &mut data, &mut size) })?;
+        Ok(if size == 0 { &[] } else { unsafe { slice::from_raw_parts(data as *const u8, size) } })
     }
 
     /// Sets the threads of later runs; 0 is the default.

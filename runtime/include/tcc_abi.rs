@@ -104,4 +104,9 @@ pub struct Api {
     pub instance_seed: unsafe extern "C" fn(*mut RawInstance, u64) -> c_int,
     pub instance_unseed: unsafe extern "C" fn(*mut RawInstance) -> c_int,
     pub instance_cancel: unsafe extern "C" fn(*mut RawInstance) -> c_int,
+    pub instance_next_run: Uncalled,
+    pub instance_cancel_run: Uncalled,
+    pub model_get_on: Uncalled,
+    pub instance_set_stamps: Uncalled,
+    pub model_asset: unsafe extern "C" fn(*const c_char, *mut *const c_char, *mut usize) -> c_int,
 }

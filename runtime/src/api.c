@@ -203,6 +203,7 @@ const tcc_api *tcc_runtime_api(void) {
         .instance_cancel_run = instance_cancel_run,
         .model_get_on = tcc_model_get_on,
         .instance_set_stamps = tcc_instance_set_stamps,
+        .model_asset = tcc_model_asset,
     };
     return &table;
 }

@@ -36,6 +36,7 @@ unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__(
         if (TCC_UNLIKELY(status_of_call != TCC_OK)) return status_of_call;                         \
     } while (0)
 
+#include "assets.h"
 #include "ending.h"
 #include "stamps.h"
 /* ---- status.c: the message of the calling thread ------------------------------------------- */
@@ -80,8 +81,7 @@ tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool);
 /* The config of a caller that may be of another version. */
 tcc_status tcc_pool_read_config(const tcc_pool_config *given, tcc_pool_config *out_config);
 /* Within another budget than the process's; the config is of this version. */
-tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
-                                  tcc_pool **out_pool);
+tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent, tcc_pool **out_pool);
 void tcc_pool_destroy(tcc_pool *pool);
 tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory);
 tcc_status tcc_pool_give(tcc_pool *pool, void *memory);
@@ -389,6 +389,7 @@ typedef struct tcc_artifact {
     uint8_t sha256[32]; /* of all programs, code and weights */
     const char *section;   /* the weight section, where a program's file holds it; else NULL */
     const char *side_name; /* of the side file, in an object that a program or library links; else NULL */
+    const tcc_assets *assets; /* files beside the model; NULL: none */
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;
@@ -512,8 +513,7 @@ static inline int64_t tcc_launch_room(int64_t operands) {
     return operands / 8 * 8 + TCC_LAUNCH_HEAD + 16; /* no line in common */
 }
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
-tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm,
-                                  tcc_instance **out_instance);
+tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm, tcc_instance **out_instance);
 void tcc_instance_destroy(tcc_instance *instance);
 tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes);
 tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config);

@@ -37,6 +37,7 @@ PAGES: Mapping[str, tuple[Page, ...]] = MappingProxyType({
     "Models": (
         Page("Exporting", "compiler/frontends/EXPORTING.md"),
         _guide("Sizes, states, memory", "Models"),
+        _guide("Language models", "Language models"),
         _guide("PyTorch and tvm-ffi", "PyTorch and tvm-ffi", "Random numbers"),
         Page("Precision modes", "passes/quantize/PRECISION.md"),
         _guide("Numerics", "Precision"),

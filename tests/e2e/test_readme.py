@@ -13,7 +13,10 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+
+from tests.lib.language_model import STATES, byte_tokenizer, language_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "GUIDE.md", "compiler/frontends/EXPORTING.md")
@@ -22,6 +25,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 NIGHTLY = "it needs several machines or minutes; tests/scripts/test_ci_tune.py runs the commands"
 SUFFIXES = {"rust": "rs"}
 TRAINED = "it needs a trained model; tests/cli/test_quantize.py runs the command"
+WEIGHTS = "it needs weights; tests/frontends/weights and tests/models/test_generate.py have some"
 # What is not run here, and why.
 ELSEWHERE = {
     "scripts/demo": "it compiles and times a larger model, for minutes",
@@ -31,6 +35,8 @@ ELSEWHERE = {
     "tcc quantize magika.onnx --data samples --check others --top1 0.99 -o q.onnx": TRAINED,
     "tcc quantize yolox.onnx --data photos:bgr,letterbox=114 --error 0.1 -o q.onnx": TRAINED,
     "tcc tune model.onnx --time 10m": "it measures for minutes; tests/cli/test_tune.py measures",
+    "tcc compile model.gguf -o lm.so --bucket seq=1,128": WEIGHTS,
+    'models/examples/generate lm.so --prompt "What is the capital of France?" --greedy': WEIGHTS,
     'tcc bench new.so --compare base.so --gate 1.05 --markdown >> "$GITHUB_STEP_SUMMARY"': NIGHTLY,
     "tcc tune model.onnx --records K.jsonl --shard K/3 --time 20m --cpu x86-64-v3": NIGHTLY,
     "cat 1.jsonl 2.jsonl 3.jsonl > all.jsonl": NIGHTLY,
@@ -57,6 +63,15 @@ def promised(text: str) -> str:
     return "".join(f"{said}\n" for said in re.findall(r"# prints (.*)", text))
 
 
+def compile_language_model(folder: Path) -> None:
+    """Writes lm.so, a language model with a tokenizer that has a token for each byte."""
+    onnx.save(language_model(257), folder / "lm.onnx")
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    flags = [word for state in STATES for word in ("--state", state)]
+    words = ["compile", "lm.onnx", "-o", "lm.so", "--tokenizer", "tokenizer.json", *flags]
+    run([sys.executable, "-m", "tcc", *words], folder)
+
+
 def run(command: list[str], folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -69,6 +84,7 @@ def run(command: list[str], folder: Path) -> str:
 
 @pytest.mark.gpu
 def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
+    compile_language_model(tmp_path)
     for kind, text in BLOCKS:
         if kind == "python":
             found = run([sys.executable, "-c", text], tmp_path)

@@ -142,6 +142,15 @@ CASES = {
     "compile-preprocess-as-c": Case(
         ("compile", "m.onnx", "--preprocess", "p.toml", "--target", "c"), (("m.onnx", GOOD),)
     ),
+    "compile-tokenizer-missing": Case(
+        ("compile", "m.onnx", "--tokenizer", "t.json"), (("m.onnx", GOOD),)
+    ),
+    "compile-tokenizer-other-form": Case(
+        ("compile", "m.onnx", "--tokenizer", "t.json"), (("m.onnx", GOOD), ("t.json", b"{}"))
+    ),
+    "compile-tokenizer-as-c": Case(
+        ("compile", "m.onnx", "--tokenizer", "t.json", "--target", "c"), (("m.onnx", GOOD),)
+    ),
     "compile-batch-of-mixed-samples": Case(
         ("compile", "m.onnx", "--batch", "4"),
         (("m.onnx", model(node("Softmax", "x", "y", "mix", axis=0))),),

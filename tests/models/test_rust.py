@@ -27,6 +27,9 @@ HEADERS = ROOT / "runtime" / "include"
 pytestmark = pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
 
 
+TOKENIZER = '{"version": "1.0", "model": {"type": "BPE", "vocab": {"é": 0}, "merges": []}}'
+
+
 def cargo(*words: str | Path, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs cargo without network; warnings of rustc are errors."""
     command = ("cargo", *words, "--offline", "--quiet")
@@ -100,7 +103,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compile_package(folder / "ports.onnx", folder / "package")
     (folder / "package").mkdir(exist_ok=True)
     words = ["compile", str(folder / "sum.onnx"), "--package", str(folder / "package")]
-    assert execute([*words, "--state", "past=next"]) == 0
+    (folder / "tokenizer.json").write_text(TOKENIZER)
+    flags = ["--state", "past=next", "--tokenizer", str(folder / "tokenizer.json")]
+    assert execute([*words, *flags]) == 0
     dependencies = (f'tcc_{name} = {{path = "package/rust/{name}"}}' for name in ("ports", "sum"))
     manifest = ("[package]", 'name = "programs"', 'version = "1.0.0"', 'edition = "2018"')
     lines = (*manifest, "[dependencies]", *dependencies)
@@ -191,6 +196,22 @@ fn main() -> Result<(), Error> {
         past += step
         lines.append(str((2 * past).tolist()))
     assert succeed(run(programs, text)).splitlines() == [*lines, str(past.tolist()), "true"]
+
+
+def test_an_asset_is_found_by_its_name(programs: Path) -> None:
+    text = """
+use tcc_sum::{load, Error, Status};
+
+fn main() -> Result<(), Error> {
+    let model = load()?;
+    print!("{}", std::str::from_utf8(model.asset("tokenizer.json")?).unwrap());
+    for name in &["vocabulary", "a\\0b"] {
+        assert!(model.asset(name).unwrap_err().status() == Status::InvalidArgument);
+    }
+    Ok(())
+}
+"""
+    assert succeed(run(programs, text)) == TOKENIZER
 
 
 def test_failures_are_results_with_a_status_and_a_message(programs: Path) -> None:

@@ -66,6 +66,7 @@ static void run_two_models() {
     auto none = mini.run({x({}, {0})});
     std::cout << "none " << y(none).size() << '\n';
     std::cout << "port " << x.port().name << ' ' << x.port().text << ' ' << x.port().shape[0] << '\n';
+    std::cout << "note " << mini.asset("note") << '\n';
     std::cout << "manifest " << mini.manifest().front() << mini.manifest().back() << '\n';
 }
 
@@ -97,6 +98,7 @@ static void fail() {
     refused("inputs", [&] { mini.run(tcc::Span<const tcc::Tensor>()); });
     refused("element", [&] { mini.run({tcc::tensor<float>(state, {4})})[0].values<std::int32_t>(); });
     refused("missing", [&] { mini.run({x(state, {4})}, {tcc::Tensor(nullptr, TCC_F32, {4})}); });
+    refused("other", [&] { mini.asset("other"); });
     refused("negative", [&] { mini.set_threads(-1); });
     no_memory = true;
     try {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tcc.backends.artifact.assets import NO_ASSETS
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.variant import Variant
@@ -189,12 +190,15 @@ def link(
     features: Sequence[str] = (),
     side_file: bool = False,
     emit: str = "shared",
+    assets: Mapping[str, bytes] = NO_ASSETS,
 ) -> dict[str, Any]:
     """Links a hand-made program as the driver would; returns the manifest."""
     variant = Variant(
         "cpu", encode_program(program), program.kernels, weights, (kernels,), features
     )
-    return link_artifact([variant], {"tcc": "test"}, name, out, side_file=side_file, emit=emit)
+    return link_artifact(
+        [variant], {"tcc": "test"}, name, out, side_file=side_file, emit=emit, assets=assets
+    )
 
 
 def mlp() -> tuple[Program, bytes]:

@@ -38,6 +38,7 @@ REFUSALS = {
     "name": "1 no port has the name z; there are: y",
     "inputs": "1 expected 1 inputs, got 0",
     "missing": "1 output 'y': neither an array nor an allocator",
+    "other": "1 model 'mini' has no asset 'other': \"assets\" in its manifest names what it has",
     "negative": "1 threads: expected 0 to 256, got -1",
     "element": "1 the array has elements of f32, not of i32",
     "memory": "bad_alloc",
@@ -72,7 +73,8 @@ def artifacts(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with the four artifacts of the host program and their headers."""
     folder = tmp_path_factory.mktemp("artifacts")
     program, weights = programs.mlp()
-    programs.link(program, kernels, folder / "mini.so", weights=[weights])
+    assets = {"note": b"two words"}
+    programs.link(program, kernels, folder / "mini.so", weights=[weights], assets=assets)
     others = {"second": programs.doubling(), "updating": programs.updating(4), "words": words()}
     for name, other in others.items():
         programs.link(other, kernels, folder / f"{name}.so", name=name)
@@ -100,8 +102,8 @@ def test_results_and_errors_reach_cpp_under_sanitizers(artifacts: Path, tmp_path
     }  # fmt: skip
     for name, expected in numbers.items():
         assert np.array_equal([float(word) for word in printed[name].split()], expected), name
-    texts = {name: printed[name] for name in ("words", "port", "manifest")}
-    assert texts == {"words": "aa  bcbc", "port": "x [n] -1", "manifest": "{}"}
+    texts = {"words": "aa  bcbc", "port": "x [n] -1", "manifest": "{}", "note": "two words"}
+    assert {name: printed[name] for name in texts} == texts
     assert {name: printed[name] for name in REFUSALS} == REFUSALS
 
 

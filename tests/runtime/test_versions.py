@@ -139,6 +139,7 @@ def test_modules_of_artifacts_with_fewer_functions(
     monkeypatch.setattr(abi, "api_of", lambda _: api_of(table))
     module, x = load(mlp_path, poison=True), np.ones(8, np.float32)
     assert np.array_equal(module(x), programs.expected_mlp(x))
+    assert dict(module.assets) == {}
     if last == "instance_unseed":
         assert np.array_equal(module.run({"x": x}, seed=1)["y"], programs.expected_mlp(x))
     else:
