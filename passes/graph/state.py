@@ -10,7 +10,8 @@ Requires nothing.  Establishes an alias for each pair: the run writes the output
 the caller passed as the input.  Memory that is updated in place cannot grow, so input and output
 have the same type.  If the model's output is the input with rows appended, the input gets the
 output's type.  The caller then passes an array with the old rows at its front, and room for the new
-rows.
+rows.  On request, such a state is stored in a narrower type (`--state-type`): new rows are rounded
+to it, and readers convert its elements back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +21,20 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, types_of, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
-from tcc.ir.index import Index, const, nonnegative
+from tcc.ir.index import Index, bounds, const, nonnegative
+from tcc.ir.types import DType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
+from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
 from tcc.passes.layout.assign import Placed, ProgramStep
+from tcc.passes.layout.state_room import appends
 
+# The end of messages about states that cannot be empty.
+EMPTY_HINT = (
+    "; for a run without earlier rows, export the model with a size whose range begins at 0, as "
+    "that of torch.export.Dim('past') does (not Dim.AUTO, Dim.DYNAMIC or min=1)"
+)
 _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 
@@ -38,11 +47,14 @@ class Appended:
     rows: Index
 
 
-def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
+def bind_states(
+    graph: Graph, pairs: Iterable[tuple[str, str]], dtype: DType | None = None
+) -> Graph:
     """Returns `graph` with an alias for each pair (input name, output name).
 
-    An input to which the model appends rows gets the type of the output.  Raises `UserError` for an
-    unknown name, for a name that is used twice, and for types that differ in another way.
+    An input to which the model appends rows gets the type of the output.  Both have the element
+    type `dtype`, unless it is None.  Raises `UserError` for an unknown name, for a name that is
+    used twice, for types that differ in another way, and for a `dtype` that no state can have.
     """
     for past, present in pairs:
         source = _named(graph.inputs, past, f"{past}={present}", "input")
@@ -50,21 +62,38 @@ def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
         _check_free(result, source, graph.aliases)
         _check_types(result, source)
         if result.type != source.type:
-            graph, source = _with_room(graph, source, result)
+            graph, source, result = _with_room(graph, source, result, dtype)
         graph = replace(graph, aliases=(*graph.aliases, (result, source)))
+    if dtype is not None and all(past.type.dtype is not dtype for _, past in graph.aliases):
+        raise UserError(
+            f"no state can be stored as {dtype.name}",
+            where=f"--state-type {dtype.name}",
+            why="the model appends rows to none of the states",
+            hint="name caches to which a run appends rows with --state, or leave --state-type out",
+        )
     return graph
 
 
 def appended_rows(graph: Graph) -> tuple[Appended, ...]:
     """Returns the states of `graph` to which a run appends rows, in the order of its aliases."""
-    producers = graph.producers()
-    states = []
-    for result, source in graph.aliases:
-        node = producers.get(result)
-        if node is not None and node.op.name == "update_slice" and node.inputs[0] is source:
-            rows = source.type.shape[node.attrs.axis] - node.attrs.start
-            states.append(Appended(source.name, node.attrs.axis, rows))
-    return tuple(states)
+    return tuple(
+        Appended(past.name, axis := node.attrs.axis, past.type.shape[axis] - node.attrs.start)
+        for _, past, node in appends(graph)
+    )
+
+
+def empty_state_warnings(graph: Graph) -> tuple[str, ...]:
+    """Returns a sentence for the user if a run cannot begin with empty states.
+
+    The number of rows that precede a run is then symbolic, and its range begins above 0.
+    """
+    starts = {past.name: node.attrs.start for _, past, node in appends(graph)}
+    names = [name for name, start in starts.items() if start.terms and (bounds(start)[0] or 0) > 0]
+    if not names:
+        return ()
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    least = bounds(starts[names[0]])[0]
+    return (f"state {names[0]}{more} cannot be empty: it has at least {least} rows{EMPTY_HINT}",)
 
 
 def _named(values: Sequence[Value], name: str, pair: str, kind: str) -> Value:
@@ -85,6 +114,8 @@ def _check_free(result: Value, source: Value, aliases: Sequence[tuple[Value, Val
                 "a state is given twice",
                 where=f"--state {source.name}={result.name}",
                 why=f"{other.name} updates {other_source.name} already",
+                hint="give each input and each output of a state once; write patterns of --state "
+                "that match different names",
             )
 
 
@@ -93,6 +124,7 @@ def _check_types(result: Value, source: Value) -> None:
         raise UserError(
             "strings, sequences and optionals cannot be updated in place",
             where=f"--state {source.name}={result.name}",
+            hint="leave this state out: pass the value as an input and take it as an output",
         )
     if result.type.dtype is source.type.dtype and result.type.rank == source.type.rank:
         return
@@ -100,25 +132,40 @@ def _check_types(result: Value, source: Value) -> None:
         "a state changes its type",
         where=f"--state {source.name}={result.name}",
         why=f"the input is {source.type!r}, the output {result.type!r}",
+        hint="a state keeps its element type and its number of axes: pair the input with the "
+        "output that replaces it, or export the model with equal types",
     )
 
 
 # ---- states to which rows are appended ----------------------------------------------------------
 
 
-def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]:
-    """Returns `graph` with a new input in place of `past`, and the new input.
+def _with_room(
+    graph: Graph, past: Value, present: Value, dtype: DType | None
+) -> tuple[Graph, Value, Value]:
+    """Returns `graph` with another input in place of `past`, this input, and its new value.
 
-    It has the type of `present`, and so room for the rows that are appended.
+    The input has the type of `present`, and so room for the rows that are appended.  With `dtype`,
+    both have this element type, and all readers get values of the type that the model has.
     """
     concat = _appending(graph, past, present)
     axis, size = concat.attrs.axis, past.type.shape
-    room = Value(past.name, present.type)
-    front = Value(_unused(graph, f"{past.name}.front"), past.type)
+    stored = _stored_type(past, dtype)
+    room = Value(past.name, replace(present.type, dtype=stored))
+    front = Value(_unused(graph, f"{past.name}.front"), replace(past.type, dtype=stored))
     front_attrs = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
     nodes = [Node(OPS["slice"], front_attrs, (room,), (front,), concat.loc)]
-    for node in substituted(graph, {past: front}).nodes:
-        if present not in node.outputs:
+    readable: dict[Value, Value] = {past: front}
+    updated = present
+    if stored is not past.type.dtype:
+        updated = Value(present.name, room.type)
+        readable = {
+            past: Value(_unused(graph, f"{past.name}.read"), past.type),
+            present: Value(_unused(graph, f"{present.name}.read"), present.type),
+        }
+        nodes.append(_cast(front, readable[past], concat.loc))
+    for node in substituted(graph, readable).nodes:
+        if readable.get(present, present) not in node.outputs:
             nodes.append(node)
             continue
         new = node.inputs[1]
@@ -126,10 +173,38 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
             new_rows = _new_rows(graph, node)
             nodes.append(new_rows)
             new = new_rows.outputs[0]
+        if stored is not past.type.dtype:
+            assert new is not None
+            narrow = Value(_unused(graph, f"{present.name}.new"), replace(new.type, dtype=stored))
+            nodes.append(_cast(new, narrow, node.loc))
+            new = narrow
         attrs = UpdateSliceAttrs(axis, size[axis])
-        nodes.append(Node(OPS["update_slice"], attrs, (room, new), (present,), node.loc))
+        nodes.append(Node(OPS["update_slice"], attrs, (room, new), (updated,), node.loc))
+        if updated is not present:
+            nodes.append(_cast(updated, readable[present], node.loc))
     inputs = tuple(room if v is past else v for v in graph.inputs)
-    return without_dead(replace(graph, inputs=inputs, nodes=tuple(nodes))), room
+    outputs = tuple(readable[past] if v is past else v for v in graph.outputs)
+    outputs = tuple(updated if v is present else v for v in outputs)
+    graph = replace(graph, inputs=inputs, outputs=outputs, nodes=tuple(nodes))
+    return without_dead(graph), room, updated
+
+
+def _stored_type(past: Value, dtype: DType | None) -> DType:
+    """Returns the element type in which a state is stored; raises UserError if it cannot be."""
+    if dtype is None or past.type.dtype is dtype:
+        return past.type.dtype
+    if past.type.dtype.is_float and past.type.dtype.bits > dtype.bits:
+        return dtype
+    raise UserError(
+        f"a state cannot be stored as {dtype.name}",
+        where=f"--state-type {dtype.name}",
+        why=f"{past.name} is of type {past.type.dtype.name}",
+        hint="leave --state-type out, or name only states of wider floats with --state",
+    )
+
+
+def _cast(source: Value, target: Value, loc: str) -> Node:
+    return Node(OPS["cast"], CastAttrs(target.type.dtype), (source,), (target,), loc)
 
 
 def _appending(graph: Graph, past: Value, present: Value) -> Node:
