@@ -53,8 +53,9 @@ def bind_states(
     """Returns `graph` with an alias for each pair (input name, output name).
 
     An input to which the model appends rows gets the type of the output.  Both have the element
-    type `dtype`, unless it is None.  Raises `UserError` for an unknown name, for a name that is
-    used twice, for types that differ in another way, and for a `dtype` that no state can have.
+    type `dtype`, if that is narrower than their floats.  Raises `UserError` for an unknown name,
+    for a name that is used twice, for types that differ in another way, and for a `dtype` that no
+    state has then.
     """
     for past, present in pairs:
         source = _named(graph.inputs, past, f"{past}={present}", "input")
@@ -62,13 +63,16 @@ def bind_states(
         _check_free(result, source, graph.aliases)
         _check_types(result, source)
         if result.type != source.type:
-            graph, source, result = _with_room(graph, source, result, dtype)
+            wide = source.type.dtype
+            if dtype is not None and wide.is_float and wide.bits > dtype.bits:
+                graph, source, result = _narrowed(graph, source, result, dtype)
+            graph, source = _with_room(graph, source, result)
         graph = replace(graph, aliases=(*graph.aliases, (result, source)))
     if dtype is not None and all(past.type.dtype is not dtype for _, past in graph.aliases):
         raise UserError(
             f"no state can be stored as {dtype.name}",
             where=f"--state-type {dtype.name}",
-            why="the model appends rows to none of the states",
+            why="the model appends rows of wider floats to none of the states",
             hint="name caches to which a run appends rows with --state, or leave --state-type out",
         )
     return graph
@@ -140,32 +144,20 @@ def _check_types(result: Value, source: Value) -> None:
 # ---- states to which rows are appended ----------------------------------------------------------
 
 
-def _with_room(
-    graph: Graph, past: Value, present: Value, dtype: DType | None
-) -> tuple[Graph, Value, Value]:
-    """Returns `graph` with another input in place of `past`, this input, and its new value.
+def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]:
+    """Returns `graph` with a new input in place of `past`, and the new input.
 
-    The input has the type of `present`, and so room for the rows that are appended.  With `dtype`,
-    both have this element type, and all readers get values of the type that the model has.
+    It has the type of `present`, and so room for the rows that are appended.
     """
     concat = _appending(graph, past, present)
     axis, size = concat.attrs.axis, past.type.shape
-    stored = _stored_type(past, dtype)
-    room = Value(past.name, replace(present.type, dtype=stored))
-    front = Value(_unused(graph, f"{past.name}.front"), replace(past.type, dtype=stored))
+    room = Value(past.name, present.type)
+    front = Value(_unused(graph, f"{past.name}.front"), past.type)
     front_attrs = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
     nodes = [Node(OPS["slice"], front_attrs, (room,), (front,), concat.loc)]
-    readable: dict[Value, Value] = {past: front}
-    updated = present
-    if stored is not past.type.dtype:
-        updated = Value(present.name, room.type)
-        readable = {
-            past: Value(_unused(graph, f"{past.name}.read"), past.type),
-            present: Value(_unused(graph, f"{present.name}.read"), present.type),
-        }
-        nodes.append(_cast(front, readable[past], concat.loc))
-    for node in substituted(graph, readable).nodes:
-        if readable.get(present, present) not in node.outputs:
+    reading = substituted(graph, {past: front})
+    for node in reading.nodes:
+        if present not in node.outputs:
             nodes.append(node)
             continue
         new = node.inputs[1]
@@ -173,34 +165,40 @@ def _with_room(
             new_rows = _new_rows(graph, node)
             nodes.append(new_rows)
             new = new_rows.outputs[0]
-        if stored is not past.type.dtype:
-            assert new is not None
-            narrow = Value(_unused(graph, f"{present.name}.new"), replace(new.type, dtype=stored))
-            nodes.append(_cast(new, narrow, node.loc))
-            new = narrow
         attrs = UpdateSliceAttrs(axis, size[axis])
-        nodes.append(Node(OPS["update_slice"], attrs, (room, new), (updated,), node.loc))
-        if updated is not present:
-            nodes.append(_cast(updated, readable[present], node.loc))
+        nodes.append(Node(OPS["update_slice"], attrs, (room, new), (present,), node.loc))
     inputs = tuple(room if v is past else v for v in graph.inputs)
-    outputs = tuple(readable[past] if v is past else v for v in graph.outputs)
-    outputs = tuple(updated if v is present else v for v in outputs)
-    graph = replace(graph, inputs=inputs, outputs=outputs, nodes=tuple(nodes))
-    return without_dead(graph), room, updated
+    return without_dead(replace(reading, inputs=inputs, nodes=tuple(nodes))), room
 
 
-def _stored_type(past: Value, dtype: DType | None) -> DType:
-    """Returns the element type in which a state is stored; raises UserError if it cannot be."""
-    if dtype is None or past.type.dtype is dtype:
-        return past.type.dtype
-    if past.type.dtype.is_float and past.type.dtype.bits > dtype.bits:
-        return dtype
-    raise UserError(
-        f"a state cannot be stored as {dtype.name}",
-        where=f"--state-type {dtype.name}",
-        why=f"{past.name} is of type {past.type.dtype.name}",
-        hint="leave --state-type out, or name only states of wider floats with --state",
-    )
+def _narrowed(
+    graph: Graph, past: Value, present: Value, dtype: DType
+) -> tuple[Graph, Value, Value]:
+    """Returns `graph` with a state of element type `dtype`, its input and its output.
+
+    New rows are rounded, and all readers get elements of the type that the model has.
+    """
+    loc = _appending(graph, past, present).loc
+    reads = {v: Value(_unused(graph, f"{v.name}.read"), v.type) for v in (past, present)}
+    stored, updated = (Value(v.name, replace(v.type, dtype=dtype)) for v in reads)
+    reading = substituted(graph, reads)
+    nodes = [_cast(stored, reads[past], loc)]
+    for node in reading.nodes:
+        if reads[present] not in node.outputs:
+            nodes.append(node)
+            continue
+        new = [v for v in node.inputs[1:] if v is not None]
+        rounded = [
+            Value(_unused(graph, f"{present.name}.rounded{n}"), replace(v.type, dtype=dtype))
+            for n, v in enumerate(new)
+        ]
+        nodes += [_cast(*pair, loc) for pair in zip(new, rounded, strict=True)]
+        nodes.append(replace(node, inputs=(stored, *rounded), outputs=(updated,)))
+        nodes.append(_cast(updated, reads[present], loc))
+    inputs = tuple(stored if v is past else v for v in graph.inputs)
+    outputs = tuple(updated if v is reads[present] else v for v in reading.outputs)
+    narrow = replace(reading, inputs=inputs, outputs=outputs, nodes=tuple(nodes))
+    return narrow, stored, updated
 
 
 def _cast(source: Value, target: Value, loc: str) -> Node:

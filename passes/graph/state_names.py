@@ -5,7 +5,7 @@ past.*.*=present.*.*  ->  past.0.key=present.0.key, past.0.value=present.0.value
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
@@ -14,59 +14,50 @@ from tcc.ir.graph import Graph
 def named_states(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Returns the names in `pairs` (input, output), with patterns replaced by what they match.
 
-    A pattern is a pair of names with `*`.  Each `*` stands for any text, and stands for the same
-    text in both names.  The pairs of a pattern are in natural order: 2 before 10.  A name of the
-    model that contains `*` is no pattern.  Raises UserError for a pattern that matches no input,
-    or whose inputs do not have one output each.
+    A pattern is a pair of names with `*`.  Each `*` stands for a text, the same in both names; the
+    first has the shortest text with which an input matches.  The pairs of a pattern are in natural
+    order: 2 before 10.  A pair whose first name is an input's name is no pattern.  Raises UserError
+    for a pattern that matches no input, or an input without an output of the same texts.
     """
-    inputs, outputs = ([v.name for v in values] for values in (graph.inputs, graph.outputs))
-    result: list[tuple[str, str]] = []
+    inputs = [value.name for value in graph.inputs]
+    outputs = [value.name for value in graph.outputs]
+    names: list[tuple[str, str]] = []
     for past, present in pairs:
-        if past in inputs or "*" not in past + present:
-            result.append((past, present))
-        else:
-            result += _matches(past, present, inputs, outputs)
-    return tuple(result)
+        is_pattern = past not in inputs and "*" in past + present
+        names += _matches(past, present, inputs, outputs) if is_pattern else [(past, present)]
+    return tuple(names)
 
 
 def _matches(
     past: str, present: str, inputs: Sequence[str], outputs: Sequence[str]
-) -> list[tuple[str, str]]:
+) -> Iterator[tuple[str, str]]:
     where = f"--state {past}={present}"
-    counts = past.count("*"), present.count("*")
-    if counts[0] != counts[1]:
+    first, *others = present.split("*")
+    if past.count("*") != len(others):
         raise UserError(
             "a pattern of states has more * on one side",
             where=where,
-            why=f"the input's name has {counts[0]}, the output's name has {counts[1]}",
             hint="write as many on both sides, as in --state 'past_*=present_*'",
         )
-    texts = "(.*)".join(map(re.escape, past.split("*")))
-    first, *others = map(re.escape, present.split("*"))
-    same = first + "".join(rf"(?:\{n}){text}" for n, text in enumerate(others, 1))
-    alone, pair = re.compile(texts, re.DOTALL), re.compile(f"{texts}\0{same}", re.DOTALL)
-    matching = sorted(filter(alone.fullmatch, inputs), key=_natural)
-    if not matching:
+    pattern = re.compile("(.*?)".join(map(re.escape, past.split("*"))), re.DOTALL)
+    matches = {name: match for name in inputs if (match := pattern.fullmatch(name))}
+    if not matches:
         raise UserError(
             f"no input matches the pattern {past!r}",
             where=where,
             hint=f"the model's inputs are {', '.join(inputs)}",
         )
-    return [
-        (name, _only([o for o in outputs if pair.fullmatch(f"{name}\0{o}")], name, where, outputs))
-        for name in matching
-    ]
-
-
-def _only(matches: Sequence[str], name: str, where: str, outputs: Sequence[str]) -> str:
-    if len(matches) == 1:
-        return matches[0]
-    raise UserError(
-        f"a pattern of states matches {'several outputs' if matches else 'no output'} for {name!r}",
-        where=where,
-        why=f"{'they are' if matches else 'the model has'} {', '.join(matches or outputs)}",
-        hint="write a pattern that matches only the states, or a pair for each state",
-    )
+    for name in sorted(matches, key=_natural):
+        texts = zip(matches[name].groups(), others, strict=True)
+        result = first + "".join(a + b for a, b in texts)
+        if result not in outputs:
+            raise UserError(
+                f"a pattern of states matches the input {name!r}, which has no output {result!r}",
+                where=where,
+                why=f"the model's outputs are {', '.join(outputs)}",
+                hint="write a pattern that matches only the states, or a pair for each state",
+            )
+        yield name, result
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

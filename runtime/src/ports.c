@@ -104,11 +104,10 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     const int32_t axis = program->inputs[index].axis;
     if (axis >= 0 && aligned) {
         const int64_t rows = tensor->shape[axis], capacity = tcc_capacity(tensor, axis);
-        if (capacity >= 0 && __builtin_mul_overflow(bytes / rows, capacity, &out_span->size))
-            return wrong_shape("input", port, tensor->shape, tensor->ndim);
-        if (capacity >= 0) return TCC_OK;
+        if (capacity >= 0 && !__builtin_mul_overflow(bytes / rows, capacity, &out_span->size))
+            return TCC_OK;
     }
-    if (tcc_is_row_major(tensor) && aligned) return TCC_OK;
+    if (axis < 0 && tcc_is_row_major(tensor) && aligned) return TCC_OK;
     if (axis >= 0)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "input '%.128s': expected an aligned array that is row-major, or the front of "

@@ -157,6 +157,12 @@ def module(model: onnx.ModelProto) -> Module:
     return tcc.compile(model, state=PATTERN, jobs=1)
 
 
+@pytest.fixture(scope="module")
+def bucketed(model: onnx.ModelProto) -> Module:
+    """Code of its own for a single new token, and for one batch."""
+    return tcc.compile(model, state=PATTERN, buckets={"seq": [1], "batch": [1]}, jobs=1)
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize(("batch", "prompt"), [(1, 1), (1, 5), (2, 12)])
 def test_caches_grow_inside_larger_arrays(
@@ -172,6 +178,13 @@ def test_caches_grow_inside_larger_arrays(
     for length in range(prefix, prefix + 7):
         step(module, oracle, memory, length, 1)
     step(module, oracle, memory, prefix + 7, 3)
+
+
+def test_buckets_share_the_larger_arrays(model: onnx.ModelProto, bucketed: Module) -> None:
+    for batch in (1, 2):
+        oracle, memory = Oracle(model, batch), caches(batch)
+        for length, rows in ((0, 3), (3, 1), (4, 1), (5, 2)):
+            step(bucketed, oracle, memory, length, rows)
 
 
 def test_the_last_row_of_the_capacity_is_used(model: onnx.ModelProto, module: Module) -> None:
@@ -199,15 +212,22 @@ def _turned(array: Array) -> Array:
     return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
+def _far(array: Array) -> Array:
+    """Heads so far apart that the bytes between them need more than 64 bits."""
+    strides = (0, 1 << 62, *array.strides[2:])
+    return np.lib.stride_tricks.as_strided(array, array.shape, strides)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (_turned, "the front of a row-major array along axis 2, because it is updated in place"),
         (lambda a: a[:, :, ::-1], "the front of a row-major array along axis 2"),
         (lambda a: a[..., ::2], "expected shape"),
-        (lambda a: np.ascontiguousarray(a), "its capacity along dimension 2 must be that of"),
+        (np.ascontiguousarray, "its capacity along dimension 2 must be that of"),
+        (_far, "the front of a row-major array along axis 2"),
     ],
-    ids=["rows outside", "backwards", "columns", "other capacity"],
+    ids=["rows outside", "backwards", "columns", "other capacity", "beyond 64 bits"],
 )
 def test_other_strides_are_refused(
     module: Module, change: Callable[[Array], Array], message: str
