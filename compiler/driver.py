@@ -45,7 +45,7 @@ from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
-from tcc.passes.graph.state import appended_rows
+from tcc.passes.graph.state import appended_rows, empty_state_warnings
 from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
@@ -215,7 +215,7 @@ def _compiled(
                     code.check(optimised_graph)
             variants += make_variants(graph, optimised, own_codes, options, trace, place)
             codes += own_codes
-    warnings = _unused_lines(ledger, model, options)
+    warnings = _unused_lines(ledger, model, options) + empty_state_warnings(optimised[0][0])
     tuned = applied_of(lock, ledger, [code.planner for code in codes], options.require_tuned)
     warnings += tuned.warnings if tuned else ()
     with trace.stage("link"):

@@ -28,6 +28,7 @@ LEVELS = (0, 1, 2, 3)
 EMITS = MappingProxyType({"shared": ".so", "object": ".o", "static": ".a"})
 GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16")  # the last two narrow weights
+STATE_TYPES = PRECISIONS[2:]
 # Integer types of weights, and their bits.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
 # Allowed difference from the results in f32, relative to the largest value, for `tcc verify`.
@@ -292,8 +293,14 @@ class Options:
         "--state", "PAST=PRESENT",
         "Output PRESENT is input PAST updated in place (a KV cache).  Where the model appends "
         "rows to PAST, the caller hands an array of PRESENT's size whose front holds the old "
-        "rows; after the run it holds PRESENT.",
+        "rows; after the run it holds PRESENT.  A * stands for any text, as in 'past_*=present_*'.",
         _states, default=(), repeated=True,
+    )
+    state_type: str | None = _option(
+        "--state-type", "TYPE",
+        "bf16 or f16: states to which the model appends rows (KV caches) are arrays of this type.  "
+        "New rows are rounded to it, and sums stay f32.",
+        _one_of(STATE_TYPES, str), default=None,
     )
     level: int = _option(
         "-O", "LEVEL", "How much to optimise, 0 to 3.",
@@ -466,6 +473,7 @@ class Choices(TypedDict, total=False):
     buckets: Mapping[str, Sequence[int]] | Sequence[str]
     ranks: int | str | Sequence[int]
     state: Mapping[str, str] | Sequence[str]
+    state_type: Literal["bf16", "f16"] | None
     level: int
     numerics: Literal["default", "strict"]
     derive: bool

@@ -27,8 +27,10 @@ from tcc.ir.op import Array
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
+from tcc.ir.types import DTYPES
 from tcc.options import WEIGHTS, Options
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
+from tcc.passes.graph.state_names import named_states
 from tcc.passes.layout.weights import WeightTable
 from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
@@ -150,8 +152,12 @@ def optimise(
     sized_graphs = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     folds = options.derive and options.numerics != "strict"
+    states = named_states(graph, options.state)
+    state_type = None if options.state_type is None else DTYPES[options.state_type]
     for code in codes:
-        settings = replace(code.settings, fold_factors=folds, states=options.state, sharder=sharder)
+        settings = replace(
+            code.settings, fold_factors=folds, states=states, sharder=sharder, state_type=state_type
+        )
         if settings not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
                 optimised[settings] = tuple(

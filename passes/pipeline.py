@@ -71,6 +71,7 @@ class GraphSettings:
     which the later step `check-indices` would add them.
     `merges`, `derivations`: the prices and limits of the steps `merge-contractions` and `derive`.
     `states`: pairs (input name, output name), where a run replaces the input by the output.
+    `state_type`: the element type of states to which a run appends rows; None keeps their types.
     `sharder`: turns a graph into the graph that each of several ranks runs; requests `shard`.
     """
 
@@ -89,6 +90,7 @@ class GraphSettings:
     scatter_rows: bool = False
     check_indices: bool = False
     states: tuple[tuple[str, str], ...] = ()
+    state_type: DType | None = None
     sharder: Sharder | None = None
 
     @property
@@ -138,7 +140,7 @@ GRAPH: tuple[Step, ...] = (
     Step("check-indices", check_indices, when="check_indices"),
     Step("drop-dead-nodes", drop_dead_nodes),
     Step("drop-unread-arrays", drop_unread_arrays),
-    Step("bind-states", bind_states, reads=("states",)),
+    Step("bind-states", bind_states, reads=("states", "state_type")),
 )
 
 

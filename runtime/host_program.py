@@ -287,7 +287,7 @@ def _let_value(
     if name == "dim":
         return dims.get((a, b))
     lhs, rhs = values.get(a), values.get(b)
-    if lhs is None or rhs is None or name in ("rank", "seed"):
+    if lhs is None or rhs is None or name in ("rank", "seed", "capacity"):
         return None
     return compute(name, lhs, rhs)
 

@@ -29,6 +29,7 @@ OPERATIONS: tuple[str, ...] = (
     "max",
     "rank",
     "seed",
+    "capacity",
 )
 INSTRUCTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     ("let", (

@@ -362,8 +362,8 @@ def _refusal(values: Mapping[str, Any], error: UserError) -> str:
 
 
 def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
-    """Raises UserError where the artifact was compiled from a model with other inputs, or with
-    --batch, because the reference runs the model with its own batch.
+    """Raises UserError where the artifact was compiled from a model with other inputs, with
+    --state-type, or with --batch, because the reference runs the model with its own batch.
 
     Batches of states may differ: an artifact gives states room for new rows, and a rank has a part.
     """
@@ -371,6 +371,13 @@ def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
     names, model_names = ([port.name for port in ports] for ports in (module.inputs, expected))
     states = {port.state for port in module.outputs}
     for n, (port, model_port) in enumerate(zip(module.inputs, expected, strict=False)):
+        if n in states and port.dtype != model_port.dtype:
+            raise UserError(
+                "the artifact stores a state in another type than the model",
+                where=artifact,
+                why=f"input {port.name} is {port.dtype}, in the model {model_port.dtype}",
+                hint="verify an artifact that was compiled without --state-type",
+            )
         batches = {*port.shape[:1], *model_port.shape[:1]}
         if n not in states and None not in batches and len(batches) > 1:
             names[n], model_names[n] = (

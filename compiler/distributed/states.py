@@ -14,6 +14,7 @@ from tcc.distributed.offers import NodeStrategies, operand_shardings, result_sha
 from tcc.distributed.sharding import Partial, Shardings, Split
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value
+from tcc.passes.graph.state_names import named_states
 
 # Pairs (input name, output name).
 StateNames: TypeAlias = Sequence[tuple[str, str]]
@@ -45,7 +46,7 @@ class RankState:
 
 def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[RankState, ...]]:
     """Returns, by their nodes, the states that ranks may share; `names` are pairs of an input's and
-    an output's name.
+    an output's name, or patterns of them.
 
     Inputs with several readers are left out: every rank has the whole of them.
     """
@@ -53,7 +54,7 @@ def states_of(graph: Graph, names: StateNames) -> dict[Node, tuple[RankState, ..
     outputs = {value.name: value for value in graph.outputs}
     producers, users = graph.producers(), graph.users()
     states: dict[Node, tuple[RankState, ...]] = {}
-    for past_name, present_name in names:
+    for past_name, present_name in named_states(graph, names):
         past, present = inputs.get(past_name), outputs.get(present_name)
         if past is None or present is None or present not in producers:
             continue

@@ -10,7 +10,8 @@ Requires nothing.  Establishes an alias for each pair: the run writes the output
 the caller passed as the input.  Memory that is updated in place cannot grow, so input and output
 have the same type.  If the model's output is the input with rows appended, the input gets the
 output's type.  The caller then passes an array with the old rows at its front, and room for the new
-rows.
+rows.  On request, such a state is stored in a narrower type (`--state-type`): new rows are rounded
+to it, and readers convert its elements back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +21,20 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, types_of, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
-from tcc.ir.index import Index, const, nonnegative
+from tcc.ir.index import Index, bounds, const, nonnegative
+from tcc.ir.types import DType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
+from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
 from tcc.passes.layout.assign import Placed, ProgramStep
+from tcc.passes.layout.state_room import appends
 
+# The end of messages about states that cannot be empty.
+EMPTY_HINT = (
+    "; for a run without earlier rows, export the model with a size whose range begins at 0, as "
+    "that of torch.export.Dim('past') does (not Dim.AUTO, Dim.DYNAMIC or min=1)"
+)
 _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 
@@ -38,11 +47,15 @@ class Appended:
     rows: Index
 
 
-def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
+def bind_states(
+    graph: Graph, pairs: Iterable[tuple[str, str]], dtype: DType | None = None
+) -> Graph:
     """Returns `graph` with an alias for each pair (input name, output name).
 
-    An input to which the model appends rows gets the type of the output.  Raises `UserError` for an
-    unknown name, for a name that is used twice, and for types that differ in another way.
+    An input to which the model appends rows gets the type of the output.  Both have the element
+    type `dtype`, if that is narrower than their floats.  Raises `UserError` for an unknown name,
+    for a name that is used twice, for types that differ in another way, and for a `dtype` that no
+    state has then.
     """
     for past, present in pairs:
         source = _named(graph.inputs, past, f"{past}={present}", "input")
@@ -50,21 +63,41 @@ def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
         _check_free(result, source, graph.aliases)
         _check_types(result, source)
         if result.type != source.type:
+            wide = source.type.dtype
+            if dtype is not None and wide.is_float and wide.bits > dtype.bits:
+                graph, source, result = _narrowed(graph, source, result, dtype)
             graph, source = _with_room(graph, source, result)
         graph = replace(graph, aliases=(*graph.aliases, (result, source)))
+    if dtype is not None and all(past.type.dtype is not dtype for _, past in graph.aliases):
+        raise UserError(
+            f"no state can be stored as {dtype.name}",
+            where=f"--state-type {dtype.name}",
+            why="the model appends rows of wider floats to none of the states",
+            hint="name caches to which a run appends rows with --state, or leave --state-type out",
+        )
     return graph
 
 
 def appended_rows(graph: Graph) -> tuple[Appended, ...]:
     """Returns the states of `graph` to which a run appends rows, in the order of its aliases."""
-    producers = graph.producers()
-    states = []
-    for result, source in graph.aliases:
-        node = producers.get(result)
-        if node is not None and node.op.name == "update_slice" and node.inputs[0] is source:
-            rows = source.type.shape[node.attrs.axis] - node.attrs.start
-            states.append(Appended(source.name, node.attrs.axis, rows))
-    return tuple(states)
+    return tuple(
+        Appended(past.name, axis := node.attrs.axis, past.type.shape[axis] - node.attrs.start)
+        for _, past, node in appends(graph)
+    )
+
+
+def empty_state_warnings(graph: Graph) -> tuple[str, ...]:
+    """Returns a sentence for the user if a run cannot begin with empty states.
+
+    The number of rows that precede a run is then symbolic, and its range begins above 0.
+    """
+    starts = {past.name: node.attrs.start for _, past, node in appends(graph)}
+    names = [name for name, start in starts.items() if start.terms and (bounds(start)[0] or 0) > 0]
+    if not names:
+        return ()
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    least = bounds(starts[names[0]])[0]
+    return (f"state {names[0]}{more} cannot be empty: it has at least {least} rows{EMPTY_HINT}",)
 
 
 def _named(values: Sequence[Value], name: str, pair: str, kind: str) -> Value:
@@ -85,6 +118,8 @@ def _check_free(result: Value, source: Value, aliases: Sequence[tuple[Value, Val
                 "a state is given twice",
                 where=f"--state {source.name}={result.name}",
                 why=f"{other.name} updates {other_source.name} already",
+                hint="give each input and each output of a state once; write patterns of --state "
+                "that match different names",
             )
 
 
@@ -93,6 +128,7 @@ def _check_types(result: Value, source: Value) -> None:
         raise UserError(
             "strings, sequences and optionals cannot be updated in place",
             where=f"--state {source.name}={result.name}",
+            hint="leave this state out: pass the value as an input and take it as an output",
         )
     if result.type.dtype is source.type.dtype and result.type.rank == source.type.rank:
         return
@@ -100,6 +136,8 @@ def _check_types(result: Value, source: Value) -> None:
         "a state changes its type",
         where=f"--state {source.name}={result.name}",
         why=f"the input is {source.type!r}, the output {result.type!r}",
+        hint="a state keeps its element type and its number of axes: pair the input with the "
+        "output that replaces it, or export the model with equal types",
     )
 
 
@@ -117,7 +155,8 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
     front = Value(_unused(graph, f"{past.name}.front"), past.type)
     front_attrs = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
     nodes = [Node(OPS["slice"], front_attrs, (room,), (front,), concat.loc)]
-    for node in substituted(graph, {past: front}).nodes:
+    reading = substituted(graph, {past: front})
+    for node in reading.nodes:
         if present not in node.outputs:
             nodes.append(node)
             continue
@@ -129,7 +168,41 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
         attrs = UpdateSliceAttrs(axis, size[axis])
         nodes.append(Node(OPS["update_slice"], attrs, (room, new), (present,), node.loc))
     inputs = tuple(room if v is past else v for v in graph.inputs)
-    return without_dead(replace(graph, inputs=inputs, nodes=tuple(nodes))), room
+    return without_dead(replace(reading, inputs=inputs, nodes=tuple(nodes))), room
+
+
+def _narrowed(
+    graph: Graph, past: Value, present: Value, dtype: DType
+) -> tuple[Graph, Value, Value]:
+    """Returns `graph` with a state of element type `dtype`, its input and its output.
+
+    New rows are rounded, and all readers get elements of the type that the model has.
+    """
+    loc = _appending(graph, past, present).loc
+    reads = {v: Value(_unused(graph, f"{v.name}.read"), v.type) for v in (past, present)}
+    stored, updated = (Value(v.name, replace(v.type, dtype=dtype)) for v in reads)
+    reading = substituted(graph, reads)
+    nodes = [_cast(stored, reads[past], loc)]
+    for node in reading.nodes:
+        if reads[present] not in node.outputs:
+            nodes.append(node)
+            continue
+        new = [v for v in node.inputs[1:] if v is not None]
+        rounded = [
+            Value(_unused(graph, f"{present.name}.rounded{n}"), replace(v.type, dtype=dtype))
+            for n, v in enumerate(new)
+        ]
+        nodes += [_cast(*pair, loc) for pair in zip(new, rounded, strict=True)]
+        nodes.append(replace(node, inputs=(stored, *rounded), outputs=(updated,)))
+        nodes.append(_cast(updated, reads[present], loc))
+    inputs = tuple(stored if v is past else v for v in graph.inputs)
+    outputs = tuple(updated if v is reads[present] else v for v in reading.outputs)
+    narrow = replace(reading, inputs=inputs, outputs=outputs, nodes=tuple(nodes))
+    return narrow, stored, updated
+
+
+def _cast(source: Value, target: Value, loc: str) -> Node:
+    return Node(OPS["cast"], CastAttrs(target.type.dtype), (source,), (target,), loc)
 
 
 def _appending(graph: Graph, past: Value, present: Value) -> Node:

@@ -6,6 +6,7 @@
 Requires a partitioned graph.  Establishes a layout for each stored value:
 
 - Values that the caller, C functions or control flow see are row-major.
+- States to which the run appends rows may have room behind their rows (`state_room.py`).
 - Values that windows read and write have channels last, so that no layout changes in a network.
 - Values with padded reads get a halo that holds the fill value, so that the reads need no checks.
   If the value belongs to the caller, the kernel reads a padded copy of it.
@@ -52,6 +53,7 @@ from tcc.passes.fuse.partition import Group, partition
 from tcc.passes.fuse.split import Kernel as Kernel  # other rooms import it from here
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
+from tcc.passes.layout.state_room import state_layouts
 from tcc.passes.layout.weights import Rounded
 from tcc.schedule.alternatives import NO_TIME, Seconds
 from tcc.schedule.backend import KernelModel
@@ -224,6 +226,7 @@ def assign_layouts(
         for p in join.parts:
             shape = p.value.type.shape
             layouts[p.value] = part_of(layouts[join.result], shape, join.axis, p.start)
+    layouts |= state_layouts(graph)
     return Placed(graph, tuple(steps), layouts, {v: j.result for v, j in containers.items()})
 
 

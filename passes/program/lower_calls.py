@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from tcc.errors import InternalError
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, const, nonnegative, var_of
-from tcc.ir.layout import part_of, row_major
+from tcc.ir.layout import part_of
 from tcc.ir.op import Array
 from tcc.ir.program import CallOp, ReadInt, Register, Registers, Relation, TensorRef
 from tcc.ir.types import dtype_of, element_count, integer_limits
@@ -213,7 +213,7 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
 
     The output may share the memory of operand 0, which is then updated in place.
     """
-    if frame.context.planner.updates:
+    if frame.context.planner.updates or frame.layout(_operand(node, 0)).shared:
         _update_by_kernel(frame, node)
         return
     x, update = (frame.tensor(_operand(node, n)) for n in range(2))
@@ -240,7 +240,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     if as_int(element_count(update.type.shape)) == 0:
         return
     part = Value(f"{y.name}.rows", update.type)
-    where = part_of(row_major(x.type.shape), update.type.shape, axis, start)
+    where = part_of(frame.layout(x), update.type.shape, axis, start)
     layouts = {**frame.layouts, part: where}
     kernel = copy_of(update, part, node.loc)
     planned = frame.context.planner.plan(kernel, layouts, frame.handles)

@@ -60,7 +60,7 @@ from tcc.ir.program import (
     Weight,
 )
 from tcc.ir.types import I64, DType, TensorType, dtype_of, element_count
-from tcc.passes.graph.state import updates_in_place
+from tcc.passes.graph.state import EMPTY_HINT, updates_in_place
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.weights import WeightTable, stored_bytes
 from tcc.passes.place import LoweringContext, place_graph
@@ -213,7 +213,7 @@ class GraphLowering:
         # The runtime passes the sizes to the caller's allocator, so they are computed first.
         for dim in self.seen(value).shape:
             self.size(dim)
-        self.out.append(Allocate(buffer, self.size(self.storage(value))))
+        self.out.append(Allocate(buffer, self.size(byte_count(value.type))))
 
     def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
         """Returns the buffer that holds `value`.  For a constant, it is a weight's buffer in the
@@ -440,10 +440,32 @@ def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
                 hint="fix sizes with --input",
             )
         waiting = unsolved
+    _bind_capacities(frame, graph)
     return tuple(
         _port(frame, v, [registers[v, axis] for axis in range(frame.seen(v).rank)])
         for v in graph.inputs
     )
+
+
+def _bind_capacities(frame: GraphLowering, graph: Graph) -> None:
+    """Binds the symbols of the sizes that arrays of states have along the axes that grow.
+
+    Emits a check for each further state with the same symbol.
+    """
+    owners: dict[Var, Value] = {}
+    for port, value in enumerate(graph.inputs):
+        where = frame.layout(value)
+        for axis in where.shared:
+            actual = frame.registers.fresh()
+            frame.out.append(Let(actual, IntOp.CAPACITY, port, axis))
+            (var,) = free_vars(where.sizes[axis])
+            if var not in owners:
+                owners[var] = value
+                frame.registers.bind(var.name, actual)
+                continue
+            message = f"input {value.name}: its capacity along dimension {axis} must be that of "
+            message += f"input {owners[var].name}; allocate both arrays alike"
+            frame.check(Relation.EQ, actual, frame.size(where.sizes[axis]), message)
 
 
 def _port(frame: GraphLowering, value: Value, dims: Iterable[Register], state: int = -1) -> Port:
@@ -473,7 +495,9 @@ def _bind_dim(
     if solved is None:
         return False
     frame.registers.bind(unknown[0].name, solved)
-    check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], solved)
+    is_state = any(past is dim.value for _, past in frame.placed.graph.aliases)
+    hint = EMPTY_HINT if is_state and var_of(dim.size) is None else ""
+    check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], solved, hint=hint)
     return True
 
 
@@ -511,14 +535,21 @@ def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
 
 
 def check_facts(
-    frame: GraphLowering, what: str, var: Var, register: Register, lower_bound: int = 0
+    frame: GraphLowering,
+    what: str,
+    var: Var,
+    register: Register,
+    lower_bound: int = 0,
+    *,
+    hint: str = "",
 ) -> None:
     """Emits checks of what the compiler assumed about a symbol: its range and its divisor.
     `register` holds the symbol's value, which is at least `lower_bound`.  So the range's lower end
-    is checked only if it is above `lower_bound`.  `what` names the size in messages."""
+    is checked only if it is above `lower_bound`.  `what` names the size in messages; `hint` is the
+    end of the message for a value that is too small."""
     if var.lo > lower_bound:
         low = frame.size(const(var.lo))
-        frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due")
+        frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due{hint}")
     if var.hi is not None:
         high = frame.size(const(var.hi))
         frame.check(Relation.LE, register, high, f"{what}: at most {var.hi} is due")

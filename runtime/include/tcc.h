@@ -163,7 +163,10 @@ typedef struct tcc_device {
 /* A view of an array; the layout is that of DLPack's DLTensor, so a DLTensor* may be cast.
  * The first element is at data + byte_offset.  `strides` counts elements and may be NULL for
  * row-major arrays.  Inputs on the host may be strided (they are copied); outputs and arrays on a
- * device must be row-major, and those on a device are best aligned to 16 bytes (others are copied). */
+ * device must be row-major, and those on a device are best aligned to 16 bytes (others are copied).
+ * An input to which the run appends rows may be the front, along the axis that grows, of a row-major
+ * array: of 512 rows of a cache [1, 8, 4096, 64], the shape is [1, 8, 512, 64] and the strides are
+ * [2097152, 262144, 64, 1].  The manifest's `appends` names these inputs and axes. */
 typedef struct tcc_tensor {
     void *data;
     tcc_device device;

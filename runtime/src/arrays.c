@@ -25,6 +25,23 @@ bool tcc_is_row_major(const tcc_tensor *tensor) {
     return true;
 }
 
+int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis) {
+    const int64_t rows = tensor->shape[axis];
+    if (tcc_is_row_major(tensor) || !tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype)) return rows;
+    int64_t capacity = 0, expected = 1; /* no capacity yet */
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+        const int64_t size = tensor->shape[i], stride = tensor->strides[i];
+        if (i < axis && !capacity && size != 1) {
+            if (stride % expected || stride / expected < rows) return -1;
+            capacity = stride / expected;
+            expected = stride;
+        }
+        if (size != 1 && stride != expected) return -1;
+        if (i != axis && __builtin_mul_overflow(expected, size, &expected)) return -1;
+    }
+    return capacity ? capacity : rows;
+}
+
 /* Copies a strided array of whole-byte elements to row-major order. */
 static void gather(char *target, const char *source, const tcc_tensor *tensor, int32_t dim,
                    int64_t element) {

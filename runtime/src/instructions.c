@@ -218,10 +218,16 @@ static void prepare_wait(const tcc_reader *reader, tcc_code *code) {
     raise_to(&reader->program->n_tickets, code->as.wait.ticket + 1);
 }
 
-/* A program that asks for its rank needs a comm, of any size. */
-static void prepare_let(const tcc_reader *reader, const tcc_code *code) {
+/* A program that asks for its rank needs a comm, of any size.  An input has room along one axis. */
+static tcc_status prepare_let(const tcc_reader *reader, const tcc_code *code) {
     bool asks = code->as.let.op == TCC_INT_RANK;
     if (asks && reader->program->ranks < 0) reader->program->ranks = 0;
+    if (code->as.let.op != TCC_INT_CAPACITY) return TCC_OK;
+    tcc_port_info *info = (tcc_port_info *)&reader->program->inputs[code->as.let.a];
+    if (info->axis >= 0 && info->axis != code->as.let.b)
+        return damaged("gives an input room along two axes");
+    info->axis = (int32_t)code->as.let.b;
+    return TCC_OK;
 }
 
 static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *code) {
@@ -229,7 +235,7 @@ static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_CODE_COUNT, &kind));
     code->kind = (int32_t)kind;
     TCC_RETURN_IF_ERROR(read_fields(reader, depth, code));
-    if (kind == TCC_CODE_LET) prepare_let(reader, code);
+    if (kind == TCC_CODE_LET) return prepare_let(reader, code);
     if (kind == TCC_CODE_LAUNCH) prepare_launch(reader, code);
     if (kind == TCC_CODE_WAIT) prepare_wait(reader, code);
     if (kind == TCC_CODE_COLLECTIVE) return prepare_collective(reader, code);

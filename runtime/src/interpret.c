@@ -24,6 +24,7 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     }
     switch (op) {
     case TCC_INT_DIM: value = run->inputs[a].shape[b]; break;
+    case TCC_INT_CAPACITY: value = tcc_capacity(&run->inputs[a], (int32_t)b); break;
     case TCC_INT_RANK: value = tcc_collective_rank(run); break;
     case TCC_INT_SEED: TCC_RETURN_IF_ERROR(tcc_run_seed(run, &value)); break;
     default: computed = tcc_compute(op, a, b, &value);

@@ -101,7 +101,18 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     int64_t element = tensor->dtype.bits / 8;
     bool aligned = element == 0 || (uintptr_t)data % (uintptr_t)element == 0;
     *out_span = (tcc_span){data, bytes};
-    if (tcc_is_row_major(tensor) && aligned) return TCC_OK;
+    const int32_t axis = program->inputs[index].axis;
+    if (axis >= 0 && aligned) {
+        const int64_t rows = tensor->shape[axis], capacity = tcc_capacity(tensor, axis);
+        if (capacity >= 0 && !__builtin_mul_overflow(bytes / rows, capacity, &out_span->size))
+            return TCC_OK;
+    }
+    if (axis < 0 && tcc_is_row_major(tensor) && aligned) return TCC_OK;
+    if (axis >= 0)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "input '%.128s': expected an aligned array that is row-major, or the front of "
+                        "a row-major array along axis %d, because it is updated in place",
+                        port->name, axis);
     if (instance->device && !tcc_gpu_is_host(tensor->device))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "input '%.128s': expected a row-major, aligned array, because it is on a "
@@ -164,6 +175,14 @@ static bool overlap(const char *a, int64_t a_size, const char *b, int64_t b_size
            (uintptr_t)b < (uintptr_t)a + (uintptr_t)a_size;
 }
 
+/* Elements lie row-major, or as in the input that the output updates. */
+static bool lies_right(const tcc_run *run, const tcc_port *port, const tcc_tensor *tensor) {
+    const tcc_port_info *inputs = run->instance->model->program.inputs;
+    const int32_t axis = port->state < 0 ? -1 : inputs[port->state].axis;
+    if (axis < 0) return tcc_is_row_major(tensor);
+    return tcc_capacity(tensor, axis) == tcc_capacity(&run->inputs[port->state], axis);
+}
+
 static tcc_status check_given_output(tcc_run *run, int32_t index) {
     const tcc_program *program = &run->instance->model->program;
     const tcc_port *port = &program->outputs[index].port;
@@ -175,7 +194,7 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
     TCC_RETURN_IF_ERROR(check_descriptor(run->instance, "output", port, tensor));
     int64_t bytes = tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     char *data = (char *)tensor->data + tensor->byte_offset;
-    if (bytes < 0 || !tcc_is_row_major(tensor) ||
+    if (bytes < 0 || !lies_right(run, port, tensor) ||
         (port->dtype.bits >= 8 && (uintptr_t)data % (port->dtype.bits / 8u)))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "output '%.128s': expected a row-major array aligned to one element",

@@ -27,6 +27,7 @@ static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
         port->shape = shape;
         port->ndim = (int32_t)rank;
         port->state = (int32_t)state;
+        ports[i].axis = -1; /* until an instruction reads its capacity */
         bool is_list = tcc_is_opaque(port->dtype) && !tcc_is_string(port->dtype);
         if ((is_list && rank) || (tcc_is_opaque(port->dtype) && state >= 0))
             return tcc_damaged("a list of some rank, or strings that are updated in place");

@@ -162,7 +162,7 @@ static void *new_array(tcc_dtype dtype, int32_t rank, const int64_t *sizes, void
 typedef struct py_call {
     const tcc_program *program;
     tcc_tensor *inputs, *outputs;
-    int64_t *sizes; /* of the inputs: arrays may be reshaped while the model runs */
+    int64_t *sizes; /* of the inputs, and steps of states: arrays may be reshaped while the model runs */
     void **made;    /* by output: its array, or NULL */
     void *thread;   /* of Python, while it does not hold the GIL */
     bool failed;    /* an error of Python's is set */
@@ -175,7 +175,7 @@ static bool make_tables(tcc_instance *instance, py_call *call) {
     if (!instance->views) {
         for (size_t i = 0; i < n_in; i++) rank += (size_t)program->inputs[i].port.ndim;
         instance->views = tcc_allocate((n_in + n_out) * sizeof(tcc_tensor) + n_out * sizeof(void *) +
-                                       rank * sizeof(int64_t));
+                                       2 * rank * sizeof(int64_t));
     }
     call->inputs = instance->views;
     call->outputs = call->inputs + n_in;
@@ -185,28 +185,36 @@ static bool make_tables(tcc_instance *instance, py_call *call) {
 }
 
 /* Looks into an input; false if it is no array of exactly NumPy's own type, of the port's rank, row-major
- * and of plain numbers. */
-static bool view(py_call *call, void *object, const tcc_port *port, tcc_tensor *tensor, bool updated) {
+ * (but for states with room behind their rows) and of plain numbers. */
+static bool view(py_call *call, void *object, const tcc_port_info *info, tcc_tensor *tensor, bool updated) {
+    const tcc_port *port = &info->port;
     void *type = py.type(object);
     py.drop(type); /* the object keeps it */
     if (type != py.array) return false;
     const py_array *array = (py_array *)((char *)object + py.header);
     const py_element *element = (py_element *)((char *)array->element + py.header);
-    unsigned wanted = ROW_MAJOR | ALIGNED | (updated ? WRITABLE : 0), flags = (unsigned)array->flags;
+    unsigned wanted = ALIGNED | (updated ? WRITABLE : 0), flags = (unsigned)array->flags;
+    if (info->axis < 0) wanted |= ROW_MAJOR;
     if ((flags & wanted) != wanted || (updated && flags & WARNS_OF_WRITES)) return false;
     if (array->rank != port->ndim || element->order == '>') return false;
     if (element->number < 0 || element->number >= ELEMENT_TYPES) return false;
     *tensor = (tcc_tensor){.data = array->data, .device = {1, 0}, .ndim = array->rank,
                            .dtype = element_types[element->number], .shape = call->sizes};
     for (int i = 0; i < array->rank; i++) *call->sizes++ = array->sizes[i];
-    return tensor->dtype.bits != 0;
+    if (flags & ROW_MAJOR || tensor->dtype.bits < 8) return tensor->dtype.bits != 0;
+    tensor->strides = call->sizes;
+    for (int i = 0; i < array->rank; i++) {
+        if (array->strides[i] % (tensor->dtype.bits / 8)) return false;
+        *call->sizes++ = array->strides[i] / (tensor->dtype.bits / 8);
+    }
+    return true;
 }
 
 static bool view_all(py_call *call, void *inputs) {
     const tcc_program *program = call->program;
     if (py.size(inputs) != program->n_inputs) return false;
     for (int32_t i = 0; i < program->n_inputs; i++)
-        if (!view(call, py.item(inputs, i), &program->inputs[i].port, &call->inputs[i],
+        if (!view(call, py.item(inputs, i), &program->inputs[i], &call->inputs[i],
                   tcc_ports_feeds_state(program, i)))
             return false;
     return true;

@@ -277,6 +277,7 @@ struct tcc_code {
 typedef struct tcc_port_info {
     tcc_port port;
     const int64_t *dims; /* registers */
+    int32_t axis;        /* of an input: along it the array may have room behind its rows; or -1 */
 } tcc_port_info;
 
 typedef struct tcc_program {
@@ -539,6 +540,9 @@ void tcc_gather(char *target, const char *source, const tcc_tensor *tensor, int6
 /* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
 int64_t tcc_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
 bool tcc_is_row_major(const tcc_tensor *tensor);
+/* The size along `axis` of the row-major array whose front along `axis` a tensor of elements is; the
+ * smallest where several are possible; -1 where there is none. */
+int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis);
 tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted, char **out_data);
 
 /* ports.c: the caller's arrays against the ports. */

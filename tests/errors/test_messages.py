@@ -52,7 +52,18 @@ SYMBOLIC = onnx.parser.parse_model(
 )
 SYMBOLIC.graph.node[0].name, SYMBOLIC.graph.node[1].name = "sum", "windows"
 SYMBOLIC_FILE = (("m.onnx", SYMBOLIC.SerializeToString()),)
+GOOD_FILE = (("m.onnx", GOOD),)
 # Ranks sum x where their own sum is below zero, and gather it in groups of two and of four.
+GROWING = (
+    (
+        "m.onnx",
+        onnx.parser.parse_model(
+            """<ir_version: 9, opset_import: ["": 17]>
+            growing (float[2, p] x, float[2, 1] new) => (float[2, q] y, int64[2] n)
+            { y = Concat <axis = 1> (new, x)  n = Shape (y) }"""
+        ).SerializeToString(),
+    ),
+)
 COLLECTIVE = """<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
     collective (float[2, 3] x) => (float[2, 3] y) {{ {} }}"""
 DIFFERENT = COLLECTIVE.format("""
@@ -171,6 +182,20 @@ CASES = {
     ),
     "compile-bad-shape": Case(("compile", "m.onnx", "--input", "x=1,3")),
     "compile-bad-state": Case(("compile", "m.onnx", "--state", "past")),
+    "compile-state-of-another-type": Case(("compile", "m.onnx", "--state", "x=n"), GROWING),
+    "compile-state-that-grows": Case(("compile", "m.onnx", "--state", "x=y"), GROWING),
+    "compile-states-of-no-input": Case(
+        ("compile", "m.onnx", "--state", "past_*=present_*"), GOOD_FILE
+    ),
+    "compile-states-of-no-output": Case(("compile", "m.onnx", "--state", "*=present_*"), GOOD_FILE),
+    "compile-states-of-unequal-patterns": Case(("compile", "m.onnx", "--state", "x*=y"), GOOD_FILE),
+    "compile-state-twice": Case(
+        ("compile", "m.onnx", "--state", "x=y", "--state", "x*=y*"), GOOD_FILE
+    ),
+    "compile-bad-state-type": Case(("compile", "m.onnx", "--state-type", "int8")),
+    "compile-state-type-without-state": Case(
+        ("compile", "m.onnx", "--state", "x=y", "--state-type", "bf16"), GOOD_FILE
+    ),
     "compile-bad-level": Case(("compile", "m.onnx", "-O", "9")),
     "compile-no-ranks": Case(("compile", "m.onnx", "--ranks", "1,0")),
     "compile-ranks-twice": Case(("compile", "m.onnx", "--ranks", "1,1")),

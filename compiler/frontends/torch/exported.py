@@ -5,6 +5,7 @@ import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -130,7 +131,33 @@ def decomposed(program: Any) -> Any:
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     with refusing("torch cannot decompose the program"), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # from torch's own code
-        return _remove_effect_tokens(program.run_decompositions(rules))
+        return _remove_effect_tokens(_with_one_name_each(program).run_decompositions(rules))
+
+
+def _with_one_name_each(program: Any) -> Any:
+    """Returns the program, in which one input stands for each tensor that is several constants.
+
+    A module that reaches a buffer in two ways, as Hugging Face's static caches do, is exported with
+    two constants that share memory, and torch cannot decompose updates of one of them.
+    """
+    tensors, constants = ChainMap(program.constants, program.state_dict), dict(program.constants)
+    firsts: dict[Any, str] = {}
+    replacements: dict[str, str] = {}
+    for spec in program.graph_signature.input_specs:
+        tensor, name = tensors.get(spec.target), spec.arg.name
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
+            memory = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+            if firsts.setdefault(memory, name) != name and spec.target in constants:
+                replacements[name] = firsts[memory]
+                constants[spec.target] = tensor.clone()
+    if not replacements:
+        return program
+    module = deepcopy(program.graph_module)
+    nodes = {node.name: node for node in module.graph.find_nodes(op="placeholder")}
+    for name, first in replacements.items():
+        nodes[name].replace_all_uses_with(nodes[first])
+    module.recompile()
+    return program._update(module, program.graph_signature, constants=constants)
 
 
 def described(program: Any) -> TorchProgram:

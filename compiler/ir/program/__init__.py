@@ -50,6 +50,9 @@ class IntOp(Enum):
     MAX = 8
     RANK = 9  # the rank of this process in the comm, from 0
     SEED = 10  # the run's seed, constant during a run; all 64 bits count
+    # The size of dimension b of the row-major array whose front along b is the caller's array for
+    # input port a.
+    CAPACITY = 11
 
 
 class Relation(Enum):
@@ -201,8 +204,8 @@ class Port:
 class Let:
     """`register[target] = op(a, b)`.
 
-    `a` and `b` are registers, except that they are numbers for CONST and DIM. RANK and SEED have no
-    operands.
+    `a` and `b` are registers, except that they are numbers for CONST, DIM and CAPACITY. RANK and
+    SEED have no operands.
     """
 
     target: Register

@@ -47,7 +47,7 @@ def let_value(
         return let.a
     if let.op is IntOp.DIM:
         return dims.get((let.a, let.b))
-    if let.op in (IntOp.RANK, IntOp.SEED):
+    if let.op in (IntOp.RANK, IntOp.SEED, IntOp.CAPACITY):
         return None
     a, b = registers.get(let.a), registers.get(let.b)
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):

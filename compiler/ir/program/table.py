@@ -168,6 +168,7 @@ _LETS = {
     IntOp.DIM: "dim({a:port}, {b:axis})",
     IntOp.RANK: "rank()",
     IntOp.SEED: "seed()",
+    IntOp.CAPACITY: "capacity({a:port}, {b:axis})",
 }
 INSTRUCTIONS = (
     *(

@@ -6,6 +6,18 @@ enum { ALIGNMENT = 16 };
 
 static bool is_aligned(const char *data) { return (uintptr_t)data % ALIGNMENT == 0; }
 
+/* Bytes of an input up to its last element, behind which its array may have room that is not the
+ * caller's. */
+static int64_t used_bytes(const tcc_run *run, int32_t index) {
+    const tcc_port_info *info = &run->instance->model->program.inputs[index];
+    const tcc_tensor *tensor = &run->inputs[index];
+    int64_t size = run->instance->bound[index].size;
+    if (info->axis < 0 || size == 0) return size;
+    int64_t row = tensor->dtype.bits / 8;
+    for (int32_t i = info->axis + 1; i < tensor->ndim; i++) row *= tensor->shape[i];
+    return size - (tcc_capacity(tensor, info->axis) - tensor->shape[info->axis]) * row;
+}
+
 static tcc_status bring_input(tcc_run *run, int32_t index) {
     tcc_instance *instance = run->instance;
     tcc_gpu_instance *device = instance->device;
@@ -19,15 +31,15 @@ static tcc_status bring_input(tcc_run *run, int32_t index) {
         TCC_RETURN_IF_ERROR(
             tcc_gpu_unless_recorded(device, "an input is in the host's memory: give device arrays"));
     TCC_RETURN_IF_ERROR(tcc_gpu_grow(device, room, (size_t)span->size, "an input"));
+    const size_t bytes = (size_t)used_bytes(run, index);
     if (host)
-        TCC_GPU_TRY(driver,
-                    copy_to_device(room->data, span->data, (size_t)span->size, device->queue),
+        TCC_GPU_TRY(driver, copy_to_device(room->data, span->data, bytes, device->queue),
                     "input '%.128s' cannot be copied to the device", name);
     else
-        TCC_GPU_TRY(driver, copy(room->data, span->data, (size_t)span->size, device->queue),
+        TCC_GPU_TRY(driver, copy(room->data, span->data, bytes, device->queue),
                     "input '%.128s' cannot be copied on the device", name);
     device->host_arrays |= host;
-    device->given_inputs[index] = *span;
+    device->given_inputs[index] = (tcc_span){span->data, (int64_t)bytes};
     span->data = room->data;
     return TCC_OK;
 }

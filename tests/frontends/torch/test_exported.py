@@ -308,6 +308,34 @@ def test_a_slice_that_data_choose() -> None:
         np.testing.assert_array_equal(found, part(torch.ones(size), start).numpy())
 
 
+class TwoNames(torch.nn.Module):
+    """A buffer that the module updates through another attribute, as static caches are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4, 3))
+        self.layers = {"cache": self.cache}
+
+    def forward(self, x: Any, at: Any) -> Any:
+        self.layers["cache"].index_copy_(0, at, x)
+        return self.layers["cache"].sum(0) + self.cache[0]
+
+
+def test_a_constant_with_two_names_is_one_state() -> None:
+    network, eager = TwoNames(), TwoNames()
+    program = export(network, torch.ones(1, 3), torch.tensor([1]))
+    names = set(program.constants)
+    module = tcc.compile(program, jobs=1, level=1)
+    assert set(program.constants) == names
+    memory = {port.name: np.zeros((4, 3), np.float32) for port in module.inputs[:-2]}
+    assert len(memory) == 1
+    for place in (2, 0, 2):
+        x, at = torch.randn(1, 3), torch.tensor([place])
+        found = module.run({"x": x.numpy(), "at": at.numpy(), **memory})
+        np.testing.assert_allclose(found["output"], eager(x, at).numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(*memory.values(), eager.cache.numpy())
+
+
 def test_backend_of_torch_compile() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
     compiled = torch.compile(network, backend=tcc.torch_backend, options={"jobs": 1})

@@ -134,6 +134,20 @@ def mlp() -> Program:
     return b.program()
 
 
+def roomy() -> Program:
+    """x += x for a state x: f32[2,n] in an array f32[2,capacity], all of which is added."""
+    b = GpuBuilder()
+    n, capacity = b.let(IntOp.DIM, 0, 1), b.let(IntOp.CAPACITY, 0, 1)
+    two, eight = b.const(2), b.const(8)
+    count = b.let(IntOp.MUL, capacity, two)
+    b.input("x", "f32", [two, n], "[2,n]")
+    x = b.buffer(Input(0))
+    updated = b.output("x_out", "f32", [two, n], "[2,n]", state=0)
+    b.allocate(updated, b.let(IntOp.MUL, n, eight))
+    b.launch("add", b.blocks(count), [x, x, updated], [count])
+    return b.program()
+
+
 def in_place() -> Program:
     """x += x, where the output is the input x: f32[n]; and state: total += x[0], y = total."""
     b = GpuBuilder()
@@ -306,6 +320,7 @@ def branching() -> Program:
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "mlp": mlp,
     "in_place": in_place,
+    "roomy": roomy,
     "growing": growing,
     "looping": looping,
     "until": until,

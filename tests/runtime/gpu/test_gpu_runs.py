@@ -166,6 +166,30 @@ def test_state_and_outputs_in_place(fakes: Fakes, linked: Linker, platform: Plat
     check(fakes, platform, test)
 
 
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_bytes_behind_the_last_row_stay_on_the_host(
+    fakes: Fakes, linked: Linker, platform: Platform
+) -> None:
+    """A view of 3 of 5 columns goes there and back; the last row's end may be no memory at all."""
+    path = linked("roomy", platform)
+
+    def test(driver: Driver) -> None:
+        module = load(path)
+        memory = np.ones((2, 5), np.float32)
+        view = memory[:, :3]
+        driver.log()
+        (updated,) = [module(view)]
+        assert updated is view
+        copied = [line for line in driver.log() if "HtoD" in line or "DtoH" in line]
+        assert [line.split()[1] for line in copied] == ["32", "32"]
+        assert memory.tolist() == [[2] * 5, [2] * 3 + [1] * 2]
+        with pytest.raises(RuntimeError, match="front of a row-major array along axis 1"):
+            module(np.ones((2, 6), np.float32)[:, ::2])
+        del module
+
+    check(fakes, platform, test)
+
+
 @pytest.mark.parametrize("flags", [(), ("-DOLD",)])
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_sizes_and_branches_of_the_devices_data(

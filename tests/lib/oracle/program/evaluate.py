@@ -318,6 +318,8 @@ class _Host:
             return int(self._shapes[node.a][node.b])
         if node.op is IntOp.RANK:
             return self.rank
+        if node.op is IntOp.CAPACITY:  # arrays have no room behind their rows here
+            return int(self._shapes[node.a][node.b])
         if node.op is IntOp.SEED:
             return (self.seed + (1 << 63)) % (1 << 64) - (1 << 63)
         a, b = self._registers[node.a], self._registers[node.b]
