@@ -8,7 +8,7 @@ from typing import assert_never
 from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
 from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
-from tcc.backends.cpu.llvm.dot_operands import load_rows, load_words
+from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
 from tcc.backends.cpu.llvm.reduce import reduce
@@ -84,7 +84,8 @@ class Statements:
                 self._access(node)
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
-                values[node.out] = compute(self._indices, node, args)
+                value = compute(self._indices, node, args)
+                values[node.out] = join_words(code, value) if node.out in self._words else value
             case Contract():
                 operands = (values[node.acc], values[node.a], values[node.b])
                 values[node.out] = contract(code, node, *operands)

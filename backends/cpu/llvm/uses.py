@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
-from tcc.ir.tile import Block, Contract, Load, Stmt, used_blocks, walk_statements
+from tcc.ir.tile import (
+    Block,
+    Compute,
+    Contract,
+    Load,
+    Stmt,
+    used_blocks,
+    walk_statements,
+)
+from tcc.ir.types import BF16
 from tcc.target import Profile
 
 
@@ -21,20 +30,23 @@ def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
 
 
 def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
-    """Returns the loaded blocks whose elements are best held in packed 32-bit words.
+    """Returns the blocks whose elements are best held in packed 32-bit words.
 
-    A word holds four bytes or two bf16. All uses of these blocks are contractions that multiply and
-    add all elements of a word in one instruction (`multiplies_words`).
+    A word holds four bytes or two bf16. The blocks are loaded, or they are computed vectors of
+    bf16. All uses of these blocks are contractions that multiply and add all elements of a word in
+    one instruction (`multiplies_words`).
     """
     statements = list(walk_statements(body))
-    loaded = {node.out for node in statements if isinstance(node, Load)}
     contractions = [
         n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)
     ]
+    repeated = {block for n in contractions for block in scalar_operands(n)}
+    computed = {n.out for n in statements if isinstance(n, Compute) and n.out.dtype is BF16}
+    blocks = {node.out for node in statements if isinstance(node, Load)} | (computed - repeated)
     while True:
         other_nodes = [n for n in statements if n not in contractions]
         other_operands = {block for n in other_nodes for block in used_blocks(n)}
-        free = loaded - other_operands - ({n.a for n in contractions} & {n.b for n in contractions})
+        free = blocks - other_operands - ({n.a for n in contractions} & {n.b for n in contractions})
         remaining = [n for n in contractions if {n.a, n.b} <= free]
         if len(remaining) == len(contractions):
             return frozenset(block for n in contractions for block in (n.a, n.b))
