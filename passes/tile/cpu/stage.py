@@ -126,7 +126,8 @@ class StageLowering:
 
     def continued(self, start: Blocks) -> Blocks:
         """Returns the sums so far (`start`) plus the reduction over the current K-blocks."""
-        go_on = self._added if self._rounds() else self._reduce_loops
+        # The sum of each scaled group has accumulators of its own already.
+        go_on = self._added if self._rounds() and not self.scaled else self._reduce_loops
         return go_on(self._reduce_order(), [], start)
 
     def _reduce_order(self) -> list[Var]:
