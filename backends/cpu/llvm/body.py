@@ -11,6 +11,7 @@ from tcc.backends.cpu.llvm.contract import contract
 from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
+from tcc.backends.cpu.llvm.nibble_words import nibble_words
 from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.stores import store
@@ -84,8 +85,7 @@ class Statements:
                 self._access(node)
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
-                value = compute(self._indices, node, args)
-                values[node.out] = join_words(code, value) if node.out in self._words else value
+                values[node.out] = self._computed(node, args)
             case Contract():
                 operands = (values[node.acc], values[node.a], values[node.b])
                 values[node.out] = contract(code, node, *operands)
@@ -105,6 +105,14 @@ class Statements:
                 pass
             case _:
                 assert_never(node)
+
+    def _computed(self, node: Compute, args: Mapping[int, RegisterBlock]) -> RegisterBlock:
+        """Returns the result of a Compute statement, in words if its uses need words."""
+        if node.out not in self._words:
+            return compute(self._indices, node, args)
+        code = self._indices.code
+        words = nibble_words(code, node, [*args.values()])
+        return join_words(code, compute(self._indices, node, args)) if words is None else words
 
     def _access(self, node: Load | Store | Prefetch) -> None:
         match node:
