@@ -8,7 +8,7 @@ from typing import assert_never
 from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
 from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
-from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words
+from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words, store_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
 from tcc.backends.cpu.llvm.nibble_words import nibble_words
@@ -75,7 +75,10 @@ class Statements:
         self._write()
 
     def _write(self) -> None:
-        store(self._env, self._waiting)
+        words = [node for node in self._waiting if node.block in self._words]
+        for node in words:
+            store_words(self._env, node)
+        store(self._env, [node for node in self._waiting if node not in words])
         self._waiting.clear()
 
     def _statement(self, node: Stmt) -> None:

@@ -27,7 +27,7 @@ from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, block_access,
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
-from tcc.ir.tile import Load, TileBuffer
+from tcc.ir.tile import Load, Store, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
 _LATER = -65536  # a mask of the upper 16 bits of a word, which hold its second element
@@ -91,6 +91,20 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
 def join_words(code: Code, value: RegisterBlock) -> RegisterBlock:
     """Returns a block whose rows are joined to words as `load_words` does without `scalars`."""
     return _joined(code, value, _word_form(code, value.shape, value.dtype, False), False)
+
+
+def store_words(env: Environment, node: Store) -> None:
+    """Stores a block of words of bf16, which are adjacent in memory, without guards."""
+    value = env.values[node.block]
+    access = block_access(env, node, node.block.shape)
+    for position, chunk in product(row_positions(value.shape), value.chunks):
+        first = (*position[:-1], 2 * position[-1])
+        offset, _ = access.at(first, const(chunk.start))
+        words = part(access.code, value, row_number(value.shape, position), chunk)
+        if chunk.count < chunk.width:
+            words = access.code.shuffle(words, None, range(chunk.count))
+        align = access.alignment(offset, 2 * chunk.width)
+        access.code.void(f"store {words}, {access.pointer(offset)}, align {align}")
 
 
 @frozen

@@ -248,6 +248,8 @@ def _sources_of_moves(
 
 def _axes(node: onnx.NodeProto) -> Mapping[int, int | None]:
     flags = {item.name: item.i for item in node.attribute}
+    if (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits"):
+        return {0: -1, 1: -1}  # the bytes of the levels are no floats, so they are not rounded
     if node.op_type == "Gemm":
         return {0: -2 if flags.get("transA") else -1, 1: -1 if flags.get("transB") else -2}
     return _AXES.get(node.op_type, {}) if node.domain in ("", "ai.onnx") else {}
