@@ -95,7 +95,8 @@ def scaled_factors(stage: GroupStage) -> Factors | None:
     scales = [p for p in parts if loops[-1] not in depends(stage, p)]
     if len(inner) != 2 or not scales or not all(map(_is_pair, inner)):
         return None
-    return Factors(*inner, reduce(partial(apply, "mul"), scales))
+    a, b = inner
+    return Factors(a, b, reduce(partial(apply, "mul"), scales))
 
 
 def multiplied_parts(scalar: Scalar) -> list[Scalar]:
