@@ -333,11 +333,13 @@ class _Narrowing:
 
     def _note_levels(self, levels: Sequence[_Matmul], stored_levels: Sequence[_Matmul]) -> None:
         """Notes the constants that become levels, and the operands that levels round."""
-        operands = {p.constant: "bf16" * self._paired(p) for p in (*levels, *stored_levels)}
+        pairs = [p for p in (*levels, *stored_levels) if self._exchanges() and self._paired(p)]
+        rounding = {p.constant for p in pairs}
         for value in dict.fromkeys(p.constant for p in levels):
-            self._note(value, self.types[value], operands[value])
-        for value in dict.fromkeys(p.constant for p in stored_levels if operands[p.constant]):
-            self._note(value, value.type.dtype.name, operands[value])
+            self._note(value, self.types[value], BF16.name if value in rounding else "")
+        for value in dict.fromkeys(p.constant for p in stored_levels):
+            if value in rounding:
+                self._note(value, value.type.dtype.name, BF16.name)
 
     def _note(self, value: Value, type: str, operands: str) -> None:
         graph = self.constants[value]
