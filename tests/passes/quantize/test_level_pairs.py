@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tcc.ir.graph import Graph, Value
 from tcc.ir.tile import Contract, TileKernel, walk_statements
-from tcc.ir.types import BF16, F32, I8, DType
+from tcc.ir.types import BF16, DType
 from tcc.ops.algebra.levels import LevelsAttrs, nibbles
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node

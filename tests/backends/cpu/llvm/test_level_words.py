@@ -62,7 +62,9 @@ def look_up(match: re.Match[str]) -> str:
 
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize(("rows", "depth"), [(1, 128), (5, 66), (7, 48), (41, 64), (42, 66), (43, 131), (2, 131)])
+@pytest.mark.parametrize(
+    ("rows", "depth"), [(1, 128), (5, 66), (7, 48), (41, 64), (42, 66), (43, 131), (2, 131)]
+)
 def test_machine_code_multiplies_levels(
     monkeypatch: pytest.MonkeyPatch, rows: int, depth: int, bits: int, wide: bool
 ) -> None:
