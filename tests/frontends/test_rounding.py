@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from tcc.frontends.rounding import artifact_rounding, changed_rounding
+from onnx import TensorProto, helper, numpy_helper
+from tcc.frontends.onnx.rounded import write_rounded
+from tcc.frontends.rounding import Rounding, artifact_rounding, changed_rounding
 
 
 def manifest(*weights: str, kind: str = "i8") -> dict[str, Any]:
@@ -36,3 +40,26 @@ def test_levels_that_tcc_makes_round_weights_too() -> None:
     array = np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2)
     assert np.abs(rounding.weight(["w"], array, 0) - array).max() > 1e-3
     assert rounding.operand(["w"]) == "bf16"
+
+
+@pytest.mark.parametrize("name", ["B", "y"])
+def test_what_is_multiplied_with_packed_levels_is_rounded(tmp_path: Path, name: str) -> None:
+    """The manifest names the levels, or the node of which the importer made them."""
+    packed, scales = np.zeros((16, 1, 16), np.uint8), np.ones(16, np.float32)
+    constants = [numpy_helper.from_array(a, n) for a, n in ((packed, "B"), (scales, "S"))]
+    sizes = {"K": 32, "N": 16, "bits": 4, "block_size": 32}
+    product = helper.make_node(
+        "MatMulNBits", ["x", "B", "S"], ["y"], domain="com.microsoft", **sizes
+    )
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, size])
+        for n, size in (("x", 32), ("y", 16))
+    ]
+    graph = helper.make_graph([product], "levels", ports[:1], ports[1:], constants)
+    opsets = [helper.make_opsetid(domain, n) for domain, n in (("", 17), ("com.microsoft", 1))]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    write_rounded(tmp_path / "m.onnx", tmp_path / "r.onnx", Rounding(operands={name: "bf16"}))
+    rounded = onnx.load(tmp_path / "r.onnx")
+    (node,) = (n for n in rounded.graph.node if n.op_type == "MatMulNBits")
+    assert [*node.input] == ["x/bf16", "B", "S"]
+    assert [n.op_type for n in rounded.graph.node if n is not node].count("Cast") >= 2

@@ -121,7 +121,9 @@ class _Rounder:
                 continue
             movers.update(dict.fromkeys(node.output if node.op_type in _MOVES else (), node))
             sources, variable_operands = self._weights(node, constants, graph)
-            kind = self.rounding.operand(sources) if variable_operands else ""
+            # A constant that the importer makes of a node has the name of the node's result.
+            names = sources.union(node.output)
+            kind = self.rounding.operand(names) if variable_operands else ""
             for number in variable_operands if kind else ():
                 name = node.input[number]
                 self.kinds[name] = kind
