@@ -48,6 +48,7 @@ from tcc.passes.program.overlap_collectives import overlap_collectives
 from tcc.passes.program.small_sizes import direct_where_small
 from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.requantize import requantize
+from tcc.passes.quantize.split_level_zeros import split_level_zeros
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 from tcc.passes.quantize.zero_points import split_zero_points
 from tcc.passes.steps import Step
@@ -82,6 +83,7 @@ class GraphSettings:
     split_zero_points: bool = False
     factor_type: DType | None = U8
     requantize: bool = False
+    split_level_zeros: bool = False
     tile_of: TileOf | None = None
     checks: bool = False
     fold_factors: bool = False
@@ -124,6 +126,7 @@ GRAPH: tuple[Step, ...] = (
     Step("grouped-gemms", group_gemms, 2, when="tile_of", reads=("tile_of", "checks")),
     Step("fold-constants", fold_constants, 1),
     Step("weight-quant-matmuls", weight_quant_matmuls, 1),
+    Step("split-level-zeros", split_level_zeros, 1, when="split_level_zeros"),
     Step("canonicalize", canonicalize, 1),
     Step("merge-equal-nodes", merge_equal_nodes, 1),
     Step("fold-factors", fold_factors, 1, when="fold_factors"),

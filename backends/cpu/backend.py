@@ -92,7 +92,8 @@ class CpuBackend(Backend):
         strict = options.numerics == "strict"
         # scatter_rows runs as a C function of the runtime on the host, so only this backend
         # creates such nodes.
-        settings = GraphSettings(scatter_rows=True, check_indices=True)
+        pairs = options.precision == "bf16" and profile.multiplies_pairs
+        settings = GraphSettings(scatter_rows=True, check_indices=True, split_level_zeros=pairs)
         if profile.multiplies_bytes:
             # `signed` is True if an instruction multiplies signed bytes by signed bytes, and
             # `mixed` if an instruction multiplies unsigned bytes by signed bytes.
@@ -118,7 +119,6 @@ class CpuBackend(Backend):
             grown_planner = self.planner
         elif grown_planner.pricer is not None:
             grown_planner.pricer.counted = self.planner.pricer.counted
-        pairs = options.precision == "bf16" and profile.multiplies_pairs
         prices = Prices(grown_planner, 2.0 if pairs else 1.0)
         derivations = Derivations(prices, options.weight_growth, strict=strict)
         return replace(settings, merges=MergePrices(self.planner), derivations=derivations)

@@ -79,10 +79,15 @@ class Rounding:
 def artifact_rounding(manifest: Mapping[str, Any], variant: int) -> Rounding | None:
     """Returns the rounding that an artifact's manifest gives for a variant; None if it rounds
     nothing."""
-    listed = [e for e in manifest["variants"][variant].get("rounded", ()) if e["type"] in _STORED]
+    facts = manifest["variants"][variant]
+    entries = facts.get("rounded", ())
+    listed = [e for e in entries if e["type"] in _STORED]
     weights = {name: item["type"] for item in listed for name in item["weights"]}
-    rounded = [item for item in listed if item.get("operands") in _STORED]
+    # The model may store levels itself: then only the tensors multiplied with them are rounded.
+    rounded = [item for item in entries if item.get("operands") in _STORED]
     operands = {name: item["operands"] for item in rounded for name in item["weights"]}
+    unnamed = (e for e in rounded if e["type"] not in _STORED and not e["weights"])
+    operands |= {"": item["operands"] for item in unnamed}  # noqa: B035
     if manifest.get("precision") == "tf32":
         operands[""] = "tf32"
     return Rounding(weights, operands, spread=True) if listed or operands else None
@@ -101,7 +106,7 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
     if rounding is None:
         return Rounding(noise=_CHANGE, seed=seed)
     facts = manifest["variants"][variant]
-    listed = facts.get("rounded", ())
+    listed = [e for e in facts.get("rounded", ()) if e["type"] in _STORED]
     computed = {n for e in listed if not e.get("moved") for n in e["weights"]}
     exact = {name: type for name, type in rounding.weights.items() if name not in computed}
     # An entry that names no weight holds for all weights, which have the key "". The last of these

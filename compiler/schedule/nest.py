@@ -1,12 +1,13 @@
 """Properties of a tile group that schedulers need: strides, work, and kinds of contractions."""
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
+from itertools import takewhile
 from math import prod
 
 from tcc.frozen import frozen
-from tcc.ir.expr import Stage, extent
-from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, walk
+from tcc.ir.expr import Stage, extent, known_extent
+from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, apply, walk
 from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
@@ -24,10 +25,36 @@ FEW_APART = 4
 
 @frozen
 class Factors:
-    """The two factors of a stage that computes `sum(k) a * b`."""
+    """The two factors of a stage that computes `sum(k) a * b`.
+
+    With a `scale`, the stage computes `sum(g) scale * sum(k) a * b`: the scale multiplies the sum
+    over the loops k, with which it does not vary.
+    """
 
     a: Scalar
     b: Scalar
+    scale: Scalar | None = None
+
+    @property
+    def operands(self) -> tuple[Scalar, Scalar]:
+        """Returns the factors without casts that a multiply-add of narrow types makes unnecessary.
+
+        Both factors may be cast from bf16, or from bytes.  Their products are exact in f32 and i32,
+        and a processor may multiply them without the casts.
+        """
+        a, b = self.a, self.b
+        if not isinstance(a, Cast) or not isinstance(b, Cast):
+            return a, b
+        dtypes = {a.arg.dtype, b.arg.dtype}
+        return (a.arg, b.arg) if dtypes == {BF16} or dtypes <= {I8, U8} else (a, b)
+
+    def scaled_loops(self, stage: GroupStage) -> Vars:
+        """Returns the innermost summed loops of `stage` whose sum the scale multiplies."""
+        if self.scale is None:
+            return ()
+        loops = depends(stage, self.scale)
+        inner = takewhile(lambda v: v not in loops, reversed(stage.reduce))
+        return tuple(inner)[::-1]
 
 
 def multiplied(stage: GroupStage | Stage) -> Factors | None:
@@ -41,10 +68,42 @@ def multiplied(stage: GroupStage | Stage) -> Factors | None:
 @lru_cache(1 << 12)  # cached by identity, because schedulers ask often
 def contraction_factors(stage: GroupStage) -> Factors | None:
     """Returns the factors of a contraction of floats, or of bytes accumulated in i32; else None."""
+    return scaled_factors(stage) or plain_factors(stage)
+
+
+def plain_factors(stage: GroupStage) -> Factors | None:
+    """Returns the factors of a contraction as `contraction_factors` does, without a scale."""
     pair, dtype = multiplied(stage), stage.body[0].dtype
     if pair is None or dtype.is_float:
         return pair
     return pair if dtype is I32 and _is_byte(pair.a) and _is_byte(pair.b) else None
+
+
+@lru_cache(1 << 12)
+def scaled_factors(stage: GroupStage) -> Factors | None:
+    """Returns the factors of a contraction of bf16 whose terms share scales; None for other stages.
+
+        sum(g, k) f32(x[i, g, k]) * (f32(level[g, k, j]) * f32(scale[g, j]))
+
+    Both factors x and level are bf16 and vary with the innermost summed loop; no scale does.
+    """
+    pair, loops = multiplied(stage), [v for v in stage.reduce if known_extent(v) != 1]
+    if pair is None or not loops or stage.body[0].dtype is not F32:
+        return None
+    parts = [*multiplied_parts(pair.a), *multiplied_parts(pair.b)]
+    inner = [p for p in parts if loops[-1] in depends(stage, p)]
+    scales = [p for p in parts if loops[-1] not in depends(stage, p)]
+    if len(inner) != 2 or not scales or not all(map(_is_pair, inner)):
+        return None
+    a, b = inner
+    return Factors(a, b, reduce(partial(apply, "mul"), scales))
+
+
+def multiplied_parts(scalar: Scalar) -> list[Scalar]:
+    """Returns the scalars whose product `scalar` is; `scalar` alone if it is no product."""
+    if isinstance(scalar, Apply) and scalar.function == "mul":
+        return [part for arg in scalar.args for part in multiplied_parts(arg)]
+    return [scalar]
 
 
 def of_bytes(stage: GroupStage) -> bool:
@@ -57,7 +116,7 @@ def of_pairs(stage: GroupStage) -> bool:
     factors = contraction_factors(stage)
     if factors is None or stage.body[0].dtype is not F32:
         return False
-    return all(isinstance(f, Cast) and f.arg.dtype is BF16 for f in (factors.a, factors.b))
+    return _is_pair(factors.a) and _is_pair(factors.b)
 
 
 def neighbours(stage: GroupStage) -> int:
@@ -67,6 +126,10 @@ def neighbours(stage: GroupStage) -> int:
     Some targets multiply all elements of a word by one instruction.
     """
     return 4 if of_bytes(stage) else 2 if of_pairs(stage) else 1
+
+
+def _is_pair(scalar: Scalar) -> bool:
+    return isinstance(scalar, Cast) and scalar.arg.dtype is BF16
 
 
 def _is_byte(scalar: Scalar) -> bool:

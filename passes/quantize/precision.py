@@ -6,6 +6,9 @@
     kernel { y = sum(k) x[i, k] * w[k, j] }                                         --weights int8
       ->  w in i8, s in bf16;  y = sum(k) x[i, k] * (f32(w[k, j]) * f32(s[k // 32, j]))
 
+    kernel { y = sum(k) x[i, k] * (f32(level[k, j]) * s[k // 32, j]) }              --precision bf16
+      ->  x in bf16;  y = sum(k) f32(x[i, k]) * (f32(bf16(level[k, j])) * s[k // 32, j])
+
     kernel { s = norm(x);  y = sum(k) s[i, k] * w[k, j] }
       ->  s in bf16, w in bf16, in the kernel
 
@@ -17,6 +20,9 @@ flow keep their types.
 Activations are stored in bf16 if a contraction can then multiply pairs of bf16 in one instruction.
 Otherwise they stay f32.  The activations of small batches stay in the caches, so the conversions
 would cost more time than the smaller traffic saves.
+
+Levels of at most eight bits are exact in bf16.  So they are multiplied in pairs too, and only x is
+rounded: a scale multiplies the sum over its group.
 
 Weights are the constants that contractions multiply.  If no instruction multiplies pairs of bf16,
 a narrow weight is converted to f32 at each use.  So a weight that is used many times in a run stays
@@ -33,10 +39,15 @@ from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
+    Apply,
+    Cast,
+    Const,
     Read,
     Scalar,
     StageRef,
+    apply,
     cast,
+    children,
     read,
     read_from,
     walk,
@@ -64,7 +75,7 @@ from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
-from tcc.schedule.nest import multiplied
+from tcc.schedule.nest import multiplied, multiplied_parts
 
 # Smaller constants stay f32, unless a contraction of bf16 pairs needs them.
 _LARGE = 1 << 14
@@ -108,13 +119,15 @@ class _Replacement:
 class _Matmul:
     """A contraction in a kernel: it sums products of the scalar `other` and of `weight`.
 
-    `weight` reads a constant.
+    `weight` reads a constant.  If `computed`, it reads levels, and a scalar that is computed from
+    them is the factor.
     """
 
     kernel: Kernel
     stage: Stage
     other: Scalar
     weight: Read
+    computed: bool = False
 
     @property
     def constant(self) -> Value:
@@ -155,7 +168,12 @@ class _Narrowing:
             p: quantised for p in matmuls if (quantised := self._quantized(p)) is not None
         }
         self.matmuls = [p for p in matmuls if p not in self.quantized and not _batched(p)]
+        levels = [replace(p, computed=True) for p in self.quantized]
+        stored_levels = [p for k in self.kernels for p in _level_matmuls(k, constants)]
+        if self._exchanges():
+            self.matmuls += [p for p in (*levels, *stored_levels) if not _batched(p)]
         self.activations = self._activations()
+        self._note_levels(levels, stored_levels)
         self.weights = dict.fromkeys(p.constant for p in matmuls)
 
     def run(self) -> Placed:
@@ -175,7 +193,7 @@ class _Narrowing:
         replacements: dict[Value, _Replacement] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
-        weights = {p.constant for p in self._matmuls_of(kernel) if self._pays(p)}
+        weights = {p.constant for p in self._matmuls_of(kernel) if not p.computed and self._pays(p)}
         for value in kernel.operands:
             if value in weights and value in self.constants:
                 replacement = self._float_weight(kernel, value)
@@ -185,7 +203,8 @@ class _Narrowing:
         inside = self._rounded(kernel)
         if not replacements and results == kernel.results and inside is kernel:
             return kernel
-        return _rewritten(inside, replacements, results)
+        rewritten = _rewritten(inside, replacements, results)
+        return _with_paired_levels(rewritten) if self._exchanges() else rewritten
 
     def _matmuls_of(self, kernel: Kernel) -> list[_Matmul]:
         return [p for p in self.matmuls if p.kernel is kernel]
@@ -302,7 +321,7 @@ class _Narrowing:
         packed = [nibbles(part, axis) for part in levels] if bits == 4 else levels
         values = (self._constant(value, packed, I8), self._constant(value, scales, BF16))
         size = group_size(length)
-        self._note(value, f"int{bits}", "")
+        self.types[value] = f"int{bits}"
 
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
@@ -311,6 +330,16 @@ class _Narrowing:
             return cast(level, F32) * cast(group, F32)
 
         return _Replacement(values, value_of)
+
+    def _note_levels(self, levels: Sequence[_Matmul], stored_levels: Sequence[_Matmul]) -> None:
+        """Notes the constants that become levels, and the operands that levels round."""
+        pairs = [p for p in (*levels, *stored_levels) if self._exchanges() and self._paired(p)]
+        rounding = {p.constant for p in pairs}
+        for value in dict.fromkeys(p.constant for p in levels):
+            self._note(value, self.types[value], BF16.name if value in rounding else "")
+        for value in dict.fromkeys(p.constant for p in stored_levels):
+            if value in rounding:
+                self._note(value, value.type.dtype.name, BF16.name)
 
     def _note(self, value: Value, type: str, operands: str) -> None:
         graph = self.constants[value]
@@ -450,6 +479,64 @@ def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matm
             yield _Matmul(kernel, stage, a, b)
 
 
+def _level_matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
+    """Yields the f32 contractions of `kernel` in which a factor is computed from constant levels
+    that are exact in bf16.
+    """
+    for stage in kernel.expr.stages:
+        factors = multiplied(stage)
+        if factors is None or stage.body[0].dtype is not F32:
+            continue
+        for other, weight in ((factors.a, factors.b), (factors.b, factors.a)):
+            levels = [part for part in multiplied_parts(weight) if _is_level(part)]
+            nodes = [n for part in levels for n in walk(part) if isinstance(n, Read)]
+            if isinstance(other, Read) and nodes and _is_weight(nodes[0], kernel, constants):
+                yield _Matmul(kernel, stage, other, nodes[0], computed=True)
+
+
+def _is_level(scalar: Scalar) -> bool:
+    """Returns True for an integer of at most eight bits that was cast to f32."""
+    return isinstance(scalar, Cast) and scalar.dtype is F32 and _exact_bits(scalar.arg) <= 8
+
+
+def _exact_bits(scalar: Scalar) -> float:
+    """Returns how many bits an integer scalar has at most; infinity for a float."""
+    if not scalar.dtype.is_integer:
+        return inf
+    if isinstance(scalar, Apply) and scalar.function == "shift_right":
+        count = scalar.args[1]
+        return scalar.dtype.bits - (int(count.value) if isinstance(count, Const) else 0)
+    return scalar.dtype.bits
+
+
+def _with_paired_levels(kernel: Kernel) -> Kernel:
+    """Returns `kernel` with levels cast to bf16 where they are multiplied with bf16."""
+    stages = tuple(_paired_levels(stage) for stage in kernel.expr.stages)
+    if stages == kernel.expr.stages:
+        return kernel
+    return replace(kernel, expr=canonical(replace(kernel.expr, stages=stages)))
+
+
+def _paired_levels(stage: Stage) -> Stage:
+    factors = multiplied(stage)
+    if factors is None:
+        return stage
+    if not any(isinstance(f, Cast) and f.arg.dtype is BF16 for f in (factors.a, factors.b)):
+        return stage
+    return replace(stage, body=(_with_bf16_levels(stage.body[0]),))
+
+
+def _with_bf16_levels(scalar: Scalar) -> Scalar:
+    if len(multiplied_parts(scalar)) > 1:
+        return apply("mul", *map(_with_bf16_levels, children(scalar)))
+    if not _is_level(scalar):
+        return scalar
+    assert isinstance(scalar, Cast)
+    # The cast to i8 changes no level. It shows that the cast to bf16 is exact.
+    level = scalar.arg if scalar.arg.dtype.bits <= 8 else cast(scalar.arg, I8)
+    return cast(cast(level, BF16), F32)
+
+
 def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:
     if not isinstance(factor, Read) or not isinstance(factor.source, int):
         return False
@@ -515,7 +602,11 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
         layout = layouts.get(source) or row_major(source.type.shape)
     place = offset(layout, other.indices)
     inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
-    if not inner or var_of(weight.indices[_axis_of(weight, inner[0])]) is not inner[0]:
+    if not inner:
+        return None
+    # A computed factor is joined to pairs in registers.
+    axis = _axis_of(weight, inner[0])
+    if not matmul.computed and var_of(weight.indices[axis]) is not inner[0]:
         return None
     return source if {*free_vars(*weight.indices)} - {*free_vars(*other.indices)} else None
 

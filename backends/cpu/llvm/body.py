@@ -8,9 +8,10 @@ from typing import assert_never
 from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
 from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
-from tcc.backends.cpu.llvm.dot_operands import load_rows, load_words
+from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words, store_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
+from tcc.backends.cpu.llvm.nibble_words import nibble_words
 from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.stores import store
@@ -74,7 +75,10 @@ class Statements:
         self._write()
 
     def _write(self) -> None:
-        store(self._env, self._waiting)
+        words = [node for node in self._waiting if node.block in self._words]
+        for node in words:
+            store_words(self._env, node)
+        store(self._env, [node for node in self._waiting if node not in words])
         self._waiting.clear()
 
     def _statement(self, node: Stmt) -> None:
@@ -84,7 +88,7 @@ class Statements:
                 self._access(node)
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
-                values[node.out] = compute(self._indices, node, args)
+                values[node.out] = self._computed(node, args)
             case Contract():
                 operands = (values[node.acc], values[node.a], values[node.b])
                 values[node.out] = contract(code, node, *operands)
@@ -104,6 +108,14 @@ class Statements:
                 pass
             case _:
                 assert_never(node)
+
+    def _computed(self, node: Compute, args: Mapping[int, RegisterBlock]) -> RegisterBlock:
+        """Returns the result of a Compute statement, in words if its uses need words."""
+        if node.out not in self._words:
+            return compute(self._indices, node, args)
+        code = self._indices.code
+        words = nibble_words(code, node, [*args.values()])
+        return join_words(code, compute(self._indices, node, args)) if words is None else words
 
     def _access(self, node: Load | Store | Prefetch) -> None:
         match node:

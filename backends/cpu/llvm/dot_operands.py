@@ -8,7 +8,7 @@ has an instruction for it, a contraction multiplies and adds all elements of a w
     block i8[8, 64] at 256*(l0 // 4) + 4*l1 + l0 % 4       two rows of 64 words
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from tcc.backends.cpu.instructions import bf16_dot, byte_dot, pair_dot
@@ -25,8 +25,9 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.indices import constant, lane_of
 from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, block_access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
-from tcc.ir.tile import Load, TileBuffer
+from tcc.ir.tile import Load, Store, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
 _LATER = -65536  # a mask of the upper 16 bits of a word, which hold its second element
@@ -77,28 +78,71 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     joined to words in registers. If the last word of an axis is not full, its remaining elements
     are zero with `scalars`, and undefined without.
     """
-    shape, per = node.out.shape, per_word(node.out.dtype)
-    access = block_access(env, node, shape)
+    access = block_access(env, node, node.out.shape)
+    form = _word_form(access.code, node.out.shape, node.out.dtype, scalars)
+    loader = _scalar_word if scalars else _words
+    is_plain = not node.guards and not node.indirect
+    words_of = [loader(access, *place) if is_plain else None for place in form.places]
+    if not all(words_of):
+        return _joined(access.code, load(env, node, scalars), form, scalars)
+    return form.block(r for r in words_of if r is not None)
+
+
+def join_words(code: Code, value: RegisterBlock) -> RegisterBlock:
+    """Returns a block whose rows are joined to words as `load_words` does without `scalars`."""
+    return _joined(code, value, _word_form(code, value.shape, value.dtype, False), False)
+
+
+def store_words(env: Environment, node: Store) -> None:
+    """Stores a block of words of bf16, which are adjacent in memory, without guards."""
+    value = env.values[node.block]
+    access = block_access(env, node, node.block.shape)
+    for position, chunk in product(row_positions(value.shape), value.chunks):
+        first = (*position[:-1], 2 * position[-1])
+        offset, _ = access.at(first, const(chunk.start))
+        words = part(access.code, value, row_number(value.shape, position), chunk)
+        if chunk.count < chunk.width:
+            words = access.code.shuffle(words, None, range(chunk.count))
+        align = access.alignment(offset, 2 * chunk.width)
+        access.code.void(f"store {words}, {access.pointer(offset)}, align {align}")
+
+
+@frozen
+class _WordForm:
+    """The shape and the chunks of a block of words.
+
+    `places` has (position, chunk, count) for each register: where its first elements are in the
+    block of elements, and how many elements a word joins.
+    """
+
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+    places: tuple[tuple[tuple[int, ...], Chunk, int], ...]
+
+    def block(self, words: Iterable[Reg]) -> RegisterBlock:
+        return RegisterBlock(U32, self.shape, self.chunks, tuple(words))
+
+
+def _word_form(code: Code, shape: tuple[int, ...], dtype: DType, scalars: bool) -> _WordForm:
+    per = per_word(dtype)
     length = shape[-1] if scalars else shape[-2]
     words = -(-length // per)
     if scalars:
         word_shape, chunks = (*shape[:-1], words), scalar_chunks(words)
     else:
         word_shape = (*shape[:-2], words, shape[-1])
-        chunks = vector_chunks(shape[-1], access.code.module.lanes)
+        chunks = vector_chunks(shape[-1], code.module.lanes)
     places: list[tuple[tuple[int, ...], Chunk, int]] = []
     for position, chunk in product(row_positions(word_shape), chunks):
         first = per * (chunk.start if scalars else position[-1])
         at = (position, Chunk(first, 1, 1)) if scalars else ((*position[:-1], first), chunk)
         places.append((*at, min(per, length - first)))
-    loader = _scalar_word if scalars else _words
-    is_plain = not node.guards and not node.indirect
-    words_of = [loader(access, *place) if is_plain else None for place in places]
-    if not all(words_of):
-        value = load(env, node, scalars)
-        join = _join_scalars if scalars else _join_rows
-        words_of = [join(access.code, value, *place) for place in places]
-    return RegisterBlock(U32, word_shape, chunks, tuple(r for r in words_of if r is not None))
+    return _WordForm(word_shape, chunks, tuple(places))
+
+
+def _joined(code: Code, value: RegisterBlock, form: _WordForm, scalars: bool) -> RegisterBlock:
+    join = _join_scalars if scalars else _join_rows
+    return form.block(join(code, value, *place) for place in form.places)
 
 
 # ---- multiply-adds ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tcc.backends.cpu.math.erf import one_plus_erf
 from tcc.backends.cpu.math.table import MATH
 from tcc.errors import InternalError
 from tcc.ir.expr.scalar import COMPARISONS, EXACT, OF_BOOLS, Apply, Cast, Const, Scalar
-from tcc.ir.types import BOOL, F16, F32, DType, DTypeKind, integer_limits
+from tcc.ir.types import BF16, BOOL, F16, F32, DType, DTypeKind, integer_limits
 
 
 def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Reg:
@@ -257,7 +257,9 @@ def _to_float(a: LlvmValue, source: DType, target: DType) -> LlvmValue:
     elem = register_element(target)
     if not source.is_float:
         opcode = "sitofp" if source.kind is DTypeKind.INT else "uitofp"
-        return round_to(a.convert(opcode, elem), target)
+        result = a.convert(opcode, elem)
+        # bf16 has all integers of eight bits.
+        return result if target is BF16 and source.bits <= 8 else round_to(result, target)
     if a.reg.elem == elem:
         return round_to(a, target)
     if elem == "double":

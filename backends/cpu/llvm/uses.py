@@ -1,9 +1,20 @@
 """Chooses how blocks are held in registers: as single elements, or as words of neighbours."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
-from tcc.ir.tile import Block, Contract, Load, Stmt, used_blocks, walk_statements
+from tcc.ir.tile import (
+    Block,
+    Compute,
+    Contract,
+    Load,
+    MemorySpace,
+    Stmt,
+    Store,
+    used_blocks,
+    walk_statements,
+)
+from tcc.ir.types import BF16
 from tcc.target import Profile
 
 
@@ -21,21 +32,39 @@ def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
 
 
 def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
-    """Returns the loaded blocks whose elements are best held in packed 32-bit words.
+    """Returns the blocks whose elements are best held in packed 32-bit words.
 
-    A word holds four bytes or two bf16. All uses of these blocks are contractions that multiply and
-    add all elements of a word in one instruction (`multiplies_words`).
+    A word holds four bytes or two bf16. The blocks are loaded, or they are computed vectors of
+    bf16. All uses of these blocks are contractions that multiply and add all elements of a word in
+    one instruction (`multiplies_words`), or stores in scratch from which words are loaded.
     """
     statements = list(walk_statements(body))
-    loaded = {node.out for node in statements if isinstance(node, Load)}
     contractions = [
         n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)
     ]
+    repeated = {block for n in contractions for block in scalar_operands(n)}
+    computed = {n.out for n in statements if isinstance(n, Compute) and n.out.dtype is BF16}
+    blocks = {node.out for node in statements if isinstance(node, Load)} | (computed - repeated)
     while True:
-        other_nodes = [n for n in statements if n not in contractions]
-        other_operands = {block for n in other_nodes for block in used_blocks(n)}
-        free = loaded - other_operands - ({n.a for n in contractions} & {n.b for n in contractions})
+        other_operands = _operands(n for n in statements if n not in contractions)
+        free = blocks - other_operands - ({n.a for n in contractions} & {n.b for n in contractions})
         remaining = [n for n in contractions if {n.a, n.b} <= free]
         if len(remaining) == len(contractions):
-            return frozenset(block for n in contractions for block in (n.a, n.b))
+            words = {block for n in contractions for block in (n.a, n.b)}
+            return frozenset(words | (_copied_words(statements, words - repeated) & computed))
         contractions = remaining
+
+
+def _copied_words(statements: Sequence[Stmt], words: Collection[Block]) -> set[Block]:
+    """Returns the blocks that are only stored in scratch from which `words` are loaded."""
+    loads = [n for n in statements if isinstance(n, Load)]
+    buffers = {n.buffer for n in loads if n.out in words and n.buffer.scope is MemorySpace.LOCAL}
+    stores = [n for n in statements if isinstance(n, Store) and n.buffer in buffers]
+    whole = (n.block for n in stores if not n.guards and not n.indirect)
+    # An even number of rows begins at a whole word.
+    plain = {block for block in whole if block.shape[-2] % 2 == 0}
+    return plain - _operands(n for n in statements if n not in stores)
+
+
+def _operands(statements: Iterable[Stmt]) -> set[Block]:
+    return {block for n in statements for block in used_blocks(n)}

@@ -121,7 +121,9 @@ class _Rounder:
                 continue
             movers.update(dict.fromkeys(node.output if node.op_type in _MOVES else (), node))
             sources, variable_operands = self._weights(node, constants, graph)
-            kind = self.rounding.operand(sources) if variable_operands else ""
+            # A constant that the importer makes of a node has the name of the node's result.
+            names = sources.union(node.output)
+            kind = self.rounding.operand(names) if variable_operands else ""
             for number in variable_operands if kind else ():
                 name = node.input[number]
                 self.kinds[name] = kind
@@ -248,6 +250,8 @@ def _sources_of_moves(
 
 def _axes(node: onnx.NodeProto) -> Mapping[int, int | None]:
     flags = {item.name: item.i for item in node.attribute}
+    if (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits"):
+        return {0: -1, 1: -1}  # the bytes of the levels are no floats, so they are not rounded
     if node.op_type == "Gemm":
         return {0: -2 if flags.get("transA") else -1, 1: -1 if flags.get("transB") else -2}
     return _AXES.get(node.op_type, {}) if node.domain in ("", "ai.onnx") else {}

@@ -10,7 +10,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
-from tcc.ir.index import Index
+from tcc.ir.index import Index, as_int
 from tcc.ir.op import (
     Array,
     Tolerance,
@@ -137,7 +137,51 @@ def _reference(
     return np.matmul(x.astype(np.float32), wide)
 
 
+# ---- zero points apart from levels --------------------------------------------------------------
+
+
+def _infer_zeros(
+    attrs: LevelsAttrs, x: TensorType, scale: TensorType, zero: TensorType
+) -> TensorType:
+    if x.rank < 2 or scale.rank != 2 or not attrs.block:
+        raise ValueError(f"{x!r} has no blocks with the scales {scale!r}")
+    for operand in (x, scale, zero):
+        check_dtype(operand.dtype, _FLOATS)
+    shape = (-(-x.shape[-1] // attrs.block), scale.shape[1])
+    agree_shapes(scale.shape, shape, "scales")
+    agree_shapes(zero.shape, shape, "zero points")
+    return tensor(F32, *x.shape[:-1], scale.shape[1])
+
+
+def _zeros_expr(
+    b: ExprBuilder, attrs: LevelsAttrs, x: TensorType, scale: TensorType, zero: TensorType
+) -> StageRef:
+    blocks, columns = scale.shape
+    *rows, block = b.iters(*x.shape[:-1], blocks)
+    (k,) = b.iters(attrs.block)
+    fill = None if as_int(x.shape[-1] % attrs.block) == 0 else 0.0
+    element = b.read(0, *rows, block * attrs.block + k, fill=fill)
+    sums = b.sum((*rows, block), cast(element, F32), over=(k,))
+    *rows, column = b.iters(*x.shape[:-1], columns)
+    (block,) = b.iters(blocks)
+    offset = cast(b.read(1, block, column), F32) * cast(b.read(2, block, column), F32)
+    return b.sum((*rows, column), b.read(sums, *rows, block) * offset, over=(block,))
+
+
+def _zeros_reference(attrs: LevelsAttrs, x: Array, scale: Array, zero: Array) -> Any:
+    starts = np.arange(0, x.shape[-1], attrs.block)
+    sums = np.add.reduceat(x.astype(np.float32), starts, -1)
+    return np.matmul(sums, scale.astype(np.float32) * zero.astype(np.float32))
+
+
 OPS = (
+    op_row(
+        "matmul_zeros", LevelsAttrs, _infer_zeros, _zeros_reference, _FLOATS,
+        "Matrix product of the sums of blocks of x with scales times zero points; operands (x, "
+        "scales, zero points). `matmul_levels` with zero points is the one without, minus this.",
+        Tolerance.ACCUMULATE,
+        _zeros_expr, traits=Trait.CONTRACTION,
+    ),
     op_row(
         "matmul_levels", LevelsAttrs, _infer, _reference, (*_FLOATS, *FLOAT8),
         "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "

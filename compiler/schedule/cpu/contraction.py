@@ -426,7 +426,7 @@ def _element(contraction: ContractionLoops) -> float:
     """
     stage = contraction.stage
     if packs(stage, contraction.vector, contraction.rows):
-        return stage.body[0].dtype.bytes
+        return stage.body[0].dtype.bytes / neighbours(stage)
     step, reads = _streamed_reads(contraction)
     if step is None:
         return stage.body[0].dtype.bytes

@@ -13,7 +13,7 @@ from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, children
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
-from tcc.schedule.nest import contraction_factors, depends, points
+from tcc.schedule.nest import contraction_factors, depends, of_pairs, points
 
 # The fewest rows for which packing a K-block saves time, with its store and loads counted. Measured
 # with weights of four bits, 2048 x 2048. Packing takes 5 % more time with 32 rows, a tenth less
@@ -44,9 +44,11 @@ def unpacking_operations(stage: GroupStage, vector: Var) -> int:
     """Returns how many operations compute an element of the vector operand.
 
     For example, an element may be the product of a weight's level and its scale. An operand that is
-    only read or converted has 0.
+    only read or converted has 0.  An operand that is computed in bf16 counts its conversion.
     """
     operand = _operand(stage, vector)
+    if of_pairs(stage) and isinstance(operand, Cast):
+        return _operations(operand.arg)
     return 0 if isinstance(operand, Read | Cast) else _operations(operand)
 
 

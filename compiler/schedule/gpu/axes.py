@@ -10,7 +10,7 @@ from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.known import all_known
 from tcc.schedule.gpu.schedule import BlockSchedule
-from tcc.schedule.nest import Factors, contraction_factors, in_scratch, multiplied, stride
+from tcc.schedule.nest import Factors, in_scratch, multiplied, plain_factors, stride
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -25,7 +25,7 @@ def power(size: int) -> int:
 
 def factors(stage: GroupStage) -> Factors | None:
     """Returns the factors of a contraction of floats or bytes, else None."""
-    pair = contraction_factors(stage)
+    pair = plain_factors(stage)
     return pair if pair and stage.body[0].dtype.is_float else _of_bytes(stage)
 
 

@@ -5,6 +5,8 @@ scratch, once for all rows of a tile.
       ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
 """
 
+from math import ceil
+
 from tcc.ir.expr import known_extent
 from tcc.ir.index import Var, const
 from tcc.ir.tile import MemorySpace, Store, TileBuffer
@@ -13,7 +15,7 @@ from tcc.passes.tile.cpu.body import CoreStageScalars, Surroundings
 from tcc.passes.tile.cpu.ranges import BlockRange, everything, flat, positions, shape_of, tiles
 from tcc.passes.tile.cpu.scratch import Packed
 from tcc.schedule.cpu.schedule import Nest, Schedule
-from tcc.schedule.nest import contraction_factors, depends
+from tcc.schedule.nest import contraction_factors, depends, neighbours
 
 
 def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
@@ -39,7 +41,7 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
     vector = next((v for v in stage.iters if v.name == nest.vector), None)
     if factors is None or vector is None:
         return None
-    vector_factors = [f for f in (factors.a, factors.b) if vector in depends(stage, f)]
+    vector_factors = [f for f in factors.operands if vector in depends(stage, f)]
     if len(vector_factors) != 1:
         return None
     blocks = [
@@ -47,14 +49,16 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
     ]
     axes = [*((v, n) for v, n in blocks if n > 1 and v is not vector), *sizes.items()]
     steps: dict[Var, int] = {}
-    step = 1
+    # Neighbours along the innermost summed loop share a word.
+    inner, word = stage.reduce[-1], neighbours(stage)
+    step = word
     for var, size in reversed([*axes, (vector, nest.block(vector.name))]):
         if size is None:
             return None
         steps[var] = step
-        step *= size
+        step *= ceil(size / word) if var is inner else size
     buffer = TileBuffer(name, vector_factors[0].dtype, (const(step),), MemorySpace.LOCAL)
-    return Packed(vector_factors[0], buffer, tuple(steps.items()))
+    return Packed(vector_factors[0], buffer, tuple(steps.items()), inner, word)
 
 
 def fill(packed: Packed, context: Surroundings) -> None:

@@ -64,12 +64,15 @@ class Packed:
     """The scratch of a contraction's `factor`, for one register block of results and one K-block.
 
     `steps` has a pair (loop, distance in elements between neighbours) for each loop along which the
-    scratch has an axis.
+    scratch has an axis.  Along the loop `inner`, `word` neighbours are adjacent, and the distance
+    is that between words.
     """
 
     factor: Scalar
     buffer: TileBuffer
     steps: tuple[tuple[Var, int], ...]
+    inner: Var
+    word: int
 
     def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
         """Returns the offset of an element in the scratch.
@@ -79,7 +82,10 @@ class Packed:
         """
         place = const(0)
         for var, step in self.steps:
-            place = place + (mapping[var] - starts.get(var, const(0))) * step
+            at = mapping[var] - starts.get(var, const(0))
+            if var is self.inner:
+                place, at = place + at % self.word, at // self.word
+            place = place + at * step
         return place
 
 

@@ -6,7 +6,6 @@ from functools import partial, reduce
 from math import ceil, prod
 
 from tcc.ir.expr.scalar import (
-    Cast,
     Const,
     Read,
     Scalar,
@@ -41,7 +40,7 @@ from tcc.ir.tile import (
     TileLoop,
     guards_at,
 )
-from tcc.ir.types import BF16, I8, I32, U8
+from tcc.ir.types import I32
 from tcc.passes.tile.cpu.body import CoreStageScalars, Ready, Surroundings
 from tcc.passes.tile.cpu.prefetch import next_k_block, next_results, next_row
 from tcc.passes.tile.cpu.ranges import (
@@ -61,7 +60,7 @@ from tcc.passes.tile.cpu.ranges import (
 from tcc.passes.tile.cpu.scratch import home
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.schedule.cpu.schedule import TailVectors
-from tcc.schedule.nest import Factors, contraction_factors, depends
+from tcc.schedule.nest import Factors, contraction_factors, depends, plain_factors
 from tcc.schedule.zero_terms import needed_terms
 
 # The most terms of a float contraction that one accumulator sums. The rounding error of a sum of n
@@ -82,7 +81,18 @@ class StageLowering:
         self.context, self.stage, self.nest = context, context.stage, context.nest
         self.emitter, self.outer = context.emitter, context.outer
         self.blocks = blocks or {}
-        self.factors = contraction_factors(context.stage)
+        self.factors = self._factors()
+        # The innermost summed loops whose sum a scale multiplies.
+        self.scaled = () if self.factors is None else self.factors.scaled_loops(context.stage)
+
+    def _factors(self) -> Factors | None:
+        """Returns the factors of a contraction, else None.
+
+        If the vector loop is summed, a lane holds a part of each sum.  Then a scale is a part of a
+        factor.
+        """
+        summed = any(v.name == self.nest.vector for v in self.stage.reduce)
+        return (plain_factors if summed else contraction_factors)(self.stage)
 
     def run(self) -> Blocks:
         """Returns the blocks of the stage's components."""
@@ -116,7 +126,8 @@ class StageLowering:
 
     def continued(self, start: Blocks) -> Blocks:
         """Returns the sums so far (`start`) plus the reduction over the current K-blocks."""
-        go_on = self._added if self._rounds() else self._reduce_loops
+        # The sum of each scaled group has accumulators of its own already.
+        go_on = self._added if self._rounds() and not self.scaled else self._reduce_loops
         return go_on(self._reduce_order(), [], start)
 
     def _reduce_order(self) -> list[Var]:
@@ -157,6 +168,8 @@ class StageLowering:
     def _part(self, loops: Sequence[Var]) -> int:
         """Returns the number of elements of the first loop that one accumulator sums; 0 if it sums
         all."""
+        # The sum over scaled loops has accumulators of its own.
+        loops = [v for v in loops if v not in self.scaled] or loops
         sizes = [as_int(self._region(v).size) for v in loops]
         if loops[0] in self.blocks or not self._rounds() or None in sizes:
             return 0
@@ -204,6 +217,12 @@ class StageLowering:
             return self._accumulate(spans, carried)
         if part := self._part(loops):
             return self._in_parts(part, loops, spans, carried)
+        if (*loops,) == self.scaled:
+            return self._plus_scaled(carried, self._looped(loops, spans, self.identities()), spans)
+        return self._looped(loops, spans, carried)
+
+    def _looped(self, loops: list[Var], spans: list[BlockRange], carried: Blocks) -> Blocks:
+        """Returns `carried` plus the reduction over `loops`, in a loop over the first of them."""
         var, inner_loops = loops[0], loops[1:]
         region, block = self._region(var), self.nest.block(var.name)
         lanes = block > 1 and var.name == self.nest.vector
@@ -229,6 +248,22 @@ class StageLowering:
                 result = trip(inits)
             carried = self._combine(carried, self._folded(result, 1)) if lanes else result
         return carried
+
+    def _plus_scaled(self, carried: Blocks, sums: Blocks, spans: list[BlockRange]) -> Blocks:
+        """Returns `carried` plus the products of `sums` with their scales at the point `spans`."""
+        assert self.factors is not None
+        scale = self.factors.scale
+        assert scale is not None
+        axes = [s for s in self.outer if s.axis]
+        varying = self.varies_with(scale)
+        scale_axes = [s for s in axes if s.var in varying]
+        fixed = [*(s for s in self.outer if s not in scale_axes), *spans]
+        factor = self._factor(scale, scale_axes, fixed)
+        labels, scale_labels = (tuple(s.var.name for s in a) for a in (axes, scale_axes))
+        (out,) = self.emitter.like(carried)
+        operands = (carried[0], sums[0], factor)
+        self.emitter.add(Contract(out, *operands, labels, labels, scale_labels))
+        return (out,)
 
     def _needed(
         self, region: TileRange, spans: Sequence[BlockRange], start: Index, stop: Index, step: int
@@ -438,7 +473,7 @@ class StageLowering:
         idle = {s.var for s in out_spans} - factor_loops
         # Beyond the end of the sum, both factors must be zero, because infinity times zero is NaN.
         ended = {s.var for s in vector if s.stop is not None}
-        for number, factor in enumerate(_contract_operands(factors)):
+        for number, factor in enumerate(factors.operands):
             varies = self.varies_with(factor) | ended | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
@@ -497,16 +532,3 @@ def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
         (full_size, size, static_size % block, False),
     )
     return [part for part in cuts if part[0] is not part[1]]
-
-
-def _contract_operands(factors: Factors) -> tuple[Scalar, Scalar]:
-    """Returns the operands of a `Contract`, without casts that the instruction makes unnecessary.
-
-    Both factors may be cast from bf16, or from bytes.  Their products are exact in f32 and i32, and
-    a processor may multiply them without the casts.
-    """
-    a, b = factors.a, factors.b
-    if not isinstance(a, Cast) or not isinstance(b, Cast):
-        return a, b
-    kinds = {a.arg.dtype, b.arg.dtype}
-    return (a.arg, b.arg) if kinds == {BF16} or kinds <= {I8, U8} else (a, b)

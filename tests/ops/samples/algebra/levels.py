@@ -23,6 +23,16 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
 
 
+def _zero_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((5, 24)).astype(np.float32)
+    scales = rng.uniform(0.1, 1, (3, 7)).astype(np.float32)
+    zeros = rng.uniform(-8, 8, (3, 7)).astype(np.float32)
+    yield Sample((x, scales, zeros), LevelsAttrs(8, 8), "blocks")
+    yield Sample((x[None, :1, :20], scales, zeros), LevelsAttrs(4, 8), "short_block")
+    yield Sample((x, scales.astype(np.float16), zeros), LevelsAttrs(4, 8), "f16")
+
+
 SAMPLES: Mapping[str, Samples] = {
+    "matmul_zeros": _zero_samples,
     "matmul_levels": _samples,
 }

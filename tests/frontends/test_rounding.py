@@ -1,0 +1,65 @@
+"""The rounding that a manifest gives: of weights, and of what is multiplied with levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tcc.frontends.onnx.rounded import write_rounded
+from tcc.frontends.rounding import Rounding, artifact_rounding, changed_rounding
+
+
+def manifest(*weights: str, kind: str = "i8") -> dict[str, Any]:
+    entry = {"weights": list(weights), "type": kind, "operands": "bf16", "moved": True}
+    return {"variants": [{"rounded": [entry]}]}
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_levels_of_the_model_round_the_other_factor_alone(seed: int | None) -> None:
+    facts = manifest("B"), 0
+    rounding = artifact_rounding(*facts) if seed is None else changed_rounding(*facts, seed)
+    assert rounding is not None
+    assert (rounding.operand(["B"]), rounding.operand(["C"])) == ("bf16", "")
+    array = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    np.testing.assert_allclose(rounding.weight(["B"], array, 0), array, rtol=1e-5)
+
+
+def test_levels_without_a_name_round_every_factor() -> None:
+    rounding = artifact_rounding(manifest(), 0)
+    assert rounding is not None
+    assert rounding.operand(["C"]) == "bf16"
+
+
+def test_levels_that_tcc_makes_round_weights_too() -> None:
+    rounding = artifact_rounding(manifest("w", kind="int4"), 0)
+    assert rounding is not None
+    array = np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2)
+    assert np.abs(rounding.weight(["w"], array, 0) - array).max() > 1e-3
+    assert rounding.operand(["w"]) == "bf16"
+
+
+@pytest.mark.parametrize("name", ["B", "y"])
+def test_what_is_multiplied_with_packed_levels_is_rounded(tmp_path: Path, name: str) -> None:
+    """The manifest names the levels, or the node of which the importer made them."""
+    packed, scales = np.zeros((16, 1, 16), np.uint8), np.ones(16, np.float32)
+    constants = [numpy_helper.from_array(a, n) for a, n in ((packed, "B"), (scales, "S"))]
+    sizes = {"K": 32, "N": 16, "bits": 4, "block_size": 32}
+    product = helper.make_node(
+        "MatMulNBits", ["x", "B", "S"], ["y"], domain="com.microsoft", **sizes
+    )
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, size])
+        for n, size in (("x", 32), ("y", 16))
+    ]
+    graph = helper.make_graph([product], "levels", ports[:1], ports[1:], constants)
+    opsets = [helper.make_opsetid(domain, n) for domain, n in (("", 17), ("com.microsoft", 1))]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    write_rounded(tmp_path / "m.onnx", tmp_path / "r.onnx", Rounding(operands={name: "bf16"}))
+    rounded = onnx.load(tmp_path / "r.onnx")
+    (node,) = (n for n in rounded.graph.node if n.op_type == "MatMulNBits")
+    assert [*node.input] == ["x/bf16", "B", "S"]
+    assert [n.op_type for n in rounded.graph.node if n is not node].count("Cast") >= 2
