@@ -66,23 +66,6 @@ TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t 
     return -1;
 }
 
-bool tcc_weights_read(const tcc_weight_source *from, size_t at, char *to, size_t size) {
-    if (from->memory) {
-        char *pages = (char *)(uintptr_t)from->memory + at;
-        memcpy(to, pages, size);
-        if (from->from_file && size >= TCC_WEIGHT_BLOCK) (void)madvise(pages, size, MADV_DONTNEED);
-        return true;
-    }
-    for (size_t done = 0; done < size;) {
-        errno = 0;
-        ssize_t got = pread(from->file, to + done, size - done, from->offset + (int64_t)(at + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        done += (size_t)got;
-    }
-    return true;
-}
-
 static tcc_status read_to_huge_pages(const tcc_weight_source *from, size_t size, tcc_weights *out_weights) {
     size_t room = (size + huge_page - 1) / huge_page * huge_page + huge_page;
     char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE,

@@ -1,4 +1,4 @@
-/* weights.c, shared_weights.c: the constant data behind the ELF file.  Included by runtime.h. */
+/* The constant data behind the ELF file.  Included by runtime.h. */
 #ifndef TCC_WEIGHTS_H
 #define TCC_WEIGHTS_H
 
@@ -7,6 +7,25 @@
 #include <stdint.h>
 
 #include "tcc.h"
+
+/* ---- weight_source.c ---------------------------------------------------------------------------------- */
+
+/* Where a part of the section lies: in memory of the program, else at `offset` of a file. */
+typedef struct tcc_weight_source {
+    const char *memory;
+    int file;
+    int64_t offset;
+    bool from_file; /* the pages of `memory` are those of the program's file, which nobody wrote */
+} tcc_weight_source;
+
+enum { TCC_WEIGHT_BLOCK = 256 << 10 };
+
+/* Reads `size` bytes from byte `at` of the part on: blocks, and what is left.  A file is read and not mapped,
+ * and the pages of blocks of a program's file leave the process again.  False on failure: errno is 0 where
+ * the file is cut short. */
+TCC_RARE bool tcc_weights_read(const tcc_weight_source *from, size_t at, char *to, size_t size);
+
+/* ---- weights.c ---------------------------------------------------------------------------------------- */
 
 typedef struct tcc_weights {
     const char *base;
@@ -29,20 +48,7 @@ TCC_RARE tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc
                            tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
 
-/* Where a part of the section lies: in memory of the program, else at `offset` of a file. */
-typedef struct tcc_weight_source {
-    const char *memory;
-    int file;
-    int64_t offset;
-    bool from_file; /* the pages of `memory` are those of the program's file, which nobody wrote */
-} tcc_weight_source;
-
-enum { TCC_WEIGHT_BLOCK = 256 << 10 };
-
-/* Reads `size` bytes from byte `at` of the part on: blocks, and what is left.  A file is read and not mapped,
- * and the pages of blocks of a program's file leave the process again.  False on failure: errno is 0 where
- * the file is cut short. */
-TCC_RARE bool tcc_weights_read(const tcc_weight_source *from, size_t at, char *to, size_t size);
+/* ---- shared_weights.c --------------------------------------------------------------------------------- */
 
 /* Maps the memory file `name` with the first `size` bytes of `from`, on huge pages, and makes it where no
  * process of this user has it: then all of it is `counted`.  What is found is used only if it is sealed and
