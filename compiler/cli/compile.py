@@ -45,8 +45,8 @@ else:
 def compile(
     model: Path, output: Path | None, package: Path | None, as_json: bool, **choices: Any
 ) -> None:
-    """Compiles the ONNX file or .pt2 archive MODEL into one shared library, or
-    into one C file and its header.
+    """Compiles MODEL, an ONNX file, a .pt2 archive, a GGUF file or a folder of
+    Hugging Face, into one shared library, or into one C file and its header.
 
     \b
     Example:
@@ -56,6 +56,7 @@ def compile(
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
       tcc compile model.onnx --target c -o model.c
       tcc compile model.onnx --package model
+      tcc compile model.gguf
       tcc compile model.onnx --stop-after partition
       tcc compile model.onnx --choices choices.jsonl
       tcc compile model.onnx --tuned tcc.lock.json --require-tuned 1%
@@ -68,7 +69,7 @@ def compile(
                 compiled = driver.compile_model(model, options, place, stage, whole=True)
             else:
                 _check_package(output, package)
-                compiled = driver.compile_package(model, options, package, model.stem, stage)
+                compiled = driver.compile_package(model, options, package, _name(model), stage)
     except Stopped as stopped:
         click.echo(forms.text(stopped.form))
         return
@@ -117,13 +118,18 @@ def _check_package(output: Path | None, package: Path) -> None:
         )
 
 
+def _name(model: Path) -> str:
+    """Returns the name of a model: that of its folder, or that of its file without the suffix."""
+    return model.resolve().name if model.is_dir() else model.stem
+
+
 def _place(model: Path, output: Path | None, suffix: str) -> Path:
     """Returns the path of the artifact, which replaces a file at that path.
 
     Raises UserError where the path is a folder, a device, the model itself, or the artifact's own C
     header.
     """
-    place = output or Path(f"{model.stem}{suffix}")
+    place = output or Path(f"{_name(model)}{suffix}")
     with file_errors("a path cannot be used", place):
         exists, model_exists = place.exists(), model.exists()
     if place.is_dir():
@@ -140,6 +146,6 @@ def _place(model: Path, output: Path | None, suffix: str) -> Path:
         raise UserError(
             "the output is the model itself",
             where=f"-o {place}",
-            hint="MODEL is an ONNX file or a .pt2 archive; tcc run takes a compiled one",
+            hint="MODEL is not compiled yet; tcc run takes a compiled one",
         )
     return place

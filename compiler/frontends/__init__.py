@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
+from tcc.file_kind import GGUF, begins_with
 from tcc.frontends.inputs import Shapes
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
@@ -21,11 +23,16 @@ from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.importer import import_program
 from tcc.frontends.torch.inputs import call_form
 from tcc.frontends.torch.support import check_calls, missing_calls
+from tcc.frontends.weights.checkpoint import Checkpoint
+from tcc.frontends.weights.folder import read_folder
+from tcc.frontends.weights.gguf_file import read_gguf
+from tcc.frontends.weights.importer import import_checkpoint
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import F32, DType
 
 __all__ = [
+    "assets_of",
     "captured",
     "compiled_by_torch",
     "exported",
@@ -67,8 +74,8 @@ def load_called(
 
     The form is None if callers may not nest them.
 
-    A model is the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
-    `torch.export.ExportedProgram`. Archives are read without unpickling anything, unless
+    A model is the path of an ONNX file, of a .pt2 archive, of a GGUF file, or of a folder of
+    Hugging Face; an ONNX protobuf; or a `torch.export.ExportedProgram`. Archives are read without unpickling anything, unless
     `allow_pickle` has torch read them. An archive needs torch only if it has an operator without a
     converter.
 
@@ -85,7 +92,35 @@ def load_called(
             "a torch.nn.Module has no inputs to export it with",
             hint="give example inputs: tcc.compile(module, inputs=(x,))",
         )
+    if (checkpoint := _checkpoint(model)) is not None:
+        return import_checkpoint(checkpoint, inputs), None
     return import_model(read_model(model), inputs, budgets), None
+
+
+def assets_of(model: Model) -> Mapping[str, bytes]:
+    """Returns the files beside a model that its users need, such as a tokenizer, by name.
+
+    Models of ONNX and of torch have none. Raises `UserError` like `load_called`.
+    """
+    checkpoint = _checkpoint(model)
+    return {} if checkpoint is None else checkpoint.assets
+
+
+def _checkpoint(model: Model) -> Checkpoint | None:
+    """Returns the contents of a GGUF file or of a folder, or None for another model."""
+    if not isinstance(model, str | os.PathLike):
+        return None
+    path = Path(model)
+    if path.suffix == ".safetensors":
+        raise UserError(
+            "weights alone are no model",
+            where=str(path),
+            why="the file config.json beside them says what they mean",
+            hint=f"name the folder: {path.parent}",
+        )
+    if path.is_dir():
+        return read_folder(path)
+    return read_gguf(path) if path.suffix == ".gguf" or begins_with(path, GGUF) else None
 
 
 def is_torch_module(model: Any) -> bool:

@@ -1,0 +1,140 @@
+"""Imports a language model from a file of weights as a graph with its caches bound as states."""
+
+from collections.abc import Sequence
+
+from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import Emitter
+from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
+from tcc.frontends.operand import Operand
+from tcc.frontends.outputs import output_values, rename
+from tcc.frontends.scope import ImportSession, Scope
+from tcc.frontends.weights.attention import Run, attention
+from tcc.frontends.weights.checkpoint import Checkpoint
+from tcc.frontends.weights.config import read_config
+from tcc.frontends.weights.mlp import mlp
+from tcc.frontends.weights.tensors import Tensors
+from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.index import Index, const
+from tcc.ir.types import F32, I64, tensor
+from tcc.passes.graph.state import bind_states
+
+# Prices assume a prompt of this many tokens, behind as many, if no bucket says otherwise.
+_TYPICAL = 128
+_TOKENS, _ROWS = "tokens", "rows"
+
+
+def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> Graph:
+    """Returns the graph of a language model.
+
+    Inputs: `tokens`, i64 `[seq]`; `rows`, i64 `[n]`, the rows of `tokens` that get logits; and for
+    each layer L the caches `cache.L.k` and `cache.L.v`, f32 `[past + seq, key heads, head width]`,
+    whose first `past` rows earlier runs have written. Outputs: `logits`, f32 `[n, vocabulary]`, and
+    `cache.L.k.next` and `cache.L.v.next`, which are the caches with the run's rows appended in
+    place. `past` may be 0.
+
+    `shapes` gives `tokens` and `rows` their sizes, or names them. Raises `UserError` for a family,
+    a tensor, a fact or a rotary form that tcc does not know.
+    """
+    config = read_config(checkpoint)
+    tensors = Tensors(checkpoint, config)
+    scope = Scope(ImportSession(), GraphBuilder("model"))
+    seq, n = _sizes(scope.session, shapes or {})
+    past = scope.session.fresh_symbol("past", typical=_TYPICAL)
+    run = Run(config, tensors, past, seq, {}, {})
+    ports = [scope.input(_TOKENS, tensor(I64, seq)), scope.input(_ROWS, tensor(I64, n))]
+    names = [f"cache.{layer}.{part}" for layer in range(config.layers) for part in "kv"]
+    form = tensor(F32, past, config.key_heads, config.head_width)
+    caches = [scope.input(name, form) for name in names]
+    results = ["logits", *(f"{name}.next" for name in names)]
+    longer = _model(scope, run, ports, caches)
+    tensors.check_all_read()
+    values = output_values(scope, [*ports, *caches], aligned(results, longer))
+    graph = rename(scope.builder.finish(values), dict(aligned(values, results)))
+    return bind_states(graph, aligned(names, results[1:]))
+
+
+def _sizes(session: ImportSession, shapes: Shapes) -> list[Index]:
+    """Returns the sizes of `tokens` and `rows`; raises `UserError` for shapes that do not fit."""
+    check_names(shapes, (_TOKENS, _ROWS), "language model, beside its caches,")
+    sizes = []
+    for name, hint, typical in ((_TOKENS, "seq", _TYPICAL), (_ROWS, "n", 1)):
+        shape = shapes.get(name, (hint,))
+        check_rank(name, shape, 1, "model declares")
+        size = shape[0]
+        if size == 0:
+            raise contradiction(name, size, "model declares", "at least 1")
+        if isinstance(size, str):
+            sizes.append(session.fresh_symbol(size, 1, typical=typical))
+        else:
+            sizes.append(const(size))
+    return sizes
+
+
+class _Part(Emitter):
+    """Writes the nodes of one part of a model; `loc` is the start of its tensors' names."""
+
+    def __init__(self, scope: Scope, loc: str) -> None:
+        self.scope, self.loc, self.operation, self.names = scope, loc, "the language model", (loc,)
+
+
+def _model(
+    scope: Scope, run: Run, ports: Sequence[Operand], caches: Sequence[Operand]
+) -> list[Operand]:
+    """Returns the logits, and the caches with the rows of the run.
+
+    The last layer and what follows it work on the rows that get logits, except for its keys and
+    values.
+    """
+    tokens, rows = ports
+    longer: list[Operand] = []
+    with _Part(scope, "token_embd").writing():
+        x = _embeddings(run, tokens)
+    for layer in range(run.config.layers):
+        start = f"blk.{layer}."
+        with _Part(scope, start).writing():
+            normal = _norm(run, x, f"{start}attn_norm")
+            mixed, pair = attention(run, normal, layer, caches[2 * layer : 2 * layer + 2])
+            longer += pair
+            if layer == run.config.layers - 1:
+                mixed, x = (y.gather(rows, axis=0) for y in (mixed, x))
+            y = run.tensors.matmul(mixed, f"{start}attn_output", run.config.width)
+            x = x + _post_norm(run, y, f"{start}post_attention_norm")
+            y = mlp(run, _norm(run, x, f"{start}ffn_norm"), f"{start}ffn")
+            x = x + _post_norm(run, y, f"{start}post_ffw_norm")
+    with _Part(scope, "output").writing():
+        return [_logits(run, _norm(run, x, "output_norm")), *longer]
+
+
+def _embeddings(run: Run, tokens: Operand) -> Operand:
+    """Returns the rows of the tokens.
+
+    A negative token would count from the end of the table, so it becomes one behind the table.
+    """
+    tensors, family, table = run.tensors, run.config.family, "token_embd.weight"
+    x = tensors.gathered(table, (tokens < 0).select(tensors.shape(table)[0], tokens))
+    if family.scaled:
+        x = x * run.config.width**0.5
+    if family.learned:
+        x = x + tensors.gathered("position_embd.weight", run.positions())
+    return x
+
+
+def _norm(run: Run, x: Operand, name: str) -> Operand:
+    config, family = run.config, run.config.family
+    parts = [run.tensors.vector(f"{name}.weight", config.width, family.norm_offset)]
+    if family.norm == "layer_normalization":
+        parts.append(run.tensors.vector(f"{name}.bias", config.width))
+    return x.emit(family.norm, *parts, axis=1, epsilon=config.epsilon)
+
+
+def _post_norm(run: Run, x: Operand, name: str) -> Operand:
+    return _norm(run, x, name) if run.config.family.post_norms else x
+
+
+def _logits(run: Run, x: Operand) -> Operand:
+    """Returns the logits of normalised rows; a model without their matrix takes that of tokens."""
+    tensors, cap = run.tensors, run.config.logit_cap
+    is_tied = run.config.is_tied or (run.config.is_tied is None and "output.weight" not in tensors)
+    rows = tensors.shape("token_embd.weight")[0]
+    y = tensors.matmul(x, "token_embd" if is_tied else "output", rows)
+    return (y / cap).tanh() * cap if cap else y

@@ -1,0 +1,66 @@
+"""The part of a layer behind attention: an MLP, or experts of which each row uses a few."""
+
+from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.weights.attention import Run
+from tcc.ir.index import const
+
+
+def mlp(run: Run, x: Operand, start: str) -> Operand:
+    """Returns the result `[n, width]` of the MLP or of the experts for normalised rows `x`.
+
+    `start` is the start of the names of their tensors.
+    """
+    if f"{start}_gate_inp.weight" not in run.tensors:
+        return _dense(run, x, start)
+    y = _experts(run, x, start)
+    if f"{start}_gate_inp_shexp.weight" not in run.tensors:
+        return y
+    share = x @ run.tensors.vector(f"{start}_gate_inp_shexp.weight", run.config.width).unsqueeze(1)
+    return y + _dense(run, x, start, "_shexp") * share.sigmoid()
+
+
+def _dense(run: Run, x: Operand, start: str, end: str = "") -> Operand:
+    """Returns the result of an MLP; one tensor may hold the gate and, behind it, the other rows."""
+    tensors, family = run.tensors, run.config.family
+    up = tensors.matmul(x, f"{start}_up{end}")
+    gate = f"{start}_gate{end}"
+    if not family.gated:
+        hidden = _activated(run, up)
+    elif f"{gate}.weight" in tensors:
+        hidden = _activated(run, tensors.matmul(x, gate, up.extent(1))) * up
+    else:
+        width = (up.extent(1) or 0) // 2
+        hidden = _activated(run, up.slice_axis(1, 0, width)) * up.slice_axis(1, width, width)
+    return tensors.matmul(hidden, f"{start}_down{end}", run.config.width)
+
+
+def _activated(run: Run, x: Operand) -> Operand:
+    return x.silu() if run.config.family.activation == "silu" else x.gelu(approximate="tanh")
+
+
+def _experts(run: Run, x: Operand, start: str) -> Operand:
+    """Returns the weighted sum of the results of each row's best experts.
+
+    Matrices are gathered by row; `tcc.passes.moe.grouped_gemm` finds the rows that share one.
+    """
+    config, tensors = run.config, run.tensors
+    scores = tensors.matmul(x, f"{start}_gate_inp")
+    total, count, depth = scores.extent(1) or 0, config.experts, config.width
+    if count > total:
+        raise Refusal(f"each row uses {count} of {total} experts")
+    shares = scores.softmax(axis=1)
+    share, index = shares.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
+    if config.renormalised:
+        share = share / share.sum(1, keepdims=True)
+    rows = x.shape[0]
+
+    def matmul(y: Operand, part: str, shape: tuple[int, int | None, int | None]) -> Operand:
+        matrices = tensors.experts(f"{start}_{part}_exps.weight", shape).gather(index, axis=0)
+        return y @ matrices.transpose((0, 1, 3, 2))
+
+    tokens = x.reshape((rows, 1, 1, depth))
+    up = matmul(tokens, "up", (total, None, depth))
+    hidden = _activated(run, matmul(tokens, "gate", (total, up.extent(3), depth))) * up
+    outputs = matmul(hidden, "down", (total, depth, up.extent(3)))
+    weighted = outputs * share.reshape((rows, count, 1, 1))
+    return weighted.sum(1).reshape((rows, depth))
