@@ -26,8 +26,9 @@
  *
  * Weights of 8 MiB and more lie on huge pages: the file's own where its file system has them, else, if
  * that takes at most half of TCC_MEMORY and of what the process may add, a copy in a sealed memory file
- * that all processes of one user share.  TCC_WEIGHTS=map keeps the file's pages, "share" takes the memory file (or the file's pages
- * where there can be none) and "copy" a copy of the process's own.
+ * that all processes of one user share.  TCC_WEIGHTS=map keeps the file's pages, "share" takes the memory file
+ * (or the file's pages where there can be none) and "copy" a copy of the process's own.  A process never
+ * holds them twice, while it loads them either.
  *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart, and may end one from another thread (instance_cancel; the

@@ -25,24 +25,48 @@ typedef struct range {
     uintptr_t begin, end;
 } range;
 
+/* Pages of a file that are mapped in one piece: addresses, access as in "r-xp", and the file. */
+typedef struct mapping {
+    range pages;
+    char access[5], line[sizeof own_path + 128];
+    const char *path; /* in `line` */
+} mapping;
+
+/* Finds the mapping with the address `here` in the kernel's own list.  False where it is no file's. */
+static bool find_mapping(uintptr_t here, mapping *out) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    bool found = false;
+    while (maps && !found && fgets(out->line, sizeof out->line, maps)) {
+        unsigned long begin, end;
+        int at = 0;
+        int fields = sscanf(out->line, "%lx-%lx %4s %*s %*s %*s %n", &begin, &end, out->access, &at);
+        if (fields < 3 || !at) continue;
+        out->line[strcspn(out->line, "\n")] = 0;
+        out->pages = (range){begin, end};
+        out->path = out->line + at;
+        found = here >= begin && here < end && *out->path == '/';
+    }
+    if (maps) fclose(maps);
+    return found;
+}
+
 /* The file that this object is mapped from.  The dynamic linker's name may be relative to a folder
  * that is no longer current, so the kernel's own list comes first. */
 static void find_own_path(void) {
-    uintptr_t here = (uintptr_t)&tcc_artifact_info;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    char line[sizeof own_path + 128];
-    while (maps && !own_path[0] && fgets(line, sizeof line, maps)) {
-        unsigned long begin, end;
-        int at = 0;
-        if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &at) < 2 || !at) continue;
-        if (here < begin || here >= end || line[at] != '/') continue;
-        line[strcspn(line, "\n")] = 0;
-        if (strlen(line + at) < sizeof own_path) strcpy(own_path, line + at);
-    }
-    if (maps) fclose(maps);
+    mapping own;
     Dl_info info;
-    if (own_path[0] || !dladdr(&tcc_artifact_info, &info) || !info.dli_fname) return;
-    if (strlen(info.dli_fname) < sizeof own_path) strcpy(own_path, info.dli_fname);
+    const char *path = NULL;
+    if (find_mapping((uintptr_t)&tcc_artifact_info, &own))
+        path = own.path;
+    else if (dladdr(&tcc_artifact_info, &info))
+        path = info.dli_fname;
+    if (path && strlen(path) < sizeof own_path) strcpy(own_path, path);
+}
+
+bool tcc_image_is_file(const void *begin, size_t size) {
+    mapping found;
+    return find_mapping((uintptr_t)begin, &found) && found.access[1] != 'w' &&
+           found.pages.end - (uintptr_t)begin >= size;
 }
 
 const char *tcc_image_path(void) {

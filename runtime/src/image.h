@@ -8,6 +8,9 @@
  * code and data are in memory from the beginning. */
 const char *tcc_image_path(void);
 
+/* Whether all `size` bytes from `begin` on are pages of one file that this process cannot write. */
+bool tcc_image_is_file(const void *begin, size_t size);
+
 /* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it; `path` is
  * the file that it was loaded from. */
 TCC_RARE void tcc_symbols_tell(const char *path);

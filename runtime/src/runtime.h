@@ -39,6 +39,7 @@ unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__(
 #include "assets.h"
 #include "ending.h"
 #include "stamps.h"
+#include "weights.h"
 /* ---- status.c: the message of the calling thread ------------------------------------------- */
 
 /* Sets the thread's message and returns `status`. */
@@ -312,35 +313,6 @@ typedef struct tcc_program {
 TCC_RARE tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
                               int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program);
 void tcc_program_free(tcc_program *program);
-
-/* ---- weights.c: the constant data behind the ELF file ----------------------------------------------- */
-
-typedef struct tcc_weights {
-    const char *base;
-    size_t size;
-    void *mapping;
-    size_t mapped;
-    int shared; /* the memory file that is mapped, kept open for others to find; 0: none */
-    size_t counted; /* bytes that this process added, and not a file or another process */
-} tcc_weights;
-
-/* A part of the weight section; it begins at a multiple of 64 KiB. */
-typedef struct tcc_range {
-    uint64_t offset, bytes;
-} tcc_range;
-
-/* Maps `part`, if not empty, of the weight section of `size` bytes and the hash `sha256`: from the program's
- * memory, this object's file or its side file; on huge pages where it is to be read again and again. */
-TCC_RARE tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
-                           tcc_weights *out_weights);
-void tcc_weights_unmap(tcc_weights *weights);
-
-/* ---- shared_weights.c: weights that processes share where files have no huge pages ------------------- */
-
-/* Maps the memory file `name` with these bytes, on huge pages, and makes it where no process of this user
- * has it: then all of it is `counted`.  What is found is used only if it is sealed and equal byte by byte.
- * False, and nothing is held, where that cannot be. */
-TCC_RARE bool tcc_weights_share(const char *name, const char *bytes, size_t size, tcc_weights *out_weights);
 
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 

@@ -33,29 +33,26 @@ static const struct timespec pause_10_ms = {0, 10000000};
 
 /* Puts mapped pages on huge pages.  The system refuses that for a moment while another process does it with
  * pages of the same file. */
-static bool collapse(char *base, size_t size) {
+static bool collapse(const char *base, size_t size) {
     enum { TRIES = 50 };
     for (int i = 0; i < TRIES; i++) {
-        if (madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return true;
+        if (madvise((void *)(uintptr_t)base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return true;
         if (errno != EAGAIN && errno != EBUSY) return false;
         nanosleep(&pause_10_ms, NULL);
     }
     return false;
 }
 
-/* Maps a memory file on huge pages; false where the system has none for it. */
-static bool map(int file, size_t size, tcc_weights *out_weights) {
+/* Maps a memory file to addresses that huge pages can have. */
+static bool map(int file, int access, size_t size, tcc_weights *out_weights) {
     size_t room = size + huge_page;
     char *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
-    if (mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED ||
-        !collapse(base, size)) {
-        munmap(memory, room);
-        return false;
-    }
     *out_weights = (tcc_weights){base, size, memory, room, file, 0};
-    return true;
+    if (mmap(base, size, access, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED) return true;
+    munmap(memory, room);
+    return false;
 }
 
 /* Processes that start together agree on one maker by Lamport's bakery algorithm (Communications of the
@@ -66,8 +63,9 @@ enum { TICKETS = 1 << 20 }; /* a larger one comes from no process of ours */
 /* The weights that a process looks for, and its place among the processes that make them. */
 typedef struct wanted {
     char shown[300]; /* the file's name in /proc */
-    const char *bytes;
+    const tcc_weight_source *from;
     size_t size;
+    char *block;     /* room for a block of the weights */
     uint64_t inode;  /* of the file that this process makes; 0 before there is one */
     int64_t ticket;  /* 0 before it has one */
     int64_t largest; /* ticket of the others, at the last look */
@@ -94,6 +92,58 @@ static void see_ticket(int file, const struct stat *about, wanted *wanted) {
         wanted->busy = true;
 }
 
+/* ---- bytes ------------------------------------------------------------------------------------------- */
+
+static size_t block_size(size_t left) { return left < TCC_WEIGHT_BLOCK ? left : TCC_WEIGHT_BLOCK; }
+
+/* Compares mapped bytes with the weights. */
+static bool is_equal(const char *base, const wanted *wanted) {
+    for (size_t at = 0, size; at < wanted->size; at += size) {
+        size = block_size(wanted->size - at);
+        if (!tcc_weights_read(wanted->from, at, wanted->block, size)) return false;
+        if (memcmp(base + at, wanted->block, size) != 0) return false;
+    }
+    return true;
+}
+
+/* Writes, because that fails where there is no memory; a new page that is touched would end in a signal. */
+static bool write_all(int file, const char *bytes, size_t size, size_t at) {
+    for (size_t done = 0; done < size;) {
+        ssize_t wrote = pwrite(file, bytes + done, size - done, (off_t)(at + done));
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return false;
+        done += (size_t)wrote;
+    }
+    return true;
+}
+
+/* Writes the weights to an empty file that is mapped at `base`.  A huge page is made as soon as its first byte
+ * is written: a system without huge pages says so at once, and no bytes move from small pages to huge ones.
+ * The huge page is there, so it can be touched, and the weights are read to their place. */
+static bool write_weights(int file, char *base, const wanted *wanted) {
+    size_t at = 0, size;
+    for (; wanted->size - at >= huge_page; at += huge_page)
+        if (!write_all(file, "", 1, at) || !collapse(base + at, huge_page) ||
+            !tcc_weights_read(wanted->from, at, base + at, huge_page))
+            return false;
+    for (; at < wanted->size; at += size) {
+        size = block_size(wanted->size - at);
+        if (!tcc_weights_read(wanted->from, at, wanted->block, size) ||
+            !write_all(file, wanted->block, size, at))
+            return false;
+    }
+    return true;
+}
+
+/* The mapping ends before the file is sealed: a file that can be written through a mapping cannot be. */
+static bool fill(int file, const wanted *wanted) {
+    tcc_weights mapped;
+    if (!map(file, PROT_READ | PROT_WRITE, wanted->size, &mapped)) return false;
+    bool full = write_weights(file, (char *)(uintptr_t)mapped.base, wanted);
+    munmap(mapped.mapping, mapped.mapped);
+    return full;
+}
+
 /* Nobody can change or cut the file, it is this user's, and it holds just these bytes. */
 static bool is_sound(int file, wanted *wanted, tcc_weights *out_weights) {
     struct stat about; /* the kernel's own layout; a C library of 2012 has no function fstat */
@@ -103,8 +153,8 @@ static bool is_sound(int file, wanted *wanted, tcc_weights *out_weights) {
         see_ticket(file, &about, wanted);
         return false;
     }
-    if (about.st_size != (off_t)wanted->size || !map(file, wanted->size, out_weights)) return false;
-    if (memcmp(out_weights->base, wanted->bytes, wanted->size) == 0) return true;
+    if (about.st_size != (off_t)wanted->size || !map(file, PROT_READ, wanted->size, out_weights)) return false;
+    if (collapse(out_weights->base, wanted->size) && is_equal(out_weights->base, wanted)) return true;
     munmap(out_weights->mapping, out_weights->mapped);
     return false;
 }
@@ -148,17 +198,6 @@ static bool find(wanted *wanted, tcc_weights *out_weights) {
 
 /* ---- making ------------------------------------------------------------------------------------------ */
 
-/* Writes, because that fails where there is no memory; touching pages would end in a signal. */
-static bool write_all(int file, const char *bytes, size_t size) {
-    for (size_t done = 0; done < size;) {
-        ssize_t wrote = pwrite(file, bytes + done, size - done, (off_t)done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) return false;
-        done += (size_t)wrote;
-    }
-    return true;
-}
-
 /* Takes a ticket for this process and waits for those with a smaller one.  Returns true if one of them
  * made the file.  After two seconds a process makes its own. */
 static bool find_first(int file, wanted *wanted, tcc_weights *out_weights) {
@@ -185,16 +224,19 @@ static bool make(const char *name, wanted *wanted, tcc_weights *out_weights) {
     int file = (int)syscall(SYS_memfd_create, name, MFD);
     if (file < 0) return false;
     bool found = find_first(file, wanted, out_weights);
-    bool made = !found && write_all(file, wanted->bytes, wanted->size) &&
-                ftruncate(file, (off_t)wanted->size) == 0 && fcntl(file, F_ADD_SEALS, SEALS) == 0 &&
-                map(file, wanted->size, out_weights);
+    bool made = !found && fill(file, wanted) && ftruncate(file, (off_t)wanted->size) == 0 &&
+                fcntl(file, F_ADD_SEALS, SEALS) == 0 && map(file, PROT_READ, wanted->size, out_weights);
     if (made) out_weights->counted = wanted->size;
+    if (made) (void)collapse(out_weights->base, wanted->size); /* no fault at a huge page's first use */
     if (!made) close(file);
     return found || made;
 }
 
-bool tcc_weights_share(const char *name, const char *bytes, size_t size, tcc_weights *out_weights) {
-    wanted wanted = {.bytes = bytes, .size = size};
+bool tcc_weights_share(const char *name, const tcc_weight_source *from, size_t size, tcc_weights *out_weights) {
+    wanted wanted = {.from = from, .size = size, .block = malloc(TCC_WEIGHT_BLOCK)};
     (void)snprintf(wanted.shown, sizeof wanted.shown, "/memfd:%s (deleted)", name);
-    return find(&wanted, out_weights) || make(name, &wanted, out_weights);
+    bool shared = wanted.block && (find(&wanted, out_weights) || make(name, &wanted, out_weights));
+    free(wanted.block);
+    if (!shared) memset(out_weights, 0, sizeof *out_weights); /* a file that did not serve was mapped */
+    return shared;
 }

@@ -66,37 +66,20 @@ TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t 
     return -1;
 }
 
-/* Where a part of the section lies: in memory of the program, else at `offset` of a file. */
-typedef struct source {
-    const char *memory;
-    int file;
-    int64_t offset;
-} source;
-
-/* Reads a file, because that copies without a page fault per 4 KiB of it. */
-static ssize_t read_at(const source *from, size_t at, char *to, size_t size) {
-    if (!from->memory) return pread(from->file, to, size, from->offset + (int64_t)at);
-    memcpy(to, from->memory + at, size);
-    return (ssize_t)size;
-}
-
-static tcc_status read_to_huge_pages(const source *from, size_t size, tcc_weights *out_weights) {
-    size_t room = (size + huge_page - 1) / huge_page * huge_page + huge_page, done = 0;
+static tcc_status read_to_huge_pages(const tcc_weight_source *from, size_t size, tcc_weights *out_weights) {
+    size_t room = (size + huge_page - 1) / huge_page * huge_page + huge_page;
     char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of weights)", room);
     char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
     (void)madvise(base, room - huge_page, MADV_HUGEPAGE);
-    while (done < size) {
-        ssize_t got = read_at(from, done, base + done, size - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) {
-            munmap(memory, room);
-            return tcc_fail(TCC_CORRUPT, "reading %zu bytes of weights failed: %s", size,
-                            got < 0 ? strerror(errno) : "the file is cut short");
-        }
-        done += (size_t)got;
+    for (size_t at = 0, block; at < size; at += block) {
+        block = size - at < TCC_WEIGHT_BLOCK ? size - at : TCC_WEIGHT_BLOCK;
+        if (tcc_weights_read(from, at, base + at, block)) continue;
+        munmap(memory, room);
+        return tcc_fail(TCC_CORRUPT, "reading %zu bytes of weights failed: %s", size,
+                        errno ? strerror(errno) : "the file is cut short");
     }
     (void)mprotect(memory, room, PROT_READ); /* a guard against our own faults; not needed to run */
     *out_weights = (tcc_weights){base, size, memory, room, 0, size};
@@ -117,7 +100,7 @@ static tcc_status told_choice(choice *out_choice) {
                     "TCC_WEIGHTS is '%.64s': expected map, share or copy", text);
 }
 
-static tcc_status map_source(const source *from, size_t size, tcc_weights *out_weights) {
+static tcc_status map_source(const tcc_weight_source *from, size_t size, tcc_weights *out_weights) {
     if (from->memory) {
         *out_weights = (tcc_weights){from->memory, size, NULL, 0, 0, 0};
         return TCC_OK;
@@ -147,15 +130,15 @@ void tcc_weights_unmap(tcc_weights *weights) {
 /* Copies the weights to a memory file that processes share, or to memory of the process's own.  What the
  * user did not ask for may take half of what the process and an instance may: the system can drop pages of
  * the file where memory is short, but of a copy it kills the process. */
-TCC_RARE static tcc_status copy(const source *from, const char *name, choice told, const tcc_weights *mapped,
-                                tcc_weights *out_better) {
+TCC_RARE static tcc_status copy(const tcc_weight_source *from, const char *name, choice told,
+                                const tcc_weights *mapped, tcc_weights *out_better) {
     size_t size = mapped->size, spare = told == CHOOSE ? size : 0, limit = 0;
     tcc_budget *process = tcc_process_budget();
     tcc_status status = told == CHOOSE ? tcc_memory_limit(&limit) : TCC_OK;
     if (status != TCC_OK || (limit && size + spare > limit)) return TCC_OK;
     if (!tcc_budget_take(process, size + spare))
         return told == COPY ? tcc_budget_refuse(process, size) : TCC_OK;
-    if (told == COPY || (!tcc_weights_share(name, mapped->base, size, out_better) && told != SHARE))
+    if (told == COPY || (!tcc_weights_share(name, from, size, out_better) && told != SHARE))
         status = read_to_huge_pages(from, size, out_better);
     tcc_budget_settle(process, size + spare);
     tcc_budget_give(process, size + spare - out_better->counted);
@@ -163,7 +146,8 @@ TCC_RARE static tcc_status copy(const source *from, const char *name, choice tol
 }
 
 /* `mapped` is the file's own pages, which serve where nothing better can be had. */
-TCC_RARE static tcc_status map_best(const source *from, const char *name, choice told, tcc_weights *mapped) {
+TCC_RARE static tcc_status map_best(const tcc_weight_source *from, const char *name, choice told,
+                                    tcc_weights *mapped) {
     size_t size = mapped->size;
     char *base = (char *)(uintptr_t)mapped->base;
     (void)madvise(base, size, MADV_HUGEPAGE);
@@ -186,7 +170,7 @@ static void name_part(const uint8_t sha256[32], tcc_range part, char out_name[12
 }
 
 /* Compares all of the section with its hash, where TCC_VERIFY asks for it. */
-static tcc_status verify(const source *from, uint64_t size, const uint8_t sha256[32]) {
+static tcc_status verify(const tcc_weight_source *from, uint64_t size, const uint8_t sha256[32]) {
     const char *told = secure_getenv("TCC_VERIFY");
     if (!told || !*told || strcmp(told, "0") == 0) return TCC_OK;
     if (strcmp(told, "1") != 0)
@@ -203,7 +187,8 @@ static tcc_status verify(const source *from, uint64_t size, const uint8_t sha256
 }
 
 /* Finds a section in a file: in this object's own, where it has one, else in the side file. */
-TCC_RARE static tcc_status find_in_files(uint64_t size, const uint8_t sha256[32], source *out_source) {
+TCC_RARE static tcc_status find_in_files(uint64_t size, const uint8_t sha256[32],
+                                         tcc_weight_source *out_source) {
     const char *path = tcc_image_path(), *name = tcc_artifact_info.side_name;
     char side[4096 + 512];
     if (!path[0]) return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
@@ -240,13 +225,14 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
         return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its weights are not in it");
     choice told = CHOOSE;
     TCC_RETURN_IF_ERROR(told_choice(&told));
-    source from = {tcc_artifact_info.section, -1, 0};
+    tcc_weight_source from = {tcc_artifact_info.section, -1, 0, false};
     if (!from.memory) TCC_RETURN_IF_ERROR(find_in_files(size, sha256, &from));
     char name[128];
     name_part(sha256, part, name);
     tcc_status status = verify(&from, size, sha256);
-    if (from.memory) from.memory += part.offset;
     from.offset += (int64_t)part.offset;
+    if (from.memory) from.memory += part.offset;
+    from.from_file = from.memory && tcc_image_is_file(from.memory, (size_t)part.bytes);
     if (status == TCC_OK) status = map_source(&from, (size_t)part.bytes, out_weights);
     if (status == TCC_OK && huge && part.bytes >= huge_from)
         status = map_best(&from, name, told, out_weights);

@@ -105,8 +105,19 @@ KERNEL(share) {
     float *y = b[0]; (void)n; (void)scratch;
     for (int64_t u = begin; u < end; u++) y[u] = (float)(end - begin);
 }
+/* y[u] = sum of all n[0] elements of w */
+KERNEL(total) {
+    const float *w = b[0]; float *y = b[1]; (void)scratch;
+    for (int64_t u = begin; u < end; u++) {
+        float sum = 0;
+        for (int64_t i = 0; i < n[0]; i++) sum += w[i];
+        y[u] = sum;
+    }
+}
 """
-KERNEL_NAMES = ("relu", "add", "scale_rows", "accumulate", "positive", "fill", "slow", "share")
+KERNEL_NAMES = (
+    "relu", "add", "scale_rows", "accumulate", "positive", "fill", "slow", "share", "total",
+)  # fmt: skip
 
 
 @dataclass
@@ -216,6 +227,16 @@ def mlp() -> tuple[Program, bytes]:
     b.launch("relu", n, [x, middle])
     b.launch("add", n, [middle, w, y])
     return b.program(), np.arange(1, 65, dtype=np.float32).tobytes()
+
+
+def totalling(size: int) -> Program:
+    """y = [sum of the weights], which are `size` bytes of f32: a run reads all of them."""
+    b = Builder()
+    one, count = b.const(1), b.const(size // 4)
+    w, y = b.buffer(Weight(0, size), "w"), b.output("y", "f32", [one], "[1]")
+    b.allocate(y, b.const(4))
+    b.launch("total", one, [w, y], [count])
+    return b.program()
 
 
 def filling(dynamic: bool = False) -> Program:

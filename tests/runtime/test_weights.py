@@ -62,10 +62,10 @@ def artifact(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(artifact: Path) -> Iterator[Start]:
     with contextlib.ExitStack() as ending:
 
-        def begin(choice: str = "share") -> subprocess.Popen[str]:
+        def begin(choice: str = "share", before: str = "") -> subprocess.Popen[str]:
             environment = {"PYTHONPATH": ":".join(sys.path), "TCC_WEIGHTS": choice}
             process = subprocess.Popen(
-                (sys.executable, "-c", PROCESS, str(artifact)), env=environment, text=True,
+                (sys.executable, "-c", before + PROCESS, str(artifact)), env=environment, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
             ending.enter_context(process)
@@ -151,18 +151,17 @@ def test_processes_that_start_together_make_one(start: Start, trial: int) -> Non
     assert len(set.union(*map(memory_files, processes))) == 1
 
 
-@shares
-@pytest.mark.parametrize("fault", ["open", "changed", "short"])
-def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: str) -> None:
-    first = start()
-    assert told(first) == "memfd:tcc-weights"
+def another_file(process: subprocess.Popen[str], fault: str) -> int:
+    """Ends the process and makes a memory file like its own, but for one fault."""
     (entry,) = (
-        e for e in Path(f"/proc/{first.pid}/fd").iterdir() if "memfd:tcc-weights" in os.readlink(e)
+        e
+        for e in Path(f"/proc/{process.pid}/fd").iterdir()
+        if "memfd:tcc-weights" in os.readlink(e)
     )
     name = os.readlink(entry).removeprefix("/memfd:").removesuffix(" (deleted)")
     content = bytearray(entry.read_bytes())
-    first.kill()
-    first.wait()
+    process.kill()
+    process.wait()
     if fault == "changed":
         content[-1] ^= 1
     if fault == "short":
@@ -172,9 +171,29 @@ def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: st
     if fault != "open":
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(impostor, fcntl.F_ADD_SEALS, seals)
+    return impostor
+
+
+@shares
+@pytest.mark.parametrize("fault", ["open", "changed", "short"])
+def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: str) -> None:
+    first = start()
+    assert told(first) == "memfd:tcc-weights"
+    impostor = another_file(first, fault)
     second = start()
     assert told(second) == "memfd:tcc-weights"
     assert os.fstat(impostor).st_ino not in memory_files(second)
+    os.close(impostor)
+
+
+@shares
+def test_the_pages_of_the_file_serve_where_the_one_memory_file_is_not_equal(start: Start) -> None:
+    """A process that may make no file of this size has mapped the other one to compare it."""
+    first = start()
+    assert told(first) == "memfd:tcc-weights"
+    impostor = another_file(first, "changed")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))"
+    assert told(start(before=limit)) == "large.so"
     os.close(impostor)
 
 
