@@ -87,5 +87,7 @@ def schedule_texts(form: Lowered) -> Iterator[str]:
 
 def _groups(form: Grouped) -> Iterator[str]:
     for number, group in enumerate(form.groups):
-        names = ", ".join(f"{node.op.name} {node.outputs[0]!r}" for node in group.members)
+        names = ", ".join(
+            " ".join([node.op.name, *map(repr, node.outputs[:1])]) for node in group.members
+        )
         yield f"{number}: {names}"

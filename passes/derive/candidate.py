@@ -72,8 +72,9 @@ class Candidate:
         """Returns a lower bound of the seconds of the candidate's kernels."""
         return self.estimate
 
-    def refused(self) -> str:
-        """Returns the reason why the candidate need not be priced; empty if it must be priced."""
+    def refused(self, site: DerivationSite) -> str:
+        """Returns the reason why the candidate of a site need not be priced; empty if it must be
+        priced."""
         return ""
 
     def unchecked(self, site: DerivationSite) -> str:

@@ -226,7 +226,7 @@ def _priced(
     factor = price_factor(candidate)
     if not saves(candidate.least_seconds(prices.planner.rates) * factor, direct):
         return None, "its products alone take longer"
-    if why := candidate.refused():
+    if why := candidate.refused(site):
         return None, why
     seconds = prices.seconds(site, ((site, candidate),))
     why = candidate.unchecked(site) if saves(seconds * factor, direct) else ""

@@ -37,6 +37,8 @@ from tcc.schedule.limits import Rates
 
 # A search has at most _BUDGET states. At most _PRICED regions of a search are priced.
 _BUDGET, _PRICED = 128, 2
+# The most bits of an element of weights that are stored narrow.
+_NARROW = 8
 
 # A function (number of a constant stage, number of its component) that returns the component's
 # value in the graph.
@@ -70,9 +72,13 @@ class Rewritten(Candidate):
     def least_seconds(self, rates: Rates) -> Seconds:
         return least_seconds(self.region, self.constants, rates)
 
-    def refused(self) -> str:
+    def refused(self, site: DerivationSite) -> str:
         if "relax " in self.chain:
             return "the terms that it adds are zeros, which make NaN of infinities"
+        pairs = zip(site.operands, self.constants, strict=True)
+        if any(c and v.type.dtype.bits <= _NARROW for v, c in pairs) and self.growth(site):
+            # Narrow weights are there to take little memory, which the price of one run ignores.
+            return "it stores narrow weights in a wider type"
         folds = foldable(self.region, self.constants)
         return "" if folds else "its constants are too much work to make ahead of the run"
 

@@ -11,7 +11,7 @@ import pytest
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.cpu.detect import detect
 from tcc.errors import InternalError
-from tcc.ir.graph import Graph, Value
+from tcc.ir.graph import Graph, Value, constant_bytes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import as_index, symbol
@@ -19,6 +19,7 @@ from tcc.ir.region import Region
 from tcc.ir.region.check import Unchecked
 from tcc.ir.types import F16
 from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.levels import LevelsAttrs, nibbles
 from tcc.ops.algebra.movement import SliceAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.options import Options
@@ -440,3 +441,20 @@ def test_options_leave_the_pass_out() -> None:
         assert (backend.settings.derivations is not None) == found
         strict = options.numerics == "strict"
         assert backend.settings.derivations is None or backend.settings.derivations.strict == strict
+
+
+def test_narrow_weights_stay_narrow() -> None:
+    """Computed ahead of the run, weights of 4 bits would take eight times their bytes."""
+    m = Model("levels")
+    rng = np.random.default_rng(3)
+    levels = nibbles(rng.integers(-8, 8, (576, 192)).astype(np.int8), 0)
+    scales, zeros = (rng.uniform(-1, 1, (18, 192)).astype(np.float32) for _ in range(2))
+    operands = [m.builder.constant(a, f"c{n}") for n, a in enumerate((levels, scales, zeros))]
+    x = m.op("relu", m.input("x", 128, 576))
+    x = m.op("matmul_levels", x, *operands, attrs=LevelsAttrs(4, 32))
+    keys = m.transpose(m.reshape(x, 128, 3, 64), 1, 2, 0)
+    graph = m.finish(m.op("matmul", m.input("queries", 3, 128, 64), keys))
+    options = [o for d in decisions(graph, limits()) for o in d.options]
+    assert options
+    assert all(option.why for option in options)
+    assert constant_bytes(derive(graph, limits())) == constant_bytes(graph)
