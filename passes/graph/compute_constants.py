@@ -292,7 +292,7 @@ class _Forms:
         sources = self._sources(scalar)
         key = scalar, tuple(id(self._arrays[n]) for n in sources)
         if key not in self._formulas:
-            few = self._values(scalar, sources, _FIRST) if dtype.is_float else None
+            few = None if dtype is BOOL else self._values(scalar, sources, _FIRST)
             plausible = few is None or _may_have_form(few[0])
             values = self._values(scalar, sources) if plausible else None
             self._formulas[key] = None if values is None else _form_of(*values, dtype)
@@ -350,9 +350,18 @@ def _form_of(values: Array, at: Indices, dtype: DType) -> Scalar | None:
 
 
 def _may_have_form(values: Array) -> bool:
-    """Returns True if an array has at most two distinct values, or only integers."""
+    """Returns True if an array has at most two distinct values, or integers that may have a form.
+
+    Along a line of n elements, a sum of digits changes by one step for each of its digits, which
+    are at most log2(n) + 1.  A remainder doubles the number of steps.  A clipped end adds one step.
+    """
+    if len(np.unique(values)) <= 2:
+        return True
     with np.errstate(invalid="ignore"):  # the remainder of an infinity is invalid, and no integer
-        return len(np.unique(values)) <= 2 or bool((values % 1 == 0).all())
+        if not bool((values % 1 == 0).all()):
+            return False
+    line = values.reshape(-1, values.shape[-1])[0]
+    return len(np.unique(np.diff(line))) <= 2 * len(line).bit_length() + 2
 
 
 def _as_index(scalar: Scalar) -> Scalar:

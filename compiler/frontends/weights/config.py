@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tcc.frontends.weights.checkpoint import Checkpoint
-from tcc.frontends.weights.facts import Facts, facts_of
+from tcc.frontends.weights.facts import MISSING, Facts, facts_of
 from tcc.frontends.weights.families import Family, family_of
 from tcc.frontends.weights.rope_facts import rotations
 from tcc.frontends.weights.rotary import Rotary
@@ -88,7 +88,7 @@ def _windows(folder: Facts, facts: Facts, family: Family, layers: int) -> list[i
     if types is None:
         uses_windows = folder.values.get("use_sliding_window")
         if window and uses_windows:
-            raise folder.fault("layer_types", "")
+            raise folder.fault("layer_types", MISSING)
         window = 0 if uses_windows is False else window
         pattern = facts.number("attention.sliding_window_pattern", family.pattern)
         types = [_WINDOW if not pattern or n % pattern else _ALL for n in range(1, layers + 1)]

@@ -13,6 +13,7 @@ from tcc.frozen import entity
 
 # No fact is a number above this one; it keeps products of two facts below 2**63.
 _LARGEST = 1 << 30
+MISSING = "the key is missing"
 
 
 @entity
@@ -28,6 +29,8 @@ class Facts:
         Raises `UserError` for another value, and for an absent one without a default.
         """
         value = self.values.get(key, default)
+        if value is None:
+            raise self.fault(key, MISSING)
         if type(value) not in (int, float) or not least <= value <= _LARGEST:
             raise self.fault(key, f"{str(value)[:80]} is no number from {least} to {_LARGEST}")
         return float(value)
@@ -44,7 +47,7 @@ class Facts:
         return UserError(
             "the model's description cannot be used",
             where=f"{self.where}: {key}",
-            why=why if key in self.values else "the key is missing",
+            why=why,
             hint="convert the model again from its source, or export it with torch.export",
         )
 

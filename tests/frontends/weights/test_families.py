@@ -10,7 +10,8 @@ import pytest
 import torch
 from tcc.frontends.weights.importer import import_checkpoint
 
-from tests.frontends.weights.tiny import CONFIGS, VOCABULARY, Session, saved, tiny_model
+from tests.frontends.weights.sessions import evaluated
+from tests.frontends.weights.tiny import CONFIGS, VOCABULARY, saved, tiny_model
 
 _PROMPTS, _STEPS = (1, 2, 9), 7
 
@@ -21,7 +22,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     graph = import_checkpoint(saved(model, tmp_path))
     tokens = np.random.default_rng(5).integers(0, VOCABULARY, _PROMPTS[-1] + _STEPS).tolist()
     for length in _PROMPTS:
-        session, cache = Session(graph), None
+        session, cache = evaluated(graph), None
         rows = [0, -1] if length > 1 else [0]
         logits, cache = _expected(model, tokens[:length], cache)
         _check(session.run(tokens[:length], rows), logits[rows])

@@ -12,7 +12,8 @@ from tcc.frontends.weights.gguf_file import read_gguf
 from tcc.frontends.weights.importer import import_checkpoint
 
 from tests.frontends.weights.gguf_models import ARCHITECTURES, write_gguf
-from tests.frontends.weights.tiny import VOCABULARY, Session
+from tests.frontends.weights.sessions import evaluated
+from tests.frontends.weights.tiny import VOCABULARY
 
 _TOKENS = np.random.default_rng(6).integers(0, VOCABULARY, 9).tolist()
 # Rows are whole blocks of 32.
@@ -41,7 +42,7 @@ def test_experts_are_multiplied_as_stored(stored: str, tmp_path: Path) -> None:
 
 def _check(model: Any, folder: Path) -> None:
     """Asserts equal logits of a prompt and of two rows behind it."""
-    session = Session(import_checkpoint(read_gguf(folder / "model.gguf")))
+    session = evaluated(import_checkpoint(read_gguf(folder / "model.gguf")))
     for start, end in ((0, 7), (7, 9)):
         with torch.no_grad():
             expected = model(torch.tensor([_TOKENS[:end]])).logits[0, start:].numpy()

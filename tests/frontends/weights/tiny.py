@@ -1,19 +1,16 @@
-"""Tiny seeded models of transformers, saved as folders, and runs of their imported graphs."""
+"""Tiny seeded models of transformers, saved as folders."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor
-from tcc.ir.graph import Graph
-from tcc.ir.graph.evaluate import evaluate_graph
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 61
@@ -145,28 +142,3 @@ def weight_of(name: str, tensor: Any) -> StoredTensor:
     bits = tensor.view(torch.uint16) if stored == "BF16" else tensor
     array = bits.detach().numpy()
     return StoredTensor(name, tuple(array.shape), stored, lambda: array)
-
-
-class Session:
-    """Runs an imported graph with caches that grow."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.past = 0
-        shapes = {v.name: v.type.shape for v in graph.inputs if v.name.startswith("cache.")}
-        self.caches = {
-            name: np.zeros((0, *(int(dim.key) for dim in shape[1:])), np.float32)
-            for name, shape in shapes.items()
-        }
-
-    def run(self, tokens: Sequence[int], rows: Sequence[int] = (-1,)) -> Any:
-        """Returns the logits of `rows` of the tokens, which follow those of earlier runs."""
-        caches = {
-            name: np.concatenate([old, np.zeros((len(tokens), *old.shape[1:]), np.float32)])
-            for name, old in self.caches.items()
-        }
-        feeds = {"tokens": np.array(tokens, np.int64), "rows": np.array(rows, np.int64)}
-        results = evaluate_graph(self.graph, {**feeds, **caches})
-        self.caches = {name: results[f"{name}.next"] for name in caches}
-        self.past += len(tokens)
-        return results["logits"]
