@@ -353,7 +353,7 @@ def _may_have_form(values: Array) -> bool:
     """Returns True if an array has at most two distinct values, or integers that may have a form.
 
     Along a line of n elements, a sum of digits changes by one step for each of its digits, which
-    are at most log2(n) + 1.  A remainder doubles the number of steps, and each clipped end adds one.
+    are at most log2(n) + 1.  A remainder doubles the number of steps.  A clipped end adds one step.
     """
     if len(np.unique(values)) <= 2:
         return True

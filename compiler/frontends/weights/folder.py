@@ -6,7 +6,7 @@ Code that a configuration names, and pickled weights, are neither run nor read.
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor, library, 
 from tcc.ir.op import Array
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-_LARGEST_HEADER = 1 << 24  # bytes; a large model's has 1 MiB
+_LARGEST_HEADER = 1 << 23  # bytes; a large model's has 1 MiB
 # The NumPy types of elements; a bf16 element is read as its bits.
 _TYPES = "F64:f8 F32:f4 F16:f2 BF16:u2 I64:i8 I32:i4 I16:i2 I8:i1 U8:u1 BOOL:?"
 _FORMS = MappingProxyType(dict(form.split(":") for form in _TYPES.split()))
@@ -117,20 +117,18 @@ class _Folder:
                 raise ValueError(f"the header of {name[:80]} has {stop} bytes")
             try:
                 with safetensors.safe_open(f"/proc/self/fd/{descriptor}", "numpy") as file:
-                    parts = {key: file.get_slice(key) for key in file.offset_keys()}
-                    described = {
-                        key: (part.get_dtype(), (*part.get_shape(),)) for key, part in parts.items()
-                    }
+                    parts = [(key, file.get_slice(key)) for key in file.offset_keys()]
+                    described = [(key, part.get_dtype(), part.get_shape()) for key, part in parts]
             except safetensors.SafetensorError as error:
                 raise ValueError(f"{name[:80]}: {error}") from error
-        for key, (type_name, shape) in described.items():
+        for key, type_name, shape in described:
             if type_name not in _FORMS:
                 raise ValueError(f"{key[:80]} has the type {type_name}, not {', '.join(_FORMS)}")
             form, start = np.dtype(_FORMS[type_name]), stop
             stop += math.prod(shape) * form.itemsize
             # The library accepts no gaps between tensors.
             weights[key] = StoredTensor(
-                key, shape, type_name, partial(_array, shape, form, data[start:stop])
+                key, (*shape,), type_name, partial(_array, shape, form, data[start:stop])
             )
         return weights
 
@@ -148,5 +146,5 @@ class _Folder:
             os.close(descriptor)
 
 
-def _array(shape: tuple[int, ...], form: np.dtype[Any], data: memoryview) -> Array:
+def _array(shape: Sequence[int], form: np.dtype[Any], data: memoryview) -> Array:
     return np.ndarray(shape, form, data)

