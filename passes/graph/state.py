@@ -96,8 +96,8 @@ def empty_state_warnings(graph: Graph) -> tuple[str, ...]:
     if not names:
         return ()
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    least = bounds(starts[names[0]])[0]
-    return (f"state {names[0]}{more} cannot be empty: it has at least {least} rows{EMPTY_HINT}",)
+    rows = bounds(starts[names[0]])[0]
+    return (f"state {names[0]}{more} cannot be empty: it has at least {rows} rows{EMPTY_HINT}",)
 
 
 def _named(values: Sequence[Value], name: str, pair: str, kind: str) -> Value:
@@ -180,9 +180,9 @@ def _narrowed(
     """
     loc = _appending(graph, past, present).loc
     reads = {v: Value(_unused(graph, f"{v.name}.read"), v.type) for v in (past, present)}
-    stored, updated = (Value(v.name, replace(v.type, dtype=dtype)) for v in reads)
+    narrow_past, narrow_present = (Value(v.name, replace(v.type, dtype=dtype)) for v in reads)
     reading = substituted(graph, reads)
-    nodes = [_cast(stored, reads[past], loc)]
+    nodes = [_cast(narrow_past, reads[past], loc)]
     for node in reading.nodes:
         if reads[present] not in node.outputs:
             nodes.append(node)
@@ -193,12 +193,12 @@ def _narrowed(
             for n, v in enumerate(new)
         ]
         nodes += [_cast(*pair, loc) for pair in zip(new, rounded, strict=True)]
-        nodes.append(replace(node, inputs=(stored, *rounded), outputs=(updated,)))
-        nodes.append(_cast(updated, reads[present], loc))
-    inputs = tuple(stored if v is past else v for v in graph.inputs)
-    outputs = tuple(updated if v is reads[present] else v for v in reading.outputs)
+        nodes.append(replace(node, inputs=(narrow_past, *rounded), outputs=(narrow_present,)))
+        nodes.append(_cast(narrow_present, reads[present], loc))
+    inputs = tuple(narrow_past if v is past else v for v in graph.inputs)
+    outputs = tuple(narrow_present if v is reads[present] else v for v in reading.outputs)
     narrow = replace(reading, inputs=inputs, outputs=outputs, nodes=tuple(nodes))
-    return narrow, stored, updated
+    return narrow, narrow_past, narrow_present
 
 
 def _cast(source: Value, target: Value, loc: str) -> Node:

@@ -32,8 +32,8 @@ def _matches(
     past: str, present: str, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     where = f"--state {past}={present}"
-    first, *others = present.split("*")
-    if past.count("*") != len(others):
+    first, *parts_after = present.split("*")
+    if past.count("*") != len(parts_after):
         raise UserError(
             "a pattern of states has more * on one side",
             where=where,
@@ -48,7 +48,7 @@ def _matches(
             hint=f"the model's inputs are {', '.join(inputs)}",
         )
     for name in sorted(matches, key=_natural):
-        texts = zip(matches[name].groups(), others, strict=True)
+        texts = zip(matches[name].groups(), parts_after, strict=True)
         result = first + "".join(a + b for a, b in texts)
         if result not in outputs:
             raise UserError(

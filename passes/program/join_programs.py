@@ -36,7 +36,7 @@ from tcc.ir.program import (
     prologue_length,
 )
 from tcc.ir.program.operands import defined_registers, renumbered, used_registers
-from tcc.passes.program.lower_graph import KernelTable
+from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lowered import Lowered
 
 

@@ -64,34 +64,12 @@ from tcc.passes.graph.state import EMPTY_HINT, updates_in_place
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.weights import WeightTable, stored_bytes
 from tcc.passes.place import LoweringContext, place_graph
+from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision
-from tcc.passes.tile.plan import Bound, KernelChooser, PlannedKernel
+from tcc.passes.tile.plan import KernelChooser, PlannedKernel
 
 _NO_TRIP = const(0)
-
-
-@dataclass(slots=True)
-class KernelTable:
-    """The kernels of an artifact, in the order of their first launch; equal kernels occur once.
-
-    A kernel's number is its index in `bounds`; `numbers` is the inverse.  `locs` has the location
-    in the model of each kernel's first launch.  `bodies` maps the graph of a loop body or a branch
-    to its kernels.
-    """
-
-    bounds: list[Bound] = field(default_factory=list)
-    numbers: dict[Bound, int] = field(default_factory=dict)
-    locs: list[str] = field(default_factory=list)
-    bodies: dict[Graph, Placed] = field(default_factory=dict)
-
-    def number(self, bound: Bound, loc: str) -> int:
-        """Returns the number of a kernel, which is added if it is new."""
-        index = self.numbers.setdefault(bound, len(self.bounds))
-        if index == len(self.bounds):
-            self.bounds.append(bound)
-            self.locs.append(loc)
-        return index
 
 
 @dataclass(slots=True)
@@ -535,19 +513,13 @@ def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
 
 
 def check_facts(
-    frame: GraphLowering,
-    what: str,
-    var: Var,
-    register: Register,
-    lower_bound: int = 0,
-    *,
-    hint: str = "",
+    frame: GraphLowering, what: str, var: Var, register: Register, floor: int = 0, hint: str = ""
 ) -> None:
     """Emits checks of what the compiler assumed about a symbol: its range and its divisor.
-    `register` holds the symbol's value, which is at least `lower_bound`.  So the range's lower end
-    is checked only if it is above `lower_bound`.  `what` names the size in messages; `hint` is the
+    `register` holds the symbol's value, which is at least `floor`.  So the range's lower end is
+    checked only if it is above `floor`.  `what` names the size in messages; `hint` is the
     end of the message for a value that is too small."""
-    if var.lo > lower_bound:
+    if var.lo > floor:
         low = frame.size(const(var.lo))
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due{hint}")
     if var.hi is not None:

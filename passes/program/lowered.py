@@ -11,7 +11,7 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile.text import kernel_text
 from tcc.passes.layout.assign import Placed
 from tcc.passes.layout.weights import WeightTable
-from tcc.passes.program.lower_graph import KernelTable
+from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.tile.plan import KernelChooser
 
 

@@ -25,6 +25,7 @@ bool tcc_is_row_major(const tcc_tensor *tensor) {
     return true;
 }
 
+/* The least size along `axis` of a row-major array whose front along `axis` the tensor is. */
 int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis) {
     const int64_t rows = tensor->shape[axis];
     if (tcc_is_row_major(tensor) || !tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype)) return rows;

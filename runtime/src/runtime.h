@@ -512,9 +512,7 @@ void tcc_gather(char *target, const char *source, const tcc_tensor *tensor, int6
 /* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
 int64_t tcc_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
 bool tcc_is_row_major(const tcc_tensor *tensor);
-/* The size along `axis` of the row-major array whose front along `axis` a tensor of elements is; the
- * smallest where several are possible; -1 where there is none. */
-int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis);
+int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis); /* -1: it has none */
 tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted, char **out_data);
 
 /* ports.c: the caller's arrays against the ports. */
@@ -523,11 +521,9 @@ tcc_status tcc_ports_check_inputs(const tcc_run *run); /* after the prologue */
 tcc_status tcc_ports_bind_outputs(tcc_run *run);
 tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_device device,
                                      tcc_span *span);
-/* An output is that input, updated in place. */
-bool tcc_ports_feeds_state(const tcc_program *program, int32_t input);
+bool tcc_ports_feeds_state(const tcc_program *program, int32_t input); /* it is updated in place */
 tcc_status tcc_ports_check_outputs_written(const tcc_run *run);
-/* values.c: strings and lists between callers and the run's heap. */
-/* Handles of an input, whose descriptor fits its port. */
+/* values.c: strings and lists of callers, and handles of an input whose descriptor fits its port. */
 tcc_status tcc_values_bind(tcc_run *run, int32_t index, tcc_span *out_span);
 /* Writes all outputs of strings and lists to memory of the allocator. */
 tcc_status tcc_values_give(tcc_run *run);
