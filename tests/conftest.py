@@ -65,9 +65,12 @@ def _few_objects_to_walk() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file that share a fixture run in one worker, which makes it once."""
+    """Tests of one file that share a fixture run in one worker, which makes it once.
+
+    Fast tests of one file run in one worker too, because they share what the code keeps in caches.
+    """
     for item in items:
-        if item.get_closest_marker("xdist_group") is None and _shares(item):
+        if item.get_closest_marker("xdist_group") is None and (_shares(item) or fast.is_fast(item)):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
 
 

@@ -81,10 +81,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(reason(collection_path.relative_to(TESTS).as_posix())) or None
 
 
+def is_fast(item: pytest.Item) -> bool:
+    """Returns whether the test has the mark `fast`."""
+    return not reason(name_below_tests(item))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not reason(name_below_tests(item)):
+        if is_fast(item):
             item.add_marker(pytest.mark.fast)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.artifact import load, read_manifest
 
+from tests.commands import command
 from tests.draws import RNG, seeded
 from tests.ranks import on_ranks
 
@@ -60,10 +58,7 @@ def quantised() -> onnx.ModelProto:
 
 
 def tcc(library: Path, folder: Path, *words: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "tcc", *words], cwd=folder, text=True, capture_output=True,
-        env=os.environ | {"TCC_COMM_LIBRARY": str(library)}, timeout=200, check=False,
-    )  # fmt: skip
+    ended = command(folder, *words, TCC_COMM_LIBRARY=str(library))
     assert ended.returncode == 0, ended.stderr
 
 

@@ -4,9 +4,7 @@ of its own rank, and all of them give the results of one."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tcc.ir.graph import Graph
 from tcc.options import read_options
 
 from tests.columns import by_columns
+from tests.commands import command
 from tests.draws import RNG, seeded
 from tests.ranks import on_ranks, run_ranks
 
@@ -144,10 +143,7 @@ def test_open_sizes_and_buckets_have_every_plan(comm_library: Path, tmp_path: Pa
 
 
 def tcc(library: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tcc", *words], cwd=folder, text=True, capture_output=True,
-        env=os.environ | {"TCC_COMM_LIBRARY": str(library)}, timeout=100, check=False,
-    )  # fmt: skip
+    return command(folder, *words, TCC_COMM_LIBRARY=str(library))
 
 
 def test_tcc_run_starts_the_ranks_of_a_plan(comm_library: Path, folder: Path) -> None:

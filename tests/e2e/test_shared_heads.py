@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from tests.commands import command
 from tests.draws import RNG, seeded
 from tests.ranks import on_ranks
 
@@ -68,10 +66,7 @@ def reference() -> dict[str, Array]:
 
 def tcc(library: Path, folder: Path, *words: str) -> None:
     states = ("--state", "past_k=k", "--state", "past_v=v", "--ranks", str(RANKS))
-    ended = subprocess.run(
-        [sys.executable, "-m", "tcc", *words, *states], cwd=folder, text=True, timeout=200,
-        capture_output=True, env=os.environ | {"TCC_COMM_LIBRARY": str(library)}, check=False,
-    )  # fmt: skip
+    ended = command(folder, *words, *states, TCC_COMM_LIBRARY=str(library))
     assert ended.returncode == 0, ended.stderr
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.artifact import read_manifest
 
+from tests.commands import command
 from tests.draws import RNG, seeded
 from tests.ranks import on_ranks
 
@@ -84,10 +82,7 @@ def reference() -> Array:
 
 
 def tcc(library: Path, folder: Path, *words: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "tcc", *words], cwd=folder, text=True, capture_output=True,
-        env=os.environ | {"TCC_COMM_LIBRARY": str(library)}, timeout=200, check=False,
-    )  # fmt: skip
+    ended = command(folder, *words, TCC_COMM_LIBRARY=str(library))
     assert ended.returncode == 0, ended.stderr
 
 

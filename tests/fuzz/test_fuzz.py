@@ -15,6 +15,7 @@ from tcc.ops import OPS
 from tests.lib.fuzz.compiled import check, failure_of
 from tests.lib.fuzz.graphs import Generated, generate
 from tests.lib.fuzz.judge import expect, wrong
+from tests.part import part
 
 
 def test_a_seed_is_one_graph() -> None:
@@ -163,6 +164,9 @@ def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
 # Each failed once: masked vectors of 64-bit elements (two), a window without results, pivots that
 # the reference took and runs refuse, guards of lanes an open size apart, forms with scratch of open
 # sizes, sizes in what buffers are compacted by, units along a loop that a stage's bodies are for.
-@pytest.mark.parametrize("seed", [4622, 8340, 7094, 9806, 500229, 500197, 600121, 600447, 1768])
+FAILED_ONCE = [4622, 8340, 7094, 9806, 500229, 500197, 600121, 600447, 1768]
+
+
+@pytest.mark.parametrize("seed", part("failed once", FAILED_ONCE, 2))
 def test_seeds_that_failed_once(seed: int) -> None:
     assert check([seed], ["O0", "O3"]) == []

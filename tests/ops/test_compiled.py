@@ -87,9 +87,9 @@ def tenth(name: str) -> tuple[Case, ...]:
 # Name of a set: its cases, the CPU, how each case is compiled, and the options.
 SETS = {
     "plain": (SPREAD, "host", lambda _: PLAIN, {}),
-    "constants": (part("constants", PACKED, 2), "host", constants, {}),
-    "open": (part("open", OPEN, 2), "host", lambda _: Variant(open=True), {}),
-    "special": (part("special", SPECIAL_CASES, 2), "host", lambda _: PLAIN, {}),
+    "constants": (part("constants", PACKED, 3), "host", constants, {}),
+    "open": (part("open", OPEN, 3), "host", lambda _: Variant(open=True), {}),
+    "special": (part("special", SPECIAL_CASES, 3), "host", lambda _: PLAIN, {}),
     **{name: (tenth(name), "host", lambda _: PLAIN, given) for name, given in MODES.items()},
 }
 if "x86-64-v3" in distinct("host", "x86-64-v3"):

@@ -1,16 +1,25 @@
-"""`scripts/ci_tune` on a small model: pull requests, shards, the decision, and the template."""
+"""`scripts/ci_tune` on a small model: pull requests, shards, the decision, and the template.
+
+Tests that time models run the script and its commands as processes.  The others run both in this
+process, because a process that imports the compiler takes a second to start.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
+from tcc import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "ci_tune"
@@ -22,6 +31,7 @@ g (float[96, 64] x, float[64, 32] w) => (float[96, 32] y) {
 }
 """
 LOCK = Path("tcc.lock.json")
+START = subprocess.run
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +45,32 @@ def run(*words: str) -> int:
     return subprocess.run([sys.executable, str(SCRIPT), *words], check=False).returncode
 
 
-def tcc(*words: str, folder: Path | None = None) -> str:
+def in_this_process(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command of tcc here, and starts a process for any other command."""
+    if tuple(command[:4]) != (sys.executable, "-P", "-m", "tcc"):
+        return START(command, **options)
+    assert options == {"check": False}
+    return subprocess.CompletedProcess(command, cli.execute(command[4:]))
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Returns a function that does what `run` does, in this process."""
+
+    def main(*words: str) -> int:
+        with monkeypatch.context() as patches:
+            patches.setattr(sys, "argv", [str(SCRIPT), *words])
+            patches.setattr(subprocess, "run", in_this_process)
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_path(str(SCRIPT), run_name="__main__")
+        return int(str(ended.value.code))
+
+    return main
+
+
+def tcc(*words: str) -> str:
     command = [sys.executable, "-P", "-m", "tcc", *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
@@ -50,9 +83,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a lock of all choices of the model, and the base's artifact."""
     folder = tmp_path_factory.mktemp("pinned")
     onnx.save(onnx.parser.parse_model(TEXT), folder / "model.onnx")
-    tcc("tune", "model.onnx", "--pin", folder=folder)
     (folder / "base").mkdir()
-    tcc("compile", "model.onnx", "-o", "base/model.so", "--tuned", str(LOCK), folder=folder)
+    with contextlib.chdir(folder):
+        assert cli.execute(["tune", "model.onnx", "--pin"]) == 0
+        words = ["compile", "model.onnx", "-o", "base/model.so", "--tuned", str(LOCK)]
+        assert cli.execute(words) == 0
     return folder
 
 
@@ -86,19 +121,19 @@ def test_a_planted_slowdown_fails(pinned: None) -> None:
     assert "- time grows from" in summary()
 
 
-def test_an_incomplete_lock_fails(pinned: None) -> None:
+def test_an_incomplete_lock_fails(pinned: None, run_here: Callable[..., int]) -> None:
     text = LOCK.read_text()
     (section,) = json.loads(text)["targets"]
     (site,) = (e["site"] for e in section["entries"] if "CoreKernel" in e["alternative"])
     LOCK.write_text(text.replace(site, "0" * 32))
-    assert run("check", "model.onnx") == 1
+    assert run_here("check", "model.onnx") == 1
     assert Path("build/tuned/model.so").exists()
 
 
-def test_wrong_arguments_are_errors(pinned: None) -> None:
-    assert run("check", "model.onnx", "--base", "base", "--output", "base") == 2
-    assert run("check", "model.onnx", "--lock", "absent.json") == 2
-    assert run("check", "model.onnx", "--", "--cpu", "z80") == 2
+def test_wrong_arguments_are_errors(pinned: None, run_here: Callable[..., int]) -> None:
+    assert run_here("check", "model.onnx", "--base", "base", "--output", "base") == 2
+    assert run_here("check", "model.onnx", "--lock", "absent.json") == 2
+    assert run_here("check", "model.onnx", "--", "--cpu", "z80") == 2
     assert run() == 2
 
 

@@ -21,16 +21,16 @@ from tests.lib.emulator.faults import Fault
 from tests.lib.emulator.models import MODELS, Small
 from tests.lib.fake_gpu.fakes import Fakes, in_child
 from tests.lib.interpreter.running import NEEDS_TRITON
-from tests.part import takes_all
+from tests.part import part, takes_all
 
 Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = NEEDS_TRITON
 DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
 ATTENTION = pytest.mark.xdist_group("amd-attention")  # compiled once for its mistakes too
-# Each model on one of the devices in turn, attention on both; with `--whole` all on both.
+# Half of the models on one of the devices in turn, attention on both; with `--whole` all on both.
 CASES = [
     pytest.param(arch, name, marks=ATTENTION if name == "attention" else (), id=f"{arch}-{name}")
-    for number, name in enumerate(MODELS)
+    for number, name in enumerate(sorted({*part("models for AMD", MODELS, 2), "attention"}))
     for turn, arch in enumerate(DEVICES)
     if takes_all() or number % len(DEVICES) == turn or name == "attention"
 ]

@@ -18,6 +18,7 @@ from tests.lib.emulator.models import MODELS, Small, integers, normal
 from tests.lib.emulator.ptx.engine import PtxEngine
 from tests.lib.fake_gpu.fakes import Fakes, in_child
 from tests.lib.interpreter.running import NEEDS_TRITON
+from tests.part import part
 
 pytestmark = NEEDS_TRITON
 # Kernels that Triton makes otherwise for sm_90: products, and what goes through shared memory.
@@ -32,7 +33,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Fakes(tmp_path_factory.mktemp("driver")).driver(Platform.CUDA)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", part("models in PTX", MODELS, 2))
 def test_model_agrees(name: str, driver: Path, tmp_path: Path) -> None:
     """On the GPU that it is compiled for, there again by a graph, and on one that is newer and
     takes the PTX."""

@@ -21,6 +21,8 @@ from tcc.tune.applied import NotTuned
 from tcc.tune.lock import Lock
 from tcc.tune.lock_file import lock_text, read_lock
 
+from tests.part import part
+
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[n, 64] x, float[64, 32] w) => (float[n, 32] y) {
@@ -105,7 +107,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", part("pinned kernels", CASES, 2))
 def test_a_pinned_gpu_model_has_the_same_code_in_another_version(
     model: Path, become_another_version: Callable[[], None], name: str
 ) -> None:

@@ -33,6 +33,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.lib.oracle.graph.parse import parse_graph
+from tests.part import part
 from tests.passes.derive.bilinear.products import (
     F2,
     F4,
@@ -187,7 +188,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", part("bilinear forms", CASES, 2))
 def test_results_keep_the_error_policy(name: str, compiled: Run) -> None:
     case, form = CASES[name]
     before = case.graph()

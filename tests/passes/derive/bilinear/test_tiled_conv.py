@@ -241,7 +241,7 @@ RUN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", part("tiled forms", CASES, 2))
 def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     case, wanted = CASES[name]
     before = case.graph()
