@@ -39,15 +39,10 @@ from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
-    Apply,
-    Cast,
-    Const,
     Read,
     Scalar,
     StageRef,
-    apply,
     cast,
-    children,
     read,
     read_from,
     walk,
@@ -73,6 +68,7 @@ from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
+from tcc.passes.quantize.level_pairs import is_level, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.schedule.nest import multiplied, multiplied_parts
@@ -204,7 +200,9 @@ class _Narrowing:
         if not replacements and results == kernel.results and inside is kernel:
             return kernel
         rewritten = _rewritten(inside, replacements, results)
-        return _with_paired_levels(rewritten) if self._exchanges() else rewritten
+        if not self._exchanges():
+            return rewritten
+        return replace(rewritten, expr=with_paired_levels(rewritten.expr))
 
     def _matmuls_of(self, kernel: Kernel) -> list[_Matmul]:
         return [p for p in self.matmuls if p.kernel is kernel]
@@ -488,53 +486,10 @@ def _level_matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator
         if factors is None or stage.body[0].dtype is not F32:
             continue
         for other, weight in ((factors.a, factors.b), (factors.b, factors.a)):
-            levels = [part for part in multiplied_parts(weight) if _is_level(part)]
+            levels = [part for part in multiplied_parts(weight) if is_level(part)]
             nodes = [n for part in levels for n in walk(part) if isinstance(n, Read)]
             if isinstance(other, Read) and nodes and _is_weight(nodes[0], kernel, constants):
                 yield _Matmul(kernel, stage, other, nodes[0], computed=True)
-
-
-def _is_level(scalar: Scalar) -> bool:
-    """Returns True for an integer of at most eight bits that was cast to f32."""
-    return isinstance(scalar, Cast) and scalar.dtype is F32 and _exact_bits(scalar.arg) <= 8
-
-
-def _exact_bits(scalar: Scalar) -> float:
-    """Returns how many bits an integer scalar has at most; infinity for a float."""
-    if not scalar.dtype.is_integer:
-        return inf
-    if isinstance(scalar, Apply) and scalar.function == "shift_right":
-        count = scalar.args[1]
-        return scalar.dtype.bits - (int(count.value) if isinstance(count, Const) else 0)
-    return scalar.dtype.bits
-
-
-def _with_paired_levels(kernel: Kernel) -> Kernel:
-    """Returns `kernel` with levels cast to bf16 where they are multiplied with bf16."""
-    stages = tuple(_paired_levels(stage) for stage in kernel.expr.stages)
-    if stages == kernel.expr.stages:
-        return kernel
-    return replace(kernel, expr=canonical(replace(kernel.expr, stages=stages)))
-
-
-def _paired_levels(stage: Stage) -> Stage:
-    factors = multiplied(stage)
-    if factors is None:
-        return stage
-    if not any(isinstance(f, Cast) and f.arg.dtype is BF16 for f in (factors.a, factors.b)):
-        return stage
-    return replace(stage, body=(_with_bf16_levels(stage.body[0]),))
-
-
-def _with_bf16_levels(scalar: Scalar) -> Scalar:
-    if len(multiplied_parts(scalar)) > 1:
-        return apply("mul", *map(_with_bf16_levels, children(scalar)))
-    if not _is_level(scalar):
-        return scalar
-    assert isinstance(scalar, Cast)
-    # The cast to i8 changes no level. It shows that the cast to bf16 is exact.
-    level = scalar.arg if scalar.arg.dtype.bits <= 8 else cast(scalar.arg, I8)
-    return cast(cast(level, BF16), F32)
 
 
 def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:
