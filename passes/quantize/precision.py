@@ -61,14 +61,13 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
+from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
-from tcc.ops.formula import fn
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
-from tcc.passes.quantize.level_pairs import is_level, with_paired_levels
+from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.schedule.nest import multiplied, multiplied_parts
@@ -323,7 +322,7 @@ class _Narrowing:
 
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
-            level = _level(node, first, axis, bits)
+            level = level_read(node, first, axis, bits)
             group = read(first + 1, replaced(at, axis, at[axis] // size), BF16)
             return cast(level, F32) * cast(group, F32)
 
@@ -377,21 +376,6 @@ def _in_floats(value: Value) -> _Replacement:
         return cast(read_from(node, first, dtype), node.dtype)
 
     return _Replacement((value,), value_of)
-
-
-def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
-    """Returns the quantised level of the weight's element that `node` reads.
-
-    `first` is the operand number of the levels.  If `bits` is 4, two neighbours along `axis` share
-    a byte.
-    """
-    if bits == 8:
-        return read(first, node.indices, I8)
-    at = node.indices[axis]
-    byte = cast(read(first, replaced(node.indices, axis, at // 2), I8), I32)
-    # The shift to the left moves the selected half byte to the top; the shift back extends its
-    # sign.
-    return fn("shift_right", fn("shift_left", byte, 28 - 4 * (at % 2)), 28)
 
 
 def _rewritten(
