@@ -39,15 +39,10 @@ from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
-    Apply,
-    Cast,
-    Const,
     Read,
     Scalar,
     StageRef,
-    apply,
     cast,
-    children,
     read,
     read_from,
     walk,
@@ -66,13 +61,13 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
+from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
-from tcc.ops.formula import fn
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
+from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.schedule.nest import multiplied, multiplied_parts
@@ -204,7 +199,9 @@ class _Narrowing:
         if not replacements and results == kernel.results and inside is kernel:
             return kernel
         rewritten = _rewritten(inside, replacements, results)
-        return _with_paired_levels(rewritten) if self._exchanges() else rewritten
+        if not self._exchanges():
+            return rewritten
+        return replace(rewritten, expr=with_paired_levels(rewritten.expr))
 
     def _matmuls_of(self, kernel: Kernel) -> list[_Matmul]:
         return [p for p in self.matmuls if p.kernel is kernel]
@@ -325,7 +322,7 @@ class _Narrowing:
 
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
-            level = _level(node, first, axis, bits)
+            level = level_read(node, first, axis, bits)
             group = read(first + 1, replaced(at, axis, at[axis] // size), BF16)
             return cast(level, F32) * cast(group, F32)
 
@@ -379,21 +376,6 @@ def _in_floats(value: Value) -> _Replacement:
         return cast(read_from(node, first, dtype), node.dtype)
 
     return _Replacement((value,), value_of)
-
-
-def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
-    """Returns the quantised level of the weight's element that `node` reads.
-
-    `first` is the operand number of the levels.  If `bits` is 4, two neighbours along `axis` share
-    a byte.
-    """
-    if bits == 8:
-        return read(first, node.indices, I8)
-    at = node.indices[axis]
-    byte = cast(read(first, replaced(node.indices, axis, at // 2), I8), I32)
-    # The shift to the left moves the selected half byte to the top; the shift back extends its
-    # sign.
-    return fn("shift_right", fn("shift_left", byte, 28 - 4 * (at % 2)), 28)
 
 
 def _rewritten(
@@ -488,53 +470,10 @@ def _level_matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator
         if factors is None or stage.body[0].dtype is not F32:
             continue
         for other, weight in ((factors.a, factors.b), (factors.b, factors.a)):
-            levels = [part for part in multiplied_parts(weight) if _is_level(part)]
+            levels = [part for part in multiplied_parts(weight) if is_level(part)]
             nodes = [n for part in levels for n in walk(part) if isinstance(n, Read)]
             if isinstance(other, Read) and nodes and _is_weight(nodes[0], kernel, constants):
                 yield _Matmul(kernel, stage, other, nodes[0], computed=True)
-
-
-def _is_level(scalar: Scalar) -> bool:
-    """Returns True for an integer of at most eight bits that was cast to f32."""
-    return isinstance(scalar, Cast) and scalar.dtype is F32 and _exact_bits(scalar.arg) <= 8
-
-
-def _exact_bits(scalar: Scalar) -> float:
-    """Returns how many bits an integer scalar has at most; infinity for a float."""
-    if not scalar.dtype.is_integer:
-        return inf
-    if isinstance(scalar, Apply) and scalar.function == "shift_right":
-        count = scalar.args[1]
-        return scalar.dtype.bits - (int(count.value) if isinstance(count, Const) else 0)
-    return scalar.dtype.bits
-
-
-def _with_paired_levels(kernel: Kernel) -> Kernel:
-    """Returns `kernel` with levels cast to bf16 where they are multiplied with bf16."""
-    stages = tuple(_paired_levels(stage) for stage in kernel.expr.stages)
-    if stages == kernel.expr.stages:
-        return kernel
-    return replace(kernel, expr=canonical(replace(kernel.expr, stages=stages)))
-
-
-def _paired_levels(stage: Stage) -> Stage:
-    factors = multiplied(stage)
-    if factors is None:
-        return stage
-    if not any(isinstance(f, Cast) and f.arg.dtype is BF16 for f in (factors.a, factors.b)):
-        return stage
-    return replace(stage, body=(_with_bf16_levels(stage.body[0]),))
-
-
-def _with_bf16_levels(scalar: Scalar) -> Scalar:
-    if len(multiplied_parts(scalar)) > 1:
-        return apply("mul", *map(_with_bf16_levels, children(scalar)))
-    if not _is_level(scalar):
-        return scalar
-    assert isinstance(scalar, Cast)
-    # The cast to i8 changes no level. It shows that the cast to bf16 is exact.
-    level = scalar.arg if scalar.arg.dtype.bits <= 8 else cast(scalar.arg, I8)
-    return cast(cast(level, BF16), F32)
 
 
 def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:

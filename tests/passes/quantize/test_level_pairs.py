@@ -24,7 +24,6 @@ from tests.passes.quantize.test_precision import PAIRS, array, bf16, run, stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PAIRS_OF_BITS = {bits: Precision(BF16, bits, pairs=True) for bits in (4, 8)}
-RNG = np.random.default_rng(7)
 
 
 def with_levels(rows: int, depth: int, columns: int) -> tuple[Graph, Value, Value]:
@@ -53,7 +52,7 @@ def test_only_the_other_factor_is_rounded(rows: int, depth: int, bits: int) -> N
     precision = PAIRS_OF_BITS[bits]
     assert BF16 in stored(place_graph(graph, precision)).values()
     assert {BF16} in contracted(graph, precision)
-    x = RNG.standard_normal((rows, 8)).astype(np.float32)
+    x = np.random.default_rng(7).standard_normal((rows, 8)).astype(np.float32)
     hidden = bf16(np.maximum(x @ array(graph, v), 0))
     levels = quantized(array(graph, w), 0, 8 if depth % 2 else bits)
     assert levels is not None
@@ -73,11 +72,12 @@ def with_stored_levels(rows: int, bits: int, block: int, kind: type) -> tuple[Gr
     depth, columns = 8 * 24, 400
     m = Model("stored levels")
     hidden = m.op("relu", m.op("matmul", m.input("x", rows, 8), m.weight(8, depth)))
+    rng = np.random.default_rng(8)
     low, high = (-8, 8) if bits == 4 else (-128, 128)
-    levels = RNG.integers(low, high, (depth, columns)).astype(np.int8)
+    levels = rng.integers(low, high, (depth, columns)).astype(np.int8)
     shape = (depth // block, columns)
-    scales = RNG.uniform(-1, 1, shape).astype(np.float32)
-    zeros = RNG.uniform(-8, 8, shape).astype(kind)
+    scales = rng.uniform(-1, 1, shape).astype(np.float32)
+    zeros = rng.uniform(-8, 8, shape).astype(kind)
     operands = [nibbles(levels, 0) if bits == 4 else levels, scales, zeros]
     values = [m.builder.constant(a, f"c{n}") for n, a in enumerate(operands)]
     product = m.op("matmul_levels", hidden, *values, attrs=LevelsAttrs(bits, block))
@@ -96,7 +96,7 @@ def test_zero_points_multiply_sums(rows: int, bits: int, block: int, kind: type)
     assert names[-3:] == ["matmul_levels", "matmul_zeros", "sub"]
     assert split_level_zeros(graph) is graph
     assert ({BF16} in contracted(graph, PAIRS)) == (block % 2 == 0 or bits == 8)
-    x = RNG.standard_normal((rows, 8)).astype(np.float32)
+    x = np.random.default_rng(7).standard_normal((rows, 8)).astype(np.float32)
     v = next(c for c in graph.constants if c.name == "w")
     want = bf16(np.maximum(x @ array(graph, v), 0)) @ matrix
     got = run(graph, PAIRS, x)
