@@ -16,6 +16,7 @@ import onnx
 import pytest
 from tcc import driver
 from tcc.cli import execute
+from tcc.frontends.weights.vocabulary import gguf_assets
 from tokenizers import Tokenizer
 
 from tests.lib.language_model import (
@@ -176,7 +177,8 @@ def test_an_empty_prompt_is_refused(raw: Path) -> None:
 
 
 def test_a_tokenizer_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = artifact(tmp_path, monkeypatch, {"generation.json": settings(vocabulary="rwkv")})
+    facts_of_file = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": ["a"]}
+    path = artifact(tmp_path, monkeypatch, gguf_assets(facts_of_file))
     words = ("--prompt", "né", "--greedy", "--tokens", "5")
     refused = generate(path, *words, code=2)
     assert "there is no tokenizer for the vocabulary rwkv" in refused.stderr

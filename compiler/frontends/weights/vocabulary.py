@@ -105,7 +105,7 @@ def gguf_assets(facts: Mapping[str, Any]) -> dict[str, bytes]:
     ends = [fields.get(f"{role}_token_id") for role in ("eos", "eot", "eom")]
     ends += [n for n, t in enumerate(tokens) if t in _ENDS and vocabulary.kinds[n] == _CONTROL]
     context = facts.get(f"{facts.get('general.architecture')}.context_length")
-    assets = {GENERATION: generation(fields.get("bos_token_id"), ends, context)}
+    assets = {}
     template = facts.get("tokenizer.chat_template")
     if isinstance(template, str):
         assets[TEMPLATE] = template.encode()
@@ -115,6 +115,8 @@ def gguf_assets(facts: Mapping[str, Any]) -> dict[str, bytes]:
     elif not fields.get("add_space_prefix", True):
         kind += " without prefix"
     common = json.loads(_COMMON.read_bytes()).get(kind)
+    unread = "" if tokens and common else kind[:80]
+    assets[GENERATION] = generation(fields.get("bos_token_id"), ends, context, unread)
     if tokens and common:
         assets[TOKENIZER] = json_bytes(_tokenizer(vocabulary, **common))
     return assets
