@@ -40,7 +40,7 @@ _EXIT_CODES = (
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "Times MODEL, an ONNX file or an artifact, alone or against peers.",
-        "compile": "Compiles the ONNX file or .pt2 archive MODEL into one shared library.",
+        "compile": "Compiles MODEL, such as an ONNX or a GGUF file, into one shared library.",
         "completion": "Prints the script that completes command lines of tcc in SHELL.",
         "doctor": "Shows what tcc finds on this machine: versions, linkers, processor.",
         "inspect": "Shows what ARTIFACT, or the one compiled from an ONNX file, holds.",

@@ -146,6 +146,6 @@ def _place(model: Path, output: Path | None, suffix: str) -> Path:
         raise UserError(
             "the output is the model itself",
             where=f"-o {place}",
-            hint="MODEL is not compiled yet; tcc run takes a compiled one",
+            hint="MODEL is a model to compile; tcc run takes a compiled one",
         )
     return place

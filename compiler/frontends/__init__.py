@@ -75,9 +75,9 @@ def load_called(
     The form is None if callers may not nest them.
 
     A model is the path of an ONNX file, of a .pt2 archive, of a GGUF file, or of a folder of
-    Hugging Face; an ONNX protobuf; or a `torch.export.ExportedProgram`. Archives are read without unpickling anything, unless
-    `allow_pickle` has torch read them. An archive needs torch only if it has an operator without a
-    converter.
+    Hugging Face; an ONNX protobuf; or a `torch.export.ExportedProgram`. Archives are read without
+    unpickling anything, unless `allow_pickle` has torch read them. An archive needs torch only if
+    it has an operator without a converter.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     `rounding` rounds the weights of an archive. Raises `UserError` where the model cannot be read
@@ -103,7 +103,7 @@ def assets_of(model: Model) -> Mapping[str, bytes]:
     Models of ONNX and of torch have none. Raises `UserError` like `load_called`.
     """
     checkpoint = _checkpoint(model)
-    return {} if checkpoint is None else checkpoint.assets
+    return {} if checkpoint is None else checkpoint.assets()
 
 
 def _checkpoint(model: Model) -> Checkpoint | None:

@@ -176,6 +176,12 @@ CASES = {
     "compile-too-small-bucket": Case(("compile", "m.onnx", "--bucket", "p=4,2"), SYMBOLIC_FILE),
     "compile-typical-of-no-size": Case(("compile", "m.onnx", "--typical", "q=4"), SYMBOLIC_FILE),
     "compile-folder": Case(("compile", ".")),
+    "compile-folder-of-pickles": Case(
+        ("compile", "."), (("config.json", b"{}"), ("pytorch_model.bin", b"\x80\x02."))
+    ),
+    "compile-onnx-as-gguf": Case(("compile", "m.gguf"), (("m.gguf", GOOD),)),
+    "compile-short-gguf": Case(("compile", "m.bin"), (("m.bin", b"GGUF\3\0\0\0"),)),
+    "compile-weights-alone": Case(("compile", "m.safetensors"), (("m.safetensors", b"\0" * 9),)),
     "compile-empty-file": Case(("compile", "m.onnx"), (("m.onnx", b""),)),
     "compile-text-file": Case(("compile", "m.onnx"), (("m.onnx", b"not a model at all\n"),)),
     "compile-artifact": Case(("compile", "m.so", "-o", "a.so"), ELF_FILE),

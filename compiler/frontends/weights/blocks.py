@@ -24,13 +24,13 @@ Q6_K 256 qhsd  128u1 64u1 16i1 <f2
 # The levels of a block and its structured NumPy type, by the name of the type.
 BLOCKS = MappingProxyType(
     {
-        stored: (int(columns), np.dtype({"names": [*fields], "formats": formats}))
-        for stored, columns, fields, *formats in map(str.split, _ROWS.strip().split("\n"))
+        type_name: (int(columns), np.dtype({"names": [*fields], "formats": formats}))
+        for type_name, columns, fields, *formats in map(str.split, _ROWS.strip().split("\n"))
     }
 )
 
 
-def levels_of(stored: str, blocks: Array, rows: int) -> Levels:
+def levels_of(type_name: str, blocks: Array, rows: int) -> Levels:
     """Returns the levels of `rows` rows of blocks of a type.
 
     They take at most 1.35 times the bytes of the blocks.
@@ -39,18 +39,18 @@ def levels_of(stored: str, blocks: Array, rows: int) -> Levels:
     def matrix(field: str) -> Array:
         return blocks[field].reshape(rows, -1)
 
-    def codes(field: str, run: int, bits: int) -> Array:
+    def codes(field: str, width: int, bits: int) -> Array:
         """Returns `[rows, columns]` codes of `bits` bits.
 
-        The lowest bits of `run` bytes are the codes of as many neighbours, the next bits of these
+        The lowest bits of `width` bytes are the codes of as many neighbours, the next bits of these
         bytes are those of the next neighbours, and so on.
         """
         shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
-        spread = blocks[field].reshape(len(blocks), -1, 1, run) >> shifts
+        spread = blocks[field].reshape(len(blocks), -1, 1, width) >> shifts
         return (spread & np.uint8((1 << bits) - 1)).reshape(rows, -1)
 
     d = matrix("d")
-    match stored:
+    match type_name:
         case "Q8_0":
             return Levels(matrix("q"), I8, d, None, 0, 32)
         case "Q4_0":
@@ -70,5 +70,5 @@ def levels_of(stored: str, blocks: Array, rows: int) -> Levels:
     lower = np.stack([last & 15, last >> 4], 1)
     factors = np.concatenate([low & 63, lower | low >> 2 & 48], 2)
     scales, minimums = (factors[:, n].reshape(rows, -1) for n in (0, 1))
-    high = codes("h", 32, 1) if stored == "Q5_K" else None
+    high = codes("h", 32, 1) if type_name == "Q5_K" else None
     return Levels(codes("q", 32, 4), U4, scales, minimums, 0, 32, high, d, -matrix("m"))

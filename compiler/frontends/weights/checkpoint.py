@@ -43,18 +43,18 @@ class Levels:
 
 
 @frozen
-class Weight:
+class StoredTensor:
     """A tensor of a model file.
 
-    `name` is the file's. `shape` begins with the outermost axis: `[out, in]` for a matrix. `stored`
-    is the file's type, such as "F32" or "Q4_1". `read` reads this tensor alone: it returns `Levels`
-    of quantised types, and for other types an array in the stored type, as a view of the file. The
-    array of a "BF16" tensor holds the bits of its elements as uint16.
+    `name` is the file's name for it. `shape` begins with the outermost axis: `[out, in]` for a
+    matrix. `type_name` is the file's type, such as "F32" or "Q4_1". `read` reads this tensor alone.
+    It returns `Levels` of a quantised type, and for another type an array as a view of the file.
+    The array of a "BF16" tensor holds the bits of its elements as u16.
     """
 
     name: str
     shape: tuple[int, ...]
-    stored: str
+    type_name: str
     read: Callable[[], Array | Levels]
 
 
@@ -63,19 +63,20 @@ class Checkpoint:
     """A model file or folder.
 
     `form` is "gguf" or "folder". `facts` are GGUF's key-value fields, or the contents of
-    config.json. `weights` are the tensors by name. `assets` are files of the artifact by name:
+    config.json. `weights` are the tensors by name. `where` is the path, for errors. `assets` reads
+    files for the artifact, by name, and raises `UserError` where they are damaged:
 
     - "tokenizer.json": the tokenizer, as the library tokenizers reads it
     - "chat_template.jinja": the template of a conversation
     - "generation.json": `{"bos": ID or null, "eos": [IDs], "context": tokens or null}`
 
-    A model without a tokenizer or a template lacks these names. `where` is the path, for errors.
+    A model without a tokenizer or a template lacks these names.
     """
 
     form: str
     facts: Mapping[str, Any]
-    weights: Mapping[str, Weight]
-    assets: Mapping[str, bytes]
+    weights: Mapping[str, StoredTensor]
+    assets: Callable[[], Mapping[str, bytes]]
     where: str
 
 

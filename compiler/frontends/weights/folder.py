@@ -6,7 +6,7 @@ Code that a configuration names, and pickled weights, are neither run nor read.
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,17 @@ import numpy as np
 from tcc.bounded import parse_json
 from tcc.frontends.model_file import open_data
 from tcc.frontends.weights.assets import GENERATION, TEMPLATE, TOKENIZER, generation
-from tcc.frontends.weights.checkpoint import Checkpoint, Weight, library, readable
+from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor, library, readable
+from tcc.ir.op import Array
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-_LARGEST_HEADER = 1 << 24  # bytes; a large model's has 1 MiB
+_LARGEST_HEADER = 1 << 23  # bytes; a large model's has 1 MiB
 # The NumPy types of elements; a bf16 element is read as its bits.
 _TYPES = "F64:f8 F32:f4 F16:f2 BF16:u2 I64:i8 I32:i4 I16:i2 I8:i1 U8:u1 BOOL:?"
 _FORMS = MappingProxyType(dict(form.split(":") for form in _TYPES.split()))
-_HINT = (
-    "a folder has config.json and model.safetensors, or its shards with their index; pickled "
-    "weights become that, where you trust them, by transformers: "
+_HINT = f"a folder of Hugging Face has {_CONFIG} and {_WEIGHTS}, or shards with their index"
+_PICKLED = (
+    "its weights are pickled, and can run any code; if you trust them, transformers converts them: "
     "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OUT)"
 )
 
@@ -42,7 +43,12 @@ def read_folder(path: str | os.PathLike[str]) -> Checkpoint:
     with readable(path, _HINT):
         config = MappingProxyType(folder.json(_CONFIG))
         weights = folder.weights()
-        return Checkpoint("folder", config, weights, folder.assets(config), os.fspath(path))
+
+    def assets() -> Mapping[str, bytes]:
+        with readable(path, _HINT):
+            return folder.assets(config)
+
+    return Checkpoint("folder", config, weights, assets, os.fspath(path))
 
 
 class _Folder:
@@ -51,14 +57,16 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def weights(self) -> Mapping[str, Weight]:
+    def weights(self) -> Mapping[str, StoredTensor]:
         """Returns the tensors of all safetensors files by name."""
         if not self._has(_INDEX):
+            if not self._has(_WEIGHTS) and any(self._path.glob("*.bin*")):
+                raise ValueError(_PICKLED)
             return self._tensors(_WEIGHTS)
         places = self.json(_INDEX).get("weight_map")
         if not isinstance(places, dict):
             raise ValueError(f"{_INDEX} has no weight_map")
-        weights: dict[str, Weight] = {}
+        weights: dict[str, StoredTensor] = {}
         for file in sorted({str(place) for place in places.values()}):
             if "/" in file:
                 raise ValueError(f"{_INDEX} names {file[:80]}, which is not in the folder")
@@ -99,7 +107,7 @@ class _Folder:
     def _optional(self, name: str) -> dict[str, Any]:
         return self.json(name) if self._has(name) else {}
 
-    def _tensors(self, name: str) -> Mapping[str, Weight]:
+    def _tensors(self, name: str) -> Mapping[str, StoredTensor]:
         """Returns the tensors of a safetensors file by name, as views of the mapped file."""
         safetensors, weights = library("safetensors"), {}
         with self._opened(name) as (descriptor, data):
@@ -109,20 +117,18 @@ class _Folder:
                 raise ValueError(f"the header of {name[:80]} has {stop} bytes")
             try:
                 with safetensors.safe_open(f"/proc/self/fd/{descriptor}", "numpy") as file:
-                    parts = {key: file.get_slice(key) for key in file.offset_keys()}
-                    described = {
-                        key: (part.get_dtype(), (*part.get_shape(),)) for key, part in parts.items()
-                    }
+                    parts = [(key, file.get_slice(key)) for key in file.offset_keys()]
+                    described = [(key, part.get_dtype(), part.get_shape()) for key, part in parts]
             except safetensors.SafetensorError as error:
                 raise ValueError(f"{name[:80]}: {error}") from error
-        for key, (stored, shape) in described.items():
-            if stored not in _FORMS:
-                raise ValueError(f"{key[:80]} has the type {stored}, not {', '.join(_FORMS)}")
-            form, start = np.dtype(_FORMS[stored]), stop
+        for key, type_name, shape in described:
+            if type_name not in _FORMS:
+                raise ValueError(f"{key[:80]} has the type {type_name}, not {', '.join(_FORMS)}")
+            form, start = np.dtype(_FORMS[type_name]), stop
             stop += math.prod(shape) * form.itemsize
             # The library accepts no gaps between tensors.
-            weights[key] = Weight(
-                key, shape, stored, partial(np.ndarray, shape, form, data[start:stop])
+            weights[key] = StoredTensor(
+                key, (*shape,), type_name, partial(_array, shape, form, data[start:stop])
             )
         return weights
 
@@ -138,3 +144,7 @@ class _Folder:
             yield descriptor, memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         finally:
             os.close(descriptor)
+
+
+def _array(shape: Sequence[int], form: np.dtype[Any], data: memoryview) -> Array:
+    return np.ndarray(shape, form, data)

@@ -19,7 +19,7 @@ from tcc.file_kind import GGUF, file_kind
 from tcc.frontends.elements import LARGEST_TENSOR
 from tcc.frontends.model_file import map_file
 from tcc.frontends.weights.blocks import BLOCKS, levels_of
-from tcc.frontends.weights.checkpoint import Checkpoint, Levels, Weight, readable
+from tcc.frontends.weights.checkpoint import Checkpoint, Levels, StoredTensor, readable
 from tcc.frontends.weights.vocabulary import gguf_assets
 from tcc.ir.op import Array
 
@@ -36,6 +36,7 @@ _FIELDS, _TEXT, _LIST = "BbHhIif?..Qqd", 8, 9
 # The most fields or tensors, and bytes before the elements of tensors.  A large vocabulary has
 # 300,000 tokens, 600,000 merges and 16 MiB.
 _MOST_ENTRIES, _MOST_BYTES = 1 << 16, 1 << 25
+_HINT = "copy the file again, or convert the model again"
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
@@ -45,11 +46,16 @@ def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
     tcc does not read.
     """
     data = map_file(Path(path), "tcc reads GGUF files")
-    with readable(path, "copy the file again, or convert the model again"):
+    with readable(path, _HINT):
         header = _Header(data)
         facts = header.facts()
         weights = header.weights(facts.get("general.alignment", 32))
-        return Checkpoint("gguf", facts, weights, gguf_assets(facts), os.fspath(path))
+
+    def assets() -> Mapping[str, bytes]:
+        with readable(path, _HINT):
+            return gguf_assets(facts)
+
+    return Checkpoint("gguf", facts, weights, assets, os.fspath(path))
 
 
 class _Header:
@@ -78,22 +84,22 @@ class _Header:
             facts[key] = self._value(self._number("I"))
         return MappingProxyType(facts)
 
-    def weights(self, alignment: Any) -> Mapping[str, Weight]:
+    def weights(self, alignment: Any) -> Mapping[str, StoredTensor]:
         """Returns the tensors by name; their descriptions follow the fields."""
         if type(alignment) is not int or alignment % 8 or not 0 < alignment <= 1 << 20:
             raise ValueError(f"the alignment {str(alignment)[:80]} is no multiple of 8 bytes")
-        weights: dict[str, Weight] = {}
+        weights: dict[str, StoredTensor] = {}
         described = sorted(self._described() for _ in range(self._counts[0]))
         end = first = -(-self._at // alignment) * alignment
-        for offset, size, name, shape, stored in described:
+        for offset, size, name, shape, type_name in described:
             start = first + offset
             if name in weights:
                 raise ValueError(f"it has the tensor {name[:80]} twice")
             if start < end or start % 8 or start + size > len(self._data):
                 raise ValueError(f"tensor {name[:80]} begins in another or ends behind the file")
             end = start + size
-            read = partial(_contents, stored, shape, self._data[start:end])
-            weights[name] = Weight(name, shape, stored, read)
+            contents = partial(_contents, type_name, shape, self._data[start:end])
+            weights[name] = StoredTensor(name, shape, type_name, contents)
         return MappingProxyType(weights)
 
     def _described(self) -> tuple[int, int, str, tuple[int, ...], str]:
@@ -101,15 +107,15 @@ class _Header:
         name, rank = self._text(), self._number("I")
         sizes = [self._number("Q") for _ in range(min(rank, 5))]
         shape, kind = (*reversed(sizes),), self._number("I")
-        stored = _TYPES[kind] if kind < len(_TYPES) else "-"
-        if stored not in _FORMS:
+        type_name = _TYPES[kind] if kind < len(_TYPES) else "-"
+        if type_name not in _FORMS:
             types = ", ".join(_FORMS)
-            raise ValueError(f"tensor {name[:80]} has the type {stored} ({kind}), not {types}")
-        (columns, form), count = _FORMS[stored], math.prod(shape)
+            raise ValueError(f"tensor {name[:80]} has the type {type_name} ({kind}), not {types}")
+        (columns, form), count = _FORMS[type_name], math.prod(shape)
         if not 0 < rank < 5 or not 0 < count <= LARGEST_TENSOR or shape[-1] % columns:
-            raise ValueError(f"tensor {name[:80]} has {count} elements {shape} of {stored}")
+            raise ValueError(f"tensor {name[:80]} has {count} elements {shape} of {type_name}")
         size = count // columns * np.dtype(form).itemsize
-        return self._number("Q"), size, name, shape, stored
+        return self._number("Q"), size, name, shape, type_name
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:
@@ -144,11 +150,11 @@ def _form(kind: int) -> str:
     return form
 
 
-def _contents(stored: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
+def _contents(type_name: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
     """Returns the elements of a tensor, floats as a view of their bytes."""
-    elements = np.frombuffer(data, _FORMS[stored][1])
+    elements = np.frombuffer(data, _FORMS[type_name][1])
     return (
-        levels_of(stored, elements, math.prod(shape[:-1]))
-        if stored in BLOCKS
+        levels_of(type_name, elements, math.prod(shape[:-1]))
+        if type_name in BLOCKS
         else elements.reshape(shape)
     )

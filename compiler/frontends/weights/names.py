@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.weights.checkpoint import Checkpoint, Weight
+from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor
 from tcc.frontends.weights.families import Family
 
 # Buffers that folders may hold, and that follow from the configuration.
@@ -18,7 +18,7 @@ _EXPERT = re.compile(r"(.*\.experts)\.(\d{1,6})(\.[^.]+\.[^.]+)")
 
 def named_tensors(
     checkpoint: Checkpoint, family: Family, layers: int
-) -> Mapping[str, Sequence[Weight]]:
+) -> Mapping[str, Sequence[StoredTensor]]:
     """Returns the tensors by GGUF's names.
 
     A name has one tensor, or the matrices of experts in the order of their numbers. Raises
@@ -28,7 +28,7 @@ def named_tensors(
     if checkpoint.form == "gguf":
         return {name: [weight] for name, weight in checkpoint.weights.items()}
     table = _name_table(checkpoint, family, layers)
-    tensors: dict[str, dict[int, Weight]] = {}
+    tensors: dict[str, dict[int, StoredTensor]] = {}
     for name, weight in checkpoint.weights.items():
         if _BUFFERS.fullmatch(name):
             continue

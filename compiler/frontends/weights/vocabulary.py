@@ -50,10 +50,10 @@ class _Vocabulary:
         if sum(len(token) ** 2 for token in normal) > _MOST_COPIES:
             raise ValueError("its tokens are too long")
         merges = [
-            (-scores[n], n, -cut, (token[:cut], token[cut:]))
+            (-scores[n], n, -place, (token[:place], token[place:]))
             for token, n in normal.items()
-            for cut in range(1, len(token))
-            if token[:cut] in normal and token[cut:] in normal
+            for place in range(1, len(token))
+            if token[:place] in normal and token[place:] in normal
         ]
         return [pair for *_, pair in sorted(merges)]
 
@@ -80,15 +80,15 @@ class _Vocabulary:
 
         `begins` is true if texts begin with the begin token unless the file says no.
         """
-        specials, sides = {}, []
+        specials, frames = {}, []
         for role, default in (("bos", begins), ("eos", False)):
             token = self.fields.get(f"add_{role}_token", default) and self.token(role)
             if token:
                 number = self.fields[f"{role}_token_id"]
                 specials[token] = {"id": token, "ids": [number], "tokens": [token]}
-            sides.append([{"SpecialToken": {"id": token, "type_id": 0}}][: bool(token)])
+            frames.append([{"SpecialToken": {"id": token, "type_id": 0}}][: bool(token)])
         first, second = (
-            [*sides[0], {"Sequence": {"id": name, "type_id": 0}}, *sides[1]] for name in "AB"
+            [*frames[0], {"Sequence": {"id": name, "type_id": 0}}, *frames[1]] for name in "AB"
         )
         steps = {"single": first, "pair": first + second, "special_tokens": specials}
         return {"type": "TemplateProcessing", **steps} if specials else None

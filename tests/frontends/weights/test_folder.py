@@ -66,7 +66,7 @@ def test_tensors_are_those_of_the_library(tmp_path: Path) -> None:
         assert (weight.shape, contents.dtype) == (array.shape, array.dtype)
         np.testing.assert_array_equal(contents, array)
         assert not contents.flags.owndata
-    assert checkpoint.weights["a"].stored == "F16"
+    assert checkpoint.weights["a"].type_name == "F16"
 
 
 def test_bf16_is_read_as_its_bits(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_bf16_is_read_as_its_bits(tmp_path: Path) -> None:
     contents = weight.read()
     assert isinstance(contents, np.ndarray)
     assert contents.tolist() == [0x3F80, 0x4000]
-    assert weight.stored == "BF16"
+    assert weight.type_name == "BF16"
 
 
 def test_shards_are_read_together(tmp_path: Path) -> None:
@@ -98,13 +98,13 @@ def test_assets_are_the_files_and_the_tokens(tmp_path: Path) -> None:
             "generation_config.json": {"bos_token_id": 1, "eos_token_id": [7, 3]},
         },
     )
-    assets = read_folder(tmp_path).assets
+    assets = read_folder(tmp_path).assets()
     assert assets["tokenizer.json"] == b'{ "model": 1}\n'
     assert assets["chat_template.jinja"] == "{{ ä }}".encode()
     assert json.loads(assets["generation.json"]) == {"bos": 1, "eos": [3, 7], "context": 64}
     (tmp_path / "chat_template.jinja").write_bytes(b"newer")
     (tmp_path / "generation_config.json").unlink()
-    assets = read_folder(tmp_path).assets
+    assets = read_folder(tmp_path).assets()
     assert assets["chat_template.jinja"] == b"newer"
     assert json.loads(assets["generation.json"]) == {"bos": None, "eos": [2], "context": 64}
 
@@ -185,7 +185,7 @@ _HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_hostile_folder_is_refused(kind: str, tmp_path: Path) -> None:
     word, files = _HOSTILE[kind]
     with pytest.raises(UserError) as error:
-        read_folder(_folder(tmp_path, **files))
+        read_folder(_folder(tmp_path, **files)).assets()
     assert word in error.value.why
     assert error.value.where == str(tmp_path)
 
@@ -199,8 +199,16 @@ def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     (folder / name).rename(tmp_path / "outside")
     (folder / name).symlink_to(tmp_path / "outside")
     with pytest.raises(UserError) as error:
-        read_folder(folder)
+        read_folder(folder).assets()
     assert "out of the model's folder" in error.value.why
+
+
+def test_a_shard_in_a_subfolder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    _sharded(tmp_path, a="b/1.safetensors")
+    with pytest.raises(UserError) as error:
+        read_folder(tmp_path)
+    assert "b/1.safetensors, which is not in the folder" in error.value.why
 
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
@@ -236,7 +244,8 @@ def test_code_and_pickled_weights_do_not_run(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError) as error:
         read_folder(folder)
-    assert "save_pretrained" in error.value.hint
+    assert "pickled" in error.value.why
+    assert "save_pretrained" in error.value.why
     save_file({"a": np.ones(1, np.float32)}, folder / "model.safetensors")
     assert {*read_folder(folder).weights} == {"a"}
     assert not sign.exists()

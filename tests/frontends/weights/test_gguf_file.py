@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gguf import quants
 from tcc.errors import UserError
+from tcc.frontends.weights import gguf_file
 from tcc.frontends.weights.blocks import BLOCKS
 from tcc.frontends.weights.checkpoint import Levels
 from tcc.frontends.weights.gguf_file import read_gguf
@@ -71,7 +72,7 @@ def test_levels_have_the_values_of_the_library(stored: str, tmp_path: Path) -> N
     weight = read_gguf(path).weights["w"]
     matrix = weight.read()
     assert isinstance(matrix, Levels)
-    assert (weight.shape, weight.stored) == ((2, 3, 768), stored)
+    assert (weight.shape, weight.type_name) == ((2, 3, 768), stored)
     expected = quants.dequantize(data, gguf.GGMLQuantizationType[stored])
     assert values(matrix).view(np.uint32).tolist() == expected.view(np.uint32).tolist()
     assert matrix.levels.dtype == matrix.dtype.carrier
@@ -90,7 +91,7 @@ def test_floats_are_views_of_the_file(stored: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(contents, array)
     assert not contents.flags.owndata
     assert not contents.flags.writeable
-    assert weights["b"].stored == stored
+    assert weights["b"].type_name == stored
 
 
 def test_fields_of_all_types_are_those_of_the_library(tmp_path: Path) -> None:
@@ -172,14 +173,24 @@ def test_a_hostile_file_is_refused(word: str, tmp_path: Path) -> None:
         assert error.value.where == str(path)
 
 
-def test_the_largest_header_is_refused_within_its_bounds(tmp_path: Path) -> None:
-    """Texts of two letters take six times their bytes, and the file has more of them."""
+def test_a_large_header_is_refused_within_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of two letters take most memory for their bytes: 8 times 32 MiB are allowed."""
+    most = 1 << 19
+    monkeypatch.setattr(gguf_file, "_MOST_BYTES", most)
+    count = most // 10 + 1
+    texts = field("list", 9, struct.pack("<IQ", 8, count))
+    texts += b"".join(text(f"{n % 26 + 97:c}{n // 26 % 26 + 97:c}") for n in range(count))
     path = tmp_path / "m.gguf"
-    count = 4_000_000
-    texts = field("list", 9, struct.pack("<IQ", 8, count)) + text("ab") * count
     path.write_bytes(file_bytes([texts]))
-    with pytest.raises(UserError, match="cannot be read") as error:
-        read_gguf(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as error:
+            read_gguf(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * most
+    finally:
+        tracemalloc.stop()
     assert "32 MiB" in error.value.why
 
 
@@ -187,7 +198,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
     path = written(tmp_path / "m.gguf", {"a": (random_blocks("Q4_1", 2, 64), "Q4_1")}, {"b": "cd"})
     data = path.read_bytes()
     # The library pads the last tensor, whose bytes end before.
-    assert read_gguf(path).weights["a"].stored == "Q4_1"
+    assert read_gguf(path).weights["a"].type_name == "Q4_1"
     stop = len(data) - (-80 % 32)
     for length in range(stop):
         path.write_bytes(data[:length])
@@ -212,6 +223,7 @@ def test_changed_bytes_give_an_error_or_a_checkpoint(tmp_path: Path) -> None:
         path.write_bytes(changed)
         try:
             checkpoint = read_gguf(path)
+            checkpoint.assets()
             with np.errstate(all="ignore"):
                 for weight in checkpoint.weights.values():
                     weight.read()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.errors import UserError
-from tcc.frontends.weights.checkpoint import Checkpoint, Weight
+from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor
 from tcc.frontends.weights.importer import import_checkpoint
 
 from tests.frontends.weights.sessions import evaluated
@@ -36,9 +36,9 @@ _GGUF: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _weight(name: str, *shape: int, stored: str = "F32", dtype: Any = np.float32) -> Weight:
+def _weight(name: str, *shape: int, stored: str = "F32", dtype: Any = np.float32) -> StoredTensor:
     array = np.ones(shape, dtype)
-    return Weight(name, shape, stored, lambda: array)
+    return StoredTensor(name, shape, stored, lambda: array)
 
 
 def _checkpoint(form: str = "folder", **changes: Any) -> Checkpoint:
@@ -53,7 +53,7 @@ def _checkpoint(form: str = "folder", **changes: Any) -> Checkpoint:
     weights.append(_weight("model.embed_tokens.weight", _VOCABULARY, _WIDTH))
     facts = dict(_FACTS if form == "folder" else _GGUF) | changes
     facts = {key: value for key, value in facts.items() if value is not None}
-    return Checkpoint(form, facts, {weight.name: weight for weight in weights}, {}, "model")
+    return Checkpoint(form, facts, {weight.name: weight for weight in weights}, dict, "model")
 
 
 def _refused(checkpoint: Checkpoint, **options: Any) -> str:
@@ -117,7 +117,7 @@ def test_facts_of_gguf_are_refused_by_key(key: str, value: Any) -> None:
         (_weight("embed_tokens.weight", 11, 8), "embed_tokens.weight"),
     ],
 )
-def test_tensors_are_refused_by_name(weight: Weight, text: str) -> None:
+def test_tensors_are_refused_by_name(weight: StoredTensor, text: str) -> None:
     checkpoint = _checkpoint()
     weights = {**checkpoint.weights, weight.name: weight}
     assert text in _refused(replace(checkpoint, weights=weights))

@@ -36,7 +36,7 @@ _SPECIALS = ["<unk>", "<s>", "</s>", "<|im_start|>"]
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    return Tokenizer.from_str(checkpoint.assets["tokenizer.json"].decode())
+    return Tokenizer.from_str(checkpoint.assets()["tokenizer.json"].decode())
 
 
 def _byte_facts(split: str, pattern: Any = None) -> dict[str, Any]:
@@ -114,12 +114,21 @@ def test_pairs_of_bytes_are_those_of_transformers(split: str, tmp_path: Path) ->
     ours, theirs = _tokenizer(read_gguf(path)), _theirs(path, "llama")
     for text in _TEXTS:
         expected = theirs.encode(text, add_special_tokens=False).ids
-        if split in ("llama-bpe", "tekken"):  # these keep a word that is a token, theirs do not
-            theirs.model.ignore_merges = True
-            expected = theirs.encode(text, add_special_tokens=False).ids
         encoded = ours.encode(text)
         assert encoded.ids == expected, text
         assert ours.decode(encoded.ids, skip_special_tokens=False) == text
+
+
+def test_a_word_that_is_a_token_merges_unless_the_family_keeps_it(tmp_path: Path) -> None:
+    """Llama 3's tokenizer.json has `ignore_merges`, Qwen's has not."""
+    counts = {}
+    for split in ("llama-bpe", "tekken", "qwen2"):
+        facts = _byte_facts(split)
+        facts["tokenizer.ggml.tokens"].append("zqzq")
+        facts["tokenizer.ggml.token_type"].append(1)
+        tokenizer = _tokenizer(read_gguf(_written(tmp_path / split, facts)))
+        counts[split] = len(tokenizer.encode("zqzq").ids)
+    assert counts == {"llama-bpe": 1, "tekken": 1, "qwen2": 4}
 
 
 def test_single_digits_are_words(tmp_path: Path) -> None:
@@ -232,7 +241,7 @@ def test_generation_and_template(tmp_path: Path) -> None:
     facts["tokenizer.ggml.tokens"] += ["<|im_end|>", "<|endoftext|>", "<|eot_id|>"]
     facts["tokenizer.ggml.token_type"] += [3, 3, 1]  # the last one is a text
     facts |= {"tokenizer.chat_template": "{{ ü }}", "tokenizer.ggml.eot_token_id": 3}
-    assets = read_gguf(_written(tmp_path / "m.gguf", facts)).assets
+    assets = read_gguf(_written(tmp_path / "m.gguf", facts)).assets()
     count = len(facts["tokenizer.ggml.tokens"])
     expected = {"bos": 1, "eos": [2, 3, count - 3, count - 2], "context": 64}
     assert json.loads(assets["generation.json"]) == expected
@@ -243,13 +252,13 @@ def test_generation_and_template(tmp_path: Path) -> None:
 def test_another_vocabulary_has_no_tokenizer(model: str, tmp_path: Path) -> None:
     facts = {**_byte_facts("gpt-2"), "tokenizer.ggml.model": model}
     checkpoint = read_gguf(_written(tmp_path / "m.gguf", facts))
-    assert {*checkpoint.assets} == {"generation.json"}
+    assert {*checkpoint.assets()} == {"generation.json"}
     assert checkpoint.facts["tokenizer.ggml.model"] == model
 
 
 def test_another_split_has_no_tokenizer(tmp_path: Path) -> None:
     checkpoint = read_gguf(_written(tmp_path / "m.gguf", _byte_facts("viking")))
-    assert "tokenizer.json" not in checkpoint.assets
+    assert "tokenizer.json" not in checkpoint.assets()
 
 
 _BAD: dict[str, dict[str, Any]] = {
@@ -269,7 +278,7 @@ def test_fields_that_contradict_one_another_are_refused(word: str, tmp_path: Pat
     if facts["tokenizer.ggml.model"] == "llama":
         del facts["tokenizer.ggml.merges"]
     with pytest.raises(UserError) as error:
-        read_gguf(_written(tmp_path / "m.gguf", facts))
+        read_gguf(_written(tmp_path / "m.gguf", facts)).assets()
     assert word in error.value.why
 
 
@@ -277,13 +286,13 @@ def test_long_tokens_are_refused_before_they_are_cut(tmp_path: Path) -> None:
     """A million letters would be copied a million times to find merges."""
     facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a" * (1 << 20)]}
     with pytest.raises(UserError) as error:
-        read_gguf(_written(tmp_path / "m.gguf", facts))
+        read_gguf(_written(tmp_path / "m.gguf", facts)).assets()
     assert "too long" in error.value.why
 
 
 def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
     facts = _piece_facts()
-    first, second = (read_gguf(_written(tmp_path / name, facts)).assets for name in ("a", "b"))
+    first, second = (read_gguf(_written(tmp_path / name, facts)).assets() for name in ("a", "b"))
     assert first == second
 
 

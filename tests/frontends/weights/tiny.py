@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from tcc.frontends.weights.checkpoint import Checkpoint, Weight
+from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 61
@@ -133,12 +133,12 @@ def saved(model: Any, folder: Path) -> Checkpoint:
         with safe_open(path, "pt") as file:
             weights |= {name: weight_of(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     facts = json.loads((folder / "config.json").read_text())
-    return Checkpoint("folder", facts, weights, {}, str(folder))
+    return Checkpoint("folder", facts, weights, dict, str(folder))
 
 
-def weight_of(name: str, tensor: Any) -> Weight:
+def weight_of(name: str, tensor: Any) -> StoredTensor:
     """Returns a tensor of torch as a weight of the same type."""
     stored = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[tensor.dtype]
     bits = tensor.view(torch.uint16) if stored == "BF16" else tensor
     array = bits.detach().numpy()
-    return Weight(name, tuple(array.shape), stored, lambda: array)
+    return StoredTensor(name, tuple(array.shape), stored, lambda: array)
