@@ -14,8 +14,8 @@ from tcc.ir.types import F32
 
 
 @entity
-class Run:
-    """What all layers of a run share.
+class DecoderRun:
+    """The values that all layers of a run share.
 
     The run has `seq` rows behind `past` rows of the caches. `angles` holds cos and sin, f32 `[seq,
     1, dims // 2]`, and `masks` the visible keys, bool `[1, 1, seq, past + seq]`, by window.
@@ -57,7 +57,7 @@ class Run:
 
 
 def attention(
-    run: Run, x: Operand, layer: int, caches: Sequence[Operand]
+    run: DecoderRun, x: Operand, layer: int, caches: Sequence[Operand]
 ) -> tuple[Operand, list[Operand]]:
     """Returns the mixed values of normalised rows `x` `[seq, width]`, and the two longer caches.
 
@@ -92,7 +92,7 @@ def attention(
     return mixed.transpose((0, 2, 1, 3)).reshape((run.seq, count * width)), heads[1:]
 
 
-def _projections(run: Run, x: Operand, layer: int) -> list[Operand]:
+def _projections(run: DecoderRun, x: Operand, layer: int) -> list[Operand]:
     """Returns queries, keys and values, `[seq, heads, head_width]`.
 
     Their matrices may be one tensor.

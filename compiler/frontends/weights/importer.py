@@ -8,7 +8,7 @@ from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import output_values, rename
 from tcc.frontends.scope import ImportSession, Scope
-from tcc.frontends.weights.attention import Run, attention
+from tcc.frontends.weights.attention import DecoderRun, attention
 from tcc.frontends.weights.checkpoint import Checkpoint
 from tcc.frontends.weights.config import read_config
 from tcc.frontends.weights.mlp import mlp
@@ -40,7 +40,7 @@ def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> G
     scope = Scope(ImportSession(), GraphBuilder("model"))
     seq, n = _sizes(scope.session, shapes or {})
     past = scope.session.fresh_symbol("past", typical=_TYPICAL)
-    run = Run(config, tensors, past, seq, {}, {})
+    run = DecoderRun(config, tensors, past, seq, {}, {})
     ports = [scope.input(_TOKENS, tensor(I64, seq)), scope.input(_ROWS, tensor(I64, n))]
     names = [f"cache.{layer}.{part}" for layer in range(config.layers) for part in "kv"]
     form = tensor(F32, past, config.key_heads, config.head_width)
@@ -78,7 +78,7 @@ class _Part(Emitter):
 
 
 def _model(
-    scope: Scope, run: Run, ports: Sequence[Operand], caches: Sequence[Operand]
+    scope: Scope, run: DecoderRun, ports: Sequence[Operand], caches: Sequence[Operand]
 ) -> list[Operand]:
     """Returns the logits, and the caches with the rows of the run.
 
@@ -105,7 +105,7 @@ def _model(
         return [_logits(run, _norm(run, x, "output_norm")), *longer]
 
 
-def _embeddings(run: Run, tokens: Operand) -> Operand:
+def _embeddings(run: DecoderRun, tokens: Operand) -> Operand:
     """Returns the rows of the tokens.
 
     A negative token would count from the end of the table, so it becomes one behind the table.
@@ -119,7 +119,7 @@ def _embeddings(run: Run, tokens: Operand) -> Operand:
     return x
 
 
-def _norm(run: Run, x: Operand, name: str) -> Operand:
+def _norm(run: DecoderRun, x: Operand, name: str) -> Operand:
     config, family = run.config, run.config.family
     parts = [run.tensors.vector(f"{name}.weight", config.width, family.norm_offset)]
     if family.norm == "layer_normalization":
@@ -127,11 +127,11 @@ def _norm(run: Run, x: Operand, name: str) -> Operand:
     return x.emit(family.norm, *parts, axis=1, epsilon=config.epsilon)
 
 
-def _post_norm(run: Run, x: Operand, name: str) -> Operand:
+def _post_norm(run: DecoderRun, x: Operand, name: str) -> Operand:
     return _norm(run, x, name) if run.config.family.post_norms else x
 
 
-def _logits(run: Run, x: Operand) -> Operand:
+def _logits(run: DecoderRun, x: Operand) -> Operand:
     """Returns the logits of normalised rows; a model without their matrix takes that of tokens."""
     tensors, cap = run.tensors, run.config.logit_cap
     is_tied = run.config.is_tied or (run.config.is_tied is None and "output.weight" not in tensors)

@@ -1,11 +1,11 @@
 """The part of a layer behind attention: an MLP, or experts of which each row uses a few."""
 
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.weights.attention import Run
+from tcc.frontends.weights.attention import DecoderRun
 from tcc.ir.index import const
 
 
-def mlp(run: Run, x: Operand, start: str) -> Operand:
+def mlp(run: DecoderRun, x: Operand, start: str) -> Operand:
     """Returns the result `[n, width]` of the MLP or of the experts for normalised rows `x`.
 
     `start` is the start of the names of their tensors.
@@ -19,7 +19,7 @@ def mlp(run: Run, x: Operand, start: str) -> Operand:
     return y + _dense(run, x, start, "_shexp") * share.sigmoid()
 
 
-def _dense(run: Run, x: Operand, start: str, end: str = "") -> Operand:
+def _dense(run: DecoderRun, x: Operand, start: str, end: str = "") -> Operand:
     """Returns the result of an MLP; one tensor may hold the gate and, behind it, the other rows."""
     tensors, family = run.tensors, run.config.family
     up = tensors.matmul(x, f"{start}_up{end}")
@@ -34,11 +34,11 @@ def _dense(run: Run, x: Operand, start: str, end: str = "") -> Operand:
     return tensors.matmul(hidden, f"{start}_down{end}", run.config.width)
 
 
-def _activated(run: Run, x: Operand) -> Operand:
+def _activated(run: DecoderRun, x: Operand) -> Operand:
     return x.silu() if run.config.family.activation == "silu" else x.gelu(approximate="tanh")
 
 
-def _experts(run: Run, x: Operand, start: str) -> Operand:
+def _experts(run: DecoderRun, x: Operand, start: str) -> Operand:
     """Returns the weighted sum of the results of each row's best experts.
 
     Matrices are gathered by row; `tcc.passes.moe.grouped_gemm` finds the rows that share one.
