@@ -23,16 +23,16 @@ class Facts:
     values: Mapping[str, Any]
     where: str
 
-    def number(self, key: str, default: float | None = None, least: float = 0) -> float:
-        """Returns a number of at least `least`.
+    def number(self, key: str, default: float | None = None, lowest: float = 0) -> float:
+        """Returns a number of at least `lowest`.
 
         Raises `UserError` for another value, and for an absent one without a default.
         """
         value = self.values.get(key, default)
         if value is None:
             raise self.fault(key, MISSING)
-        if type(value) not in (int, float) or not least <= value <= _LARGEST:
-            raise self.fault(key, f"{str(value)[:80]} is no number from {least} to {_LARGEST}")
+        if type(value) not in (int, float) or not lowest <= value <= _LARGEST:
+            raise self.fault(key, f"{str(value)[:80]} is no number from {lowest} to {_LARGEST}")
         return float(value)
 
     def count(self, key: str, default: int | None = None) -> int:

@@ -47,9 +47,9 @@ def _experts(context: DecoderRun, x: Operand, start: str) -> Operand:
     """
     config, tensors = context.config, context.tensors
     scores = tensors.matmul(x, f"{start}_gate_inp")
-    total, count, depth = scores.extent(1) or 0, config.experts, config.width
-    if count > total:
-        raise Refusal(f"each row uses {count} of {total} experts")
+    number, count, depth = scores.extent(1) or 0, config.experts, config.width
+    if count > number:
+        raise Refusal(f"each row uses {count} of {number} experts")
     shares = scores.softmax(axis=1)
     share, index = shares.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
     if config.renormalised:
@@ -61,8 +61,8 @@ def _experts(context: DecoderRun, x: Operand, start: str) -> Operand:
         return y @ matrices.transpose((0, 1, 3, 2))
 
     tokens = x.reshape((rows, 1, 1, depth))
-    up = matmul(tokens, "up", (total, None, depth))
-    hidden = _activated(context, matmul(tokens, "gate", (total, up.extent(3), depth))) * up
-    outputs = matmul(hidden, "down", (total, depth, up.extent(3)))
+    up = matmul(tokens, "up", (number, None, depth))
+    hidden = _activated(context, matmul(tokens, "gate", (number, up.extent(3), depth))) * up
+    outputs = matmul(hidden, "down", (number, depth, up.extent(3)))
     weighted = outputs * share.reshape((rows, count, 1, 1))
     return weighted.sum(1).reshape((rows, depth))
