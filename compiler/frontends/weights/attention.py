@@ -14,8 +14,8 @@ from tcc.ir.types import F32
 
 
 @entity
-class Run:
-    """What all layers of a run share.
+class DecoderRun:
+    """The values that all layers of a run share.
 
     The run has `seq` rows behind `past` rows of the caches. `angles` holds cos and sin, f32 `[seq,
     1, dims // 2]`, and `masks` the visible keys, bool `[1, 1, seq, past + seq]`, by window.
@@ -57,47 +57,47 @@ class Run:
 
 
 def attention(
-    run: Run, x: Operand, layer: int, caches: Sequence[Operand]
+    context: DecoderRun, x: Operand, layer: int, caches: Sequence[Operand]
 ) -> tuple[Operand, list[Operand]]:
     """Returns the mixed values of normalised rows `x` `[seq, width]`, and the two longer caches.
 
     The mixed values are `[seq, heads * head_width]`. The caches have keys and values, `[past, key
     heads, head_width]`.
     """
-    config = run.config
+    config = context.config
     count, width = config.heads, config.head_width
-    heads = _projections(run, x, layer)
+    heads = _projections(context, x, layer)
     window = config.windows[layer]
     rotary = config.local if window else config.rotary
     for n, part in enumerate("qk"):
         if config.family.head_norms:
             name = f"blk.{layer}.attn_{part}_norm.weight"
-            weights = run.tensors.vector(name, width, config.family.norm_offset)
+            weights = context.tensors.vector(name, width, config.family.norm_offset)
             heads[n] = heads[n].rms_normalization(weights, axis=2, epsilon=config.epsilon)
         if rotary is not None:
             # Each row is a batch of one position.
-            rows, turns = heads[n].unsqueeze(2), run.turns(rotary)
+            rows, turns = heads[n].unsqueeze(2), context.turns(rotary)
             rows = rows.rotary_embedding(*turns, interleaved=False, rotary_dim=rotary.dims)
             heads[n] = rows.squeeze((2,))
     heads[1:] = (concat([cache, rows], 0) for cache, rows in aligned(caches, heads[1:]))
     mixed = emit(
         "attention",
         *(x.transpose((1, 0, 2)).unsqueeze(0) for x in heads),
-        run.mask(window) if window else None,
+        context.mask(window) if window else None,
         scale=config.scale,
         is_causal=True,
         softcap=config.score_cap,
-        offset=run.past,
+        offset=context.past,
     )
-    return mixed.transpose((0, 2, 1, 3)).reshape((run.seq, count * width)), heads[1:]
+    return mixed.transpose((0, 2, 1, 3)).reshape((context.seq, count * width)), heads[1:]
 
 
-def _projections(run: Run, x: Operand, layer: int) -> list[Operand]:
+def _projections(context: DecoderRun, x: Operand, layer: int) -> list[Operand]:
     """Returns queries, keys and values, `[seq, heads, head_width]`.
 
     Their matrices may be one tensor.
     """
-    config, tensors, start = run.config, run.tensors, f"blk.{layer}.attn_"
+    config, tensors, start = context.config, context.tensors, f"blk.{layer}.attn_"
     many, few, width = config.heads, config.key_heads, config.head_width
     packed = None
     if f"{start}qkv.weight" in tensors:
@@ -108,5 +108,5 @@ def _projections(run: Run, x: Operand, layer: int) -> list[Operand]:
             rows = tensors.matmul(x, start + part, count * width)
         else:
             rows = packed.slice_axis(1, first * width, count * width)
-        parts.append(rows.reshape((run.seq, count, width)))
+        parts.append(rows.reshape((context.seq, count, width)))
     return parts

@@ -1,10 +1,10 @@
-"""What the builder of a language model has to know beside the tensors."""
+"""The numbers of a language model that its builder reads, beside the tensors."""
 
 from collections.abc import Sequence
 
 from tcc.frontends.weights.checkpoint import Checkpoint
 from tcc.frontends.weights.facts import MISSING, Facts, facts_of
-from tcc.frontends.weights.families import Family, family_of
+from tcc.frontends.weights.families import ModelFamily, family_of
 from tcc.frontends.weights.rope_facts import rotations
 from tcc.frontends.weights.rotary import Rotary
 from tcc.frozen import entity
@@ -26,7 +26,7 @@ class Config:
     if the file does not say.
     """
 
-    family: Family
+    family: ModelFamily
     layers: int
     width: int
     heads: int
@@ -79,7 +79,7 @@ def read_config(checkpoint: Checkpoint) -> Config:
     )  # fmt: skip
 
 
-def _windows(folder: Facts, facts: Facts, family: Family, layers: int) -> list[int]:
+def _windows(folder: Facts, facts: Facts, family: ModelFamily, layers: int) -> list[int]:
     """Returns the number of keys that a query of each layer sees, 0 for all.
 
     `folder` has the facts of config.json, and none for a GGUF file.

@@ -8,7 +8,7 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.weights.checkpoint import Checkpoint
-from tcc.frontends.weights.families import TABLES, Family
+from tcc.frontends.weights.families import TABLES, ModelFamily
 from tcc.frozen import entity
 
 # No fact is a number above this one; it keeps products of two facts below 2**63.
@@ -23,16 +23,16 @@ class Facts:
     values: Mapping[str, Any]
     where: str
 
-    def number(self, key: str, default: float | None = None, least: float = 0) -> float:
-        """Returns a number of at least `least`.
+    def number(self, key: str, default: float | None = None, lowest: float = 0) -> float:
+        """Returns a number of at least `lowest`.
 
         Raises `UserError` for another value, and for an absent one without a default.
         """
         value = self.values.get(key, default)
         if value is None:
             raise self.fault(key, MISSING)
-        if type(value) not in (int, float) or not least <= value <= _LARGEST:
-            raise self.fault(key, f"{str(value)[:80]} is no number from {least} to {_LARGEST}")
+        if type(value) not in (int, float) or not lowest <= value <= _LARGEST:
+            raise self.fault(key, f"{str(value)[:80]} is no number from {lowest} to {_LARGEST}")
         return float(value)
 
     def count(self, key: str, default: int | None = None) -> int:
@@ -52,7 +52,7 @@ class Facts:
         )
 
 
-def facts_of(checkpoint: Checkpoint, family: Family) -> Facts:
+def facts_of(checkpoint: Checkpoint, family: ModelFamily) -> Facts:
     """Returns the facts of a model; raises `UserError` for a key that is not supported."""
     source, keys = Facts(checkpoint.facts, checkpoint.where), TABLES["keys"]
     if checkpoint.form != "gguf":
@@ -66,7 +66,7 @@ def facts_of(checkpoint: Checkpoint, family: Family) -> Facts:
     return Facts(values, source.where)
 
 
-def _check_folder(facts: Facts, family: Family) -> None:
+def _check_folder(facts: Facts, family: ModelFamily) -> None:
     """Raises `UserError` for a value that tcc does not support."""
     only = dict(TABLES["only"])
     names = [name for name, kind in TABLES["activations"].items() if kind == family.activation]

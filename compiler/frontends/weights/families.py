@@ -5,7 +5,7 @@ normalised rows.  Queries and keys are rotated by their positions.
 
 families.json has the tables, by these names:
 
-    families         one row for each family, with the fields of `Family`
+    families         one row for each family, with the fields of `ModelFamily`
     keys             GGUF's key of a fact, without the architecture -> the keys of config.json
     implied          GGUF's keys of facts that follow from the shapes of tensors
     only             keys of config.json, and the only values that tcc supports
@@ -27,7 +27,7 @@ from tcc.frozen import entity
 
 
 @entity
-class Family:
+class ModelFamily:
     """The differences of a family from Llama.
 
     `architecture` is GGUF's name, `types` are the names in the field `model_type` of config.json.
@@ -69,10 +69,10 @@ class Family:
 
 _PATH = Path(__file__).with_name("families.json")
 TABLES: Mapping[str, Any] = MappingProxyType(json.loads(_PATH.read_text(encoding="utf-8")))
-_FAMILIES = tuple(Family(**row) for row in TABLES["families"])
+_FAMILIES = tuple(ModelFamily(**row) for row in TABLES["families"])
 
 
-def family_of(checkpoint: Checkpoint) -> Family:
+def family_of(checkpoint: Checkpoint) -> ModelFamily:
     """Returns the family of a model; raises `UserError` for an unknown one."""
     if checkpoint.form == "gguf":
         key, table = "general.architecture", {f.architecture: f for f in _FAMILIES}

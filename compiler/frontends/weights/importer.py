@@ -8,7 +8,7 @@ from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import output_values, rename
 from tcc.frontends.scope import ImportSession, Scope
-from tcc.frontends.weights.attention import Run, attention
+from tcc.frontends.weights.attention import DecoderRun, attention
 from tcc.frontends.weights.checkpoint import Checkpoint
 from tcc.frontends.weights.config import read_config
 from tcc.frontends.weights.mlp import mlp
@@ -40,13 +40,13 @@ def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> G
     scope = Scope(ImportSession(), GraphBuilder("model"))
     seq, n = _sizes(scope.session, shapes or {})
     past = scope.session.fresh_symbol("past", typical=_TYPICAL)
-    run = Run(config, tensors, past, seq, {}, {})
+    context = DecoderRun(config, tensors, past, seq, {}, {})
     ports = [scope.input(_TOKENS, tensor(I64, seq)), scope.input(_ROWS, tensor(I64, n))]
     names = [f"cache.{layer}.{part}" for layer in range(config.layers) for part in "kv"]
     form = tensor(F32, past, config.key_heads, config.head_width)
     caches = [scope.input(name, form) for name in names]
     results = ["logits", *(f"{name}.next" for name in names)]
-    longer = _model(scope, run, ports, caches)
+    longer = _model(scope, context, ports, caches)
     tensors.check_all_read()
     values = output_values(scope, [*ports, *caches], aligned(results, longer))
     graph = rename(scope.builder.finish(values), dict(aligned(values, results)))
@@ -78,7 +78,7 @@ class _Part(Emitter):
 
 
 def _model(
-    scope: Scope, run: Run, ports: Sequence[Operand], caches: Sequence[Operand]
+    scope: Scope, context: DecoderRun, ports: Sequence[Operand], caches: Sequence[Operand]
 ) -> list[Operand]:
     """Returns the logits, and the caches with the rows of the run.
 
@@ -88,53 +88,55 @@ def _model(
     tokens, rows = ports
     longer: list[Operand] = []
     with _Part(scope, "token_embd").writing():
-        x = _embeddings(run, tokens)
-    for layer in range(run.config.layers):
+        x = _embeddings(context, tokens)
+    for layer in range(context.config.layers):
         start = f"blk.{layer}."
         with _Part(scope, start).writing():
-            normal = _norm(run, x, f"{start}attn_norm")
-            mixed, pair = attention(run, normal, layer, caches[2 * layer : 2 * layer + 2])
+            normal = _norm(context, x, f"{start}attn_norm")
+            mixed, pair = attention(context, normal, layer, caches[2 * layer : 2 * layer + 2])
             longer += pair
-            if layer == run.config.layers - 1:
+            if layer == context.config.layers - 1:
                 mixed, x = (y.gather(rows, axis=0) for y in (mixed, x))
-            y = run.tensors.matmul(mixed, f"{start}attn_output", run.config.width)
-            x = x + _post_norm(run, y, f"{start}post_attention_norm")
-            y = mlp(run, _norm(run, x, f"{start}ffn_norm"), f"{start}ffn")
-            x = x + _post_norm(run, y, f"{start}post_ffw_norm")
+            y = context.tensors.matmul(mixed, f"{start}attn_output", context.config.width)
+            x = x + _post_norm(context, y, f"{start}post_attention_norm")
+            y = mlp(context, _norm(context, x, f"{start}ffn_norm"), f"{start}ffn")
+            x = x + _post_norm(context, y, f"{start}post_ffw_norm")
     with _Part(scope, "output").writing():
-        return [_logits(run, _norm(run, x, "output_norm")), *longer]
+        return [_logits(context, _norm(context, x, "output_norm")), *longer]
 
 
-def _embeddings(run: Run, tokens: Operand) -> Operand:
+def _embeddings(context: DecoderRun, tokens: Operand) -> Operand:
     """Returns the rows of the tokens.
 
     A negative token would count from the end of the table, so it becomes one behind the table.
     """
-    tensors, family, table = run.tensors, run.config.family, "token_embd.weight"
+    tensors, family, table = context.tensors, context.config.family, "token_embd.weight"
     x = tensors.gathered(table, (tokens < 0).select(tensors.shape(table)[0], tokens))
     if family.scaled:
-        x = x * run.config.width**0.5
+        x = x * context.config.width**0.5
     if family.learned:
-        x = x + tensors.gathered("position_embd.weight", run.positions())
+        x = x + tensors.gathered("position_embd.weight", context.positions())
     return x
 
 
-def _norm(run: Run, x: Operand, name: str) -> Operand:
-    config, family = run.config, run.config.family
-    parts = [run.tensors.vector(f"{name}.weight", config.width, family.norm_offset)]
+def _norm(context: DecoderRun, x: Operand, name: str) -> Operand:
+    config, family = context.config, context.config.family
+    parts = [context.tensors.vector(f"{name}.weight", config.width, family.norm_offset)]
     if family.norm == "layer_normalization":
-        parts.append(run.tensors.vector(f"{name}.bias", config.width))
+        parts.append(context.tensors.vector(f"{name}.bias", config.width))
     return x.emit(family.norm, *parts, axis=1, epsilon=config.epsilon)
 
 
-def _post_norm(run: Run, x: Operand, name: str) -> Operand:
-    return _norm(run, x, name) if run.config.family.post_norms else x
+def _post_norm(context: DecoderRun, x: Operand, name: str) -> Operand:
+    return _norm(context, x, name) if context.config.family.post_norms else x
 
 
-def _logits(run: Run, x: Operand) -> Operand:
+def _logits(context: DecoderRun, x: Operand) -> Operand:
     """Returns the logits of normalised rows; a model without their matrix takes that of tokens."""
-    tensors, cap = run.tensors, run.config.logit_cap
-    is_tied = run.config.is_tied or (run.config.is_tied is None and "output.weight" not in tensors)
+    tensors, cap = context.tensors, context.config.logit_cap
+    is_tied = context.config.is_tied or (
+        context.config.is_tied is None and "output.weight" not in tensors
+    )
     rows = tensors.shape("token_embd.weight")[0]
     y = tensors.matmul(x, "token_embd" if is_tied else "output", rows)
     return (y / cap).tanh() * cap if cap else y

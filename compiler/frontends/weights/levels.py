@@ -58,8 +58,8 @@ def _times_units(factors: Array, units: Array | None) -> Array:
     """Multiplies neighbouring factors of a row by their unit, which is exact in f32."""
     if units is None:
         return factors
-    each = factors.shape[1] // units.shape[1]
-    return factors.astype(np.float32) * np.repeat(units.astype(np.float32), each, axis=1)
+    repeats = factors.shape[1] // units.shape[1]
+    return factors.astype(np.float32) * np.repeat(units.astype(np.float32), repeats, axis=1)
 
 
 def matmul_rows(x: Operand, matrix: Levels) -> Operand:

@@ -1,53 +1,55 @@
 """The part of a layer behind attention: an MLP, or experts of which each row uses a few."""
 
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.weights.attention import Run
+from tcc.frontends.weights.attention import DecoderRun
 from tcc.ir.index import const
 
 
-def mlp(run: Run, x: Operand, start: str) -> Operand:
+def mlp(context: DecoderRun, x: Operand, start: str) -> Operand:
     """Returns the result `[n, width]` of the MLP or of the experts for normalised rows `x`.
 
     `start` is the start of the names of their tensors.
     """
-    if f"{start}_gate_inp.weight" not in run.tensors:
-        return _dense(run, x, start)
-    y = _experts(run, x, start)
-    if f"{start}_gate_inp_shexp.weight" not in run.tensors:
+    if f"{start}_gate_inp.weight" not in context.tensors:
+        return _dense(context, x, start)
+    y = _experts(context, x, start)
+    if f"{start}_gate_inp_shexp.weight" not in context.tensors:
         return y
-    share = x @ run.tensors.vector(f"{start}_gate_inp_shexp.weight", run.config.width).unsqueeze(1)
-    return y + _dense(run, x, start, "_shexp") * share.sigmoid()
+    share = x @ context.tensors.vector(
+        f"{start}_gate_inp_shexp.weight", context.config.width
+    ).unsqueeze(1)
+    return y + _dense(context, x, start, "_shexp") * share.sigmoid()
 
 
-def _dense(run: Run, x: Operand, start: str, end: str = "") -> Operand:
+def _dense(context: DecoderRun, x: Operand, start: str, end: str = "") -> Operand:
     """Returns the result of an MLP; one tensor may hold the gate and, behind it, the other rows."""
-    tensors, family = run.tensors, run.config.family
+    tensors, family = context.tensors, context.config.family
     up = tensors.matmul(x, f"{start}_up{end}")
     gate = f"{start}_gate{end}"
     if not family.gated:
-        hidden = _activated(run, up)
+        hidden = _activated(context, up)
     elif f"{gate}.weight" in tensors:
-        hidden = _activated(run, tensors.matmul(x, gate, up.extent(1))) * up
+        hidden = _activated(context, tensors.matmul(x, gate, up.extent(1))) * up
     else:
         width = (up.extent(1) or 0) // 2
-        hidden = _activated(run, up.slice_axis(1, 0, width)) * up.slice_axis(1, width, width)
-    return tensors.matmul(hidden, f"{start}_down{end}", run.config.width)
+        hidden = _activated(context, up.slice_axis(1, 0, width)) * up.slice_axis(1, width, width)
+    return tensors.matmul(hidden, f"{start}_down{end}", context.config.width)
 
 
-def _activated(run: Run, x: Operand) -> Operand:
-    return x.silu() if run.config.family.activation == "silu" else x.gelu(approximate="tanh")
+def _activated(context: DecoderRun, x: Operand) -> Operand:
+    return x.silu() if context.config.family.activation == "silu" else x.gelu(approximate="tanh")
 
 
-def _experts(run: Run, x: Operand, start: str) -> Operand:
+def _experts(context: DecoderRun, x: Operand, start: str) -> Operand:
     """Returns the weighted sum of the results of each row's best experts.
 
     Matrices are gathered by row; `tcc.passes.moe.grouped_gemm` finds the rows that share one.
     """
-    config, tensors = run.config, run.tensors
+    config, tensors = context.config, context.tensors
     scores = tensors.matmul(x, f"{start}_gate_inp")
-    total, count, depth = scores.extent(1) or 0, config.experts, config.width
-    if count > total:
-        raise Refusal(f"each row uses {count} of {total} experts")
+    number, count, depth = scores.extent(1) or 0, config.experts, config.width
+    if count > number:
+        raise Refusal(f"each row uses {count} of {number} experts")
     shares = scores.softmax(axis=1)
     share, index = shares.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
     if config.renormalised:
@@ -59,8 +61,8 @@ def _experts(run: Run, x: Operand, start: str) -> Operand:
         return y @ matrices.transpose((0, 1, 3, 2))
 
     tokens = x.reshape((rows, 1, 1, depth))
-    up = matmul(tokens, "up", (total, None, depth))
-    hidden = _activated(run, matmul(tokens, "gate", (total, up.extent(3), depth))) * up
-    outputs = matmul(hidden, "down", (total, depth, up.extent(3)))
+    up = matmul(tokens, "up", (number, None, depth))
+    hidden = _activated(context, matmul(tokens, "gate", (number, up.extent(3), depth))) * up
+    outputs = matmul(hidden, "down", (number, depth, up.extent(3)))
     weighted = outputs * share.reshape((rows, count, 1, 1))
     return weighted.sum(1).reshape((rows, depth))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.weights.checkpoint import Checkpoint, StoredTensor
-from tcc.frontends.weights.families import Family
+from tcc.frontends.weights.families import ModelFamily
 
 # Buffers that folders may hold, and that follow from the configuration.
 _BUFFERS = re.compile(r".*(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)")
@@ -17,7 +17,7 @@ _EXPERT = re.compile(r"(.*\.experts)\.(\d{1,6})(\.[^.]+\.[^.]+)")
 
 
 def named_tensors(
-    checkpoint: Checkpoint, family: Family, layers: int
+    checkpoint: Checkpoint, family: ModelFamily, layers: int
 ) -> Mapping[str, Sequence[StoredTensor]]:
     """Returns the tensors by GGUF's names.
 
@@ -53,7 +53,7 @@ def missing_tensor(checkpoint: Checkpoint, name: str) -> UserError:
     )
 
 
-def unknown_tensor(checkpoint: Checkpoint, name: str, family: Family) -> UserError:
+def unknown_tensor(checkpoint: Checkpoint, name: str, family: ModelFamily) -> UserError:
     """Returns the error to raise for a tensor that the import of the family does not read."""
     return UserError(
         "a tensor of the model has no place in its family",
@@ -63,7 +63,7 @@ def unknown_tensor(checkpoint: Checkpoint, name: str, family: Family) -> UserErr
     )
 
 
-def _name_table(checkpoint: Checkpoint, family: Family, layers: int) -> Any:
+def _name_table(checkpoint: Checkpoint, family: ModelFamily, layers: int) -> Any:
     """Returns the table of the library gguf from Hugging Face's names to GGUF's."""
     if find_spec("gguf") is None:
         raise UserError(

@@ -69,7 +69,7 @@ def rotary(parameters: Mapping[str, Any], facts: Facts, width: int) -> Rotary:
             frequencies = frequencies * _yarn(fields, frequencies, base)
             magnitude = _magnitude(fields, 0.1 * math.log(max(_factor(fields), 1)) + 1)
         case "longrope" | "su":
-            ratio = math.log(max(_factor(fields), 1)) / math.log(fields.number(_ORIGINAL, least=2))
+            ratio = math.log(max(_factor(fields), 1)) / math.log(fields.number(_ORIGINAL, lowest=2))
             magnitude = _magnitude(fields, math.sqrt(1 + ratio))
             other = (frequencies / _vector(fields, "long_factor", frequencies)).astype(np.float32)
             frequencies = frequencies / _vector(fields, "short_factor", frequencies)
@@ -81,7 +81,7 @@ def _llama3(fields: Facts, frequencies: Array) -> Array:
     """Returns factors: low frequencies are divided, high ones stay, and others are between."""
     low = fields.number("low_freq_factor")
     turns = fields.count(_ORIGINAL) * frequencies / (2 * math.pi)
-    distance = fields.number("high_freq_factor", least=low) - low or 1e-3
+    distance = fields.number("high_freq_factor", lowest=low) - low or 1e-3
     return _blended(fields, (turns - low) / distance)
 
 
@@ -103,7 +103,7 @@ def _blended(fields: Facts, share: Array) -> Array:
 
 
 def _factor(fields: Facts) -> float:
-    return fields.number("factor", least=1e-3)
+    return fields.number("factor", lowest=1e-3)
 
 
 def _magnitude(fields: Facts, implied: float) -> float:

@@ -93,13 +93,13 @@ class Tensors:
         step = -1 if self._is_folder and part in self._config.family.transposed else 1
         contents = []
         for weight in self._tensors[name]:
-            due, stored = shape[is_stack:], weight.shape[:: step if len(weight.shape) == 2 else 1]
-            fits = len(stored) == len(due)
-            if not fits or any(d not in (None, n) for d, n in aligned(due, stored)):
+            due, sizes = shape[is_stack:], weight.shape[:: step if len(weight.shape) == 2 else 1]
+            fits = len(sizes) == len(due)
+            if not fits or any(d not in (None, n) for d, n in aligned(due, sizes)):
                 raise UserError(
                     "a tensor of the model does not fit",
                     where=f"{self._checkpoint.where}: {weight.name[:200]}",
-                    why=f"its shape is {list(stored)}, due is {list(due)}",
+                    why=f"its shape is {list(sizes)}, due is {list(due)}",
                 )
             contents.append(weight.read())
         if is_stack:
