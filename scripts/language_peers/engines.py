@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from environment import ROOT
+from language_peers.shapes import Shape, write_folder, write_model
 
 ENGINES = ROOT / "build" / "engines" / "language"
 HERE = Path(__file__).resolve().parent
@@ -33,15 +35,15 @@ class Engine:
 
     `requirement` is what pip installs, from its source package if `from_source`, and `module` is
     what the environment can import then. `worker` is a file of this folder. `precisions` are those
-    that the runtime can make of a GGUF file. `convert` makes the file or folder that the worker
-    reads, beside the GGUF file, and returns its path.
+    that it has for these models. `convert` gets the GGUF file, the model's shape and the precision.
+    It makes the file or folder that the worker reads, if it is missing, and returns its path.
     """
 
     title: str
     requirement: str
     module: str
     worker: str
-    convert: Callable[[Path, str], Path]
+    convert: Callable[[Path, Shape, str], Path]
     precisions: Sequence[str] = ALL
     from_source: bool = False
 
@@ -79,37 +81,44 @@ def run(failure: str, *command: str | Path) -> None:
         raise AbsentError(f"{failure}: {words or f'exit code {result.returncode}'}")
 
 
-def _as_it_is(model: Path, precision: str) -> Path:
+def _as_it_is(model: Path, shape: Shape, precision: str) -> Path:
     return model
 
 
-def _to_openvino(model: Path, precision: str) -> Path:
-    """OpenVINO GenAI has one name for what it makes, so each model gets a folder."""
+def _to_openvino(model: Path, shape: Shape, precision: str) -> Path:
+    """OpenVINO GenAI has one name for what it makes, so each model gets a folder.
+
+    It reads no GGUF files in f32 or bf16: for both it gets the model in f16.
+    """
     folder = model.with_suffix(".openvino")
     result = folder / "openvino_model.xml"
+    if result.exists():
+        return result
+    folder.mkdir(exist_ok=True)
+    source = folder / model.name
+    source.unlink(missing_ok=True)
+    if precision in ("f32", "bf16"):
+        write_model(source, shape, "f16")
+    else:
+        os.link(model, source)
+    worker = HERE / "openvino_worker.py"
+    run("OpenVINO GenAI cannot read the GGUF file", python(), worker, "convert", source)
+    source.unlink()
     if not result.exists():
-        folder.mkdir(exist_ok=True)
-        link = folder / model.name
-        link.unlink(missing_ok=True)
-        os.link(model, link)
-        worker = HERE / "openvino_worker.py"
-        run("OpenVINO GenAI cannot read the GGUF file", python(), worker, "convert", link)
-        if not result.exists():
-            raise AbsentError("OpenVINO GenAI saved no openvino_model.xml")
+        raise AbsentError("OpenVINO GenAI saved no openvino_model.xml")
     return result
 
 
-def _to_ort(model: Path, precision: str) -> Path:
-    """The builder reads GGUF files of floats only, and makes integers itself."""
+def _to_ort(model: Path, shape: Shape, precision: str) -> Path:
+    """The builder looks up a GGUF file's name in the network, so it gets a folder in f32."""
     folder = model.with_suffix(".ort")
     if not (folder / "genai_config.json").exists():
-        floats = model.with_name(model.name.replace(precision, "f32"))
-        if not floats.exists():
-            raise AbsentError(f"its builder needs the model in f32, {floats.name}")
-        builder = ("-m", "onnxruntime_genai.models.builder", "-i", floats, "-o", folder)
-        kind = {"f32": "fp32"}.get(precision, precision)
-        cache = model.with_suffix(".cache")
-        run("its builder failed", python(), *builder, "-p", kind, "-e", "cpu", "-c", cache)
+        with tempfile.TemporaryDirectory(prefix="tcc-language-", dir=model.parent) as source:
+            write_folder(Path(source), shape)
+            builder = ("-m", "onnxruntime_genai.models.builder", "-i", source, "-o", folder)
+            kind = {"f32": "fp32"}.get(precision, precision)
+            cache = Path(source) / "cache"
+            run("its builder failed", python(), *builder, "-p", kind, "-e", "cpu", "-c", cache)
     return folder
 
 

@@ -12,12 +12,28 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-# The type of matrices in the file, for each precision of the table.
-STORED = {"f32": "F32", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+# The type of matrices in the file, for each precision of the table, and GGUF's name of such files.
+STORED = {"f32": "F32", "bf16": "BF16", "f16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
+_FILES = {
+    "f32": "ALL_F32", "bf16": "MOSTLY_BF16", "f16": "MOSTLY_F16", "int8": "MOSTLY_Q8_0",
+    "int4": "MOSTLY_Q4_0",
+}  # fmt: skip
+# Hugging Face's names of a layer's matrices, by GGUF's.
+_FOLDER_NAMES = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm", "token_embd": "embed_tokens", "output_norm": "norm",
+}  # fmt: skip
 CONTEXT = 2048
-_SPECIAL = ("<unk>", "<s>", "</s>")
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # types of tokens by SentencePiece's numbers
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_NORMAL, _CONTROL = 1, 3  # types of tokens by SentencePiece's numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,8 @@ def write_model(path: Path, shape: Shape, precision: str) -> None:
     kind = gguf.GGMLQuantizationType[STORED[precision]]
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     writer = gguf.GGUFWriter(temporary, "llama")
+    writer.add_file_type(gguf.LlamaFileType[_FILES[precision]])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _write_facts(writer, shape)
     for name, size in shape.matrices():
         stored = gguf.quants.quant_shape_to_byte_shape(size, kind)
@@ -72,14 +90,61 @@ def write_model(path: Path, shape: Shape, precision: str) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    draws = np.random.default_rng(shape.layers)
-    for _, size in shape.matrices():
-        matrix = draws.standard_normal(size, np.float32) * np.float32(size[1] ** -0.5)
+    for _, matrix in _drawn(shape):
         writer.write_tensor_data(gguf.quants.quantize(matrix, kind))
     for _ in shape.norms():
         writer.write_tensor_data(np.ones(shape.width, np.float32))
     writer.close()
     temporary.replace(path)
+
+
+def write_folder(folder: Path, shape: Shape) -> None:
+    """Writes the f32 model as a folder of Hugging Face; its tokenizer is that of the GGUF file.
+
+    The whole model is in memory.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {_folder_name(name): _halves(name, matrix, shape) for name, matrix in _drawn(shape)}
+    tensors |= {_folder_name(name): np.ones(shape.width, np.float32) for name in shape.norms()}
+    save_file(tensors, folder / "model.safetensors")
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary, hidden_size=shape.width, intermediate_size=shape.hidden,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_heads, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
+        bos_token_id=1, eos_token_id=2, tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"], dtype="float32",
+    )  # fmt: skip
+    config.save_pretrained(folder)
+    tokens, merges = _vocabulary(shape.vocabulary)
+    numbers = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(BPE(numbers, [tuple(merge.split()) for merge in merges]))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=_SPECIAL[1], eos_token=_SPECIAL[2]
+    ).save_pretrained(folder)
+
+
+def _drawn(shape: Shape) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yields each matrix with its GGUF name; equal shapes give equal matrices."""
+    draws = np.random.default_rng(shape.layers)
+    for name, size in shape.matrices():
+        yield name, draws.standard_normal(size, np.float32) * np.float32(size[1] ** -0.5)
+
+
+def _folder_name(name: str) -> str:
+    """Returns Hugging Face's name of a tensor."""
+    if name == "output.weight":
+        return "lm_head.weight"
+    *layer, kind, suffix = name.split(".")
+    prefix = f"layers.{layer[1]}." if layer else ""
+    return f"model.{prefix}{_FOLDER_NAMES[kind]}.{suffix}"
+
+
+def _halves(name: str, matrix: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
+    """Puts the halves of rotated pairs apart, which GGUF files of Llama hold side by side."""
+    if ".attn_q." not in name and ".attn_k." not in name:
+        return matrix
+    pairs = matrix.reshape(-1, shape.width // shape.heads // 2, 2, shape.width)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(matrix.shape)
 
 
 def _write_facts(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -93,12 +158,25 @@ def _write_facts(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocabulary)
-    bytes_ = [f"<0x{number:02X}>" for number in range(256)]
-    words = [f"\u2581{number}" for number in range(shape.vocabulary - len(bytes_) - len(_SPECIAL))]
-    kinds = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * len(bytes_), *[_NORMAL] * len(words)]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([*_SPECIAL, *bytes_, *words])
-    writer.add_token_scores([0.0] * (len(_SPECIAL) + 256) + [-float(n) for n in range(len(words))])
+    tokens, merges = _vocabulary(shape.vocabulary)
+    kinds = [_CONTROL] * len(_SPECIAL) + [_NORMAL] * (len(tokens) - len(_SPECIAL))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
     writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def _vocabulary(size: int) -> tuple[list[str], list[str]]:
+    """Returns (tokens, merges): special tokens, GPT-2's characters for bytes, and pairs of these.
+
+    OpenVINO GenAI reads no other kind of vocabulary in GGUF files.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) for b in printable] + [chr(256 + n) for n in range(256 - len(printable))]
+    pairs = [(a, b) for a in letters for b in letters][: size - len(_SPECIAL) - len(letters)]
+    tokens = [*_SPECIAL, *letters, *(a + b for a, b in pairs)]
+    return tokens, [f"{a} {b}" for a, b in pairs]

@@ -11,6 +11,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from tcc.artifact import load
 from tcc.driver import compile_model
 from tcc.options import read_options
 
@@ -21,7 +22,7 @@ from environment import environment
 from language_peers import engines
 from language_peers.engines import AbsentError
 from language_peers.process import Case, Worker
-from language_peers.shapes import STORED, Shape, write_model
+from language_peers.shapes import STORED, Shape, write_folder, write_model
 from language_peers.table import Measured, model_table, ratio
 
 TINY = Shape(layers=2, width=64, heads=4, key_heads=2, hidden=96, vocabulary=300)
@@ -115,9 +116,18 @@ def test_a_peer_that_pip_cannot_install_is_absent_with_the_reason(
         engines.install(engines.PEERS["openvino"])
 
 
-def test_a_peer_that_needs_another_file_is_absent(tmp_path: Path) -> None:
-    with pytest.raises(AbsentError, match=r"needs the model in f32, llama-2-f32\.gguf"):
-        engines.PEERS["ort"].convert(tmp_path / "llama-2-int4.gguf", "int4")
+def test_a_folder_holds_the_model_of_the_gguf_file(tmp_path: Path) -> None:
+    """Both are imported and run on the same tokens."""
+    write_model(tmp_path / "tiny.gguf", TINY, "f32")
+    write_folder(tmp_path / "tiny", TINY)
+    inputs = {f"cache.{n // 2}.{'kv'[n % 2]}": np.zeros((6, 2, 16), np.float32) for n in range(4)}
+    inputs |= {"tokens": np.array(TOKENS), "rows": np.arange(len(TOKENS))}
+    results = []
+    for model in ("tiny.gguf", "tiny"):
+        compiled = compile_model(tmp_path / model, read_options({}), tmp_path / f"{model}.so")
+        arrays = {name: array.copy() for name, array in inputs.items()}
+        results.append(load(compiled.path, 1).run(arrays)["logits"])
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4 * np.abs(results[0]).max())
 
 
 # ---- table ---------------------------------------------------------------------------------------
@@ -135,7 +145,7 @@ def figures() -> dict[str, Measured]:
             "llama.cpp", 0.1, 5 * 10**8, {"prefill 128": (0.2, 0.1, 0.3)}, disturbed=2
         ),
         "openvino": Measured("OpenVINO", rounds={"prefill 128": (0.3, 0.3, 0.12)}),
-        "ort": Measured("onnxruntime-genai", absent="it cannot make int8 of a GGUF file"),
+        "ort": Measured("onnxruntime-genai", absent="it has no int8 for this model"),
     }
 
 
@@ -153,7 +163,7 @@ def test_the_table_has_speeds_ratios_and_who_is_absent() -> None:
     assert rows[1].split() == ["tcc", "bf16", "853", "-", "0.30", "1000", "0"]
     assert rows[2].split() == ["llama.cpp", "640", "-", "0.10", "500", "2"]
     assert rows[-1].split() == ["ratio", "0.80", "-"]
-    assert absent == "no onnxruntime-genai: it cannot make int8 of a GGUF file"
+    assert absent == "no onnxruntime-genai: it has no int8 for this model"
 
 
 @pytest.mark.parametrize(
