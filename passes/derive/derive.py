@@ -224,12 +224,6 @@ def _priced(
     """
     assert direct is not None
     factor = price_factor(candidate)
-    constants = [
-        v for v, is_constant in zip(site.operands, site.constants, strict=True) if is_constant
-    ]
-    # A user quantises weights to make them small, and f32 products of levels are 4 times as large.
-    if any(v.type.dtype.is_integer for v in constants) and candidate.growth(site):
-        return None, "its constants take more bytes than the levels that they replace"
     if not saves(candidate.least_seconds(prices.planner.rates) * factor, direct):
         return None, "its products alone take longer"
     if why := candidate.refused(site):
