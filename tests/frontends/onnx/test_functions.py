@@ -7,6 +7,7 @@ import pytest
 from tcc.budgets import Budgets
 from tcc.errors import UserError
 from tcc.frontends import load_model
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from tests.lib.import_oracle import check, model_of, op_names
 
@@ -91,3 +92,14 @@ def test_a_loss_with_an_unknown_reduction_is_refused() -> None:
     )
     with pytest.raises(UserError, match="no reduction 'product'"):
         load_model(model_of(text))
+
+
+def test_the_grid_of_a_single_image_has_an_axis_of_images() -> None:
+    text = (
+        "g (float[1, 2, 3] theta) => (float[1, 2, 3, 2] y) "
+        "{ n = Constant <value_ints = [1, 1, 2, 3]> ()  y = AffineGrid (theta, n) }"
+    )
+    theta = np.array([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]], np.float32)
+    (grid,) = evaluate_graph(load_model(model_of(text, opset=20)), {"theta": theta}).values()
+    due = [[theta[0] @ [x, y, 1] for x in (-2 / 3, 0, 2 / 3)] for y in (-0.5, 0.5)]
+    np.testing.assert_allclose(grid, [due], rtol=0, atol=1e-5)

@@ -102,18 +102,20 @@ def _local_response(x: Operand, *, size: int, alpha: float, beta: float, bias: f
     """Divides by a power of the mean square of the `size` channels around each channel."""
     if x.rank < 2 or size < 1:
         raise Refusal(f"{size} channels of {x.type!r}")
-    wide, before = widened(x), (size - 1) // 2
-    batch, channels, *image = x.shape
-    squares = (wide * wide).reshape((batch, 1, channels, element_count(tuple(image))))
-    means = squares.average_pool(
-        strides=(1, 1),
-        before=(before, 0),
-        after=(size - 1 - before, 0),
-        dilations=(1, 1),
-        kernel=(size, 1),
-        count_include_pad=True,
+    wide, before, flat = widened(x), (size - 1) // 2, x.rank - 2
+    means = (
+        (wide * wide)
+        .unsqueeze(1)
+        .average_pool(
+            strides=(1,) * (1 + flat),
+            before=(before, *[0] * flat),
+            after=(size - 1 - before, *[0] * flat),
+            dilations=(1,) * (1 + flat),
+            kernel=(size, *[1] * flat),
+            count_include_pad=True,
+        )
     )
-    return (wide / (means.reshape(x.shape) * alpha + bias) ** wide.like(beta)).cast(x.dtype)
+    return (wide / (means.squeeze((1,)) * alpha + bias) ** wide.like(beta)).cast(x.dtype)
 
 
 def _loss(ctx: NodeContext, *, reduction: str) -> Operands:
