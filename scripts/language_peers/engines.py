@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from environment import ROOT
-from language_peers.shapes import Shape, write_folder, write_model
+from language_peers.shapes import LlamaShape, write_folder, write_model
 
 ENGINES = ROOT / "build" / "engines" / "language"
 HERE = Path(__file__).resolve().parent
@@ -30,7 +30,7 @@ class AbsentError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class LanguageEngine:
     """A runtime beside tcc.
 
     `requirement` is what pip installs, from its source package if `from_source`, and `module` is
@@ -43,7 +43,7 @@ class Engine:
     requirement: str
     module: str
     worker: str
-    convert: Callable[[Path, Shape, str], Path]
+    convert: Callable[[Path, LlamaShape, str], Path]
     precisions: Sequence[str] = ALL
     from_source: bool = False
 
@@ -52,7 +52,7 @@ def python() -> Path:
     return ENGINES / "bin" / "python"
 
 
-def install(engine: Engine) -> None:
+def install(engine: LanguageEngine) -> None:
     """Installs the runtime if the environment lacks it; raises AbsentError if that fails."""
     if not python().exists():
         venv.create(ENGINES, with_pip=True)
@@ -81,11 +81,11 @@ def run(failure: str, *command: str | Path) -> None:
         raise AbsentError(f"{failure}: {words or f'exit code {result.returncode}'}")
 
 
-def _as_it_is(model: Path, shape: Shape, precision: str) -> Path:
+def _as_it_is(model: Path, shape: LlamaShape, precision: str) -> Path:
     return model
 
 
-def _to_openvino(model: Path, shape: Shape, precision: str) -> Path:
+def _to_openvino(model: Path, shape: LlamaShape, precision: str) -> Path:
     """OpenVINO GenAI has one name for what it makes, so each model gets a folder.
 
     It reads no GGUF files in f32 or bf16: for both it gets the model in f16.
@@ -109,7 +109,7 @@ def _to_openvino(model: Path, shape: Shape, precision: str) -> Path:
     return result
 
 
-def _to_ort(model: Path, shape: Shape, precision: str) -> Path:
+def _to_ort(model: Path, shape: LlamaShape, precision: str) -> Path:
     """The builder looks up a GGUF file's name in the network, so it gets a folder in f32."""
     folder = model.with_suffix(".ort")
     if not (folder / "genai_config.json").exists():
@@ -123,13 +123,13 @@ def _to_ort(model: Path, shape: Shape, precision: str) -> Path:
 
 
 PEERS = {
-    "llama": Engine(
+    "llama": LanguageEngine(
         "llama.cpp", "llama-cpp-python", "llama_cpp", "llama_worker.py", _as_it_is, from_source=True
     ),
-    "openvino": Engine(
+    "openvino": LanguageEngine(
         "OpenVINO", "openvino-genai", "openvino_genai", "openvino_worker.py", _to_openvino
     ),
-    "ort": Engine(
+    "ort": LanguageEngine(
         "onnxruntime-genai", "onnxruntime-genai", "onnxruntime_genai", "ort_worker.py", _to_ort,
         precisions=("f32", "int4"),
     ),

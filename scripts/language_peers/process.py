@@ -22,7 +22,7 @@ LOOK = 0.02  # seconds between two looks at the memory of a process
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LanguageCase:
     """Runs that are timed: `rows` tokens behind `past` tokens."""
 
     title: str
@@ -30,7 +30,7 @@ class Case:
     past: int = 0
 
 
-class Worker:
+class LanguageWorker:
     """A running worker; leaving its `with` ends it.
 
     Each call raises AbsentError if the worker ends, fails or takes more than CAP seconds.
@@ -52,7 +52,7 @@ class Worker:
         """Returns the seconds from the first call of the runtime to a first token's logits."""
         return float(self._answer()["seconds"])
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> LanguageWorker:
         return self
 
     def __exit__(
@@ -68,7 +68,7 @@ class Worker:
         self._process.__exit__(None, None, None)
         self._log.close()
 
-    def seconds(self, case: Case, count: int) -> list[float]:
+    def seconds(self, case: LanguageCase, count: int) -> list[float]:
         """Returns the seconds of each of `count` runs."""
         return [float(s) for s in self._ask(f"run {case.rows} {case.past} {count}")["seconds"]]
 
@@ -76,7 +76,7 @@ class Worker:
         """Returns the likeliest token after these."""
         return int(self._ask(" ".join(map(str, ("next", *tokens))))["token"])
 
-    def peak_bytes(self, cases: Sequence[Case]) -> int:
+    def peak_bytes(self, cases: Sequence[LanguageCase]) -> int:
         """Loads, runs each case once, and returns the largest Pss meanwhile, in bytes."""
         with self._watched() as peaks:
             self.load()

@@ -37,7 +37,7 @@ _NORMAL, _CONTROL = 1, 3  # types of tokens by SentencePiece's numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LlamaShape:
     """The sizes of a Llama; the defaults are those of TinyLlama-1.1B."""
 
     layers: int = 22
@@ -70,7 +70,7 @@ class Shape:
         yield "output_norm.weight"
 
 
-def write_model(path: Path, shape: Shape, precision: str) -> None:
+def write_model(path: Path, shape: LlamaShape, precision: str) -> None:
     """Writes a GGUF file with seeded weights; equal arguments give equal bytes.
 
     `precision` is a key of STORED. One matrix at a time is in memory. If the process is stopped
@@ -98,7 +98,7 @@ def write_model(path: Path, shape: Shape, precision: str) -> None:
     temporary.replace(path)
 
 
-def write_folder(folder: Path, shape: Shape) -> None:
+def write_folder(folder: Path, shape: LlamaShape) -> None:
     """Writes the f32 model as a folder of Hugging Face; its tokenizer is that of the GGUF file.
 
     The whole model is in memory.
@@ -123,7 +123,7 @@ def write_folder(folder: Path, shape: Shape) -> None:
     ).save_pretrained(folder)
 
 
-def _drawn(shape: Shape) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def _drawn(shape: LlamaShape) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yields each matrix with its GGUF name; equal shapes give equal matrices."""
     draws = np.random.default_rng(shape.layers)
     for name, size in shape.matrices():
@@ -139,7 +139,7 @@ def _folder_name(name: str) -> str:
     return f"model.{prefix}{_FOLDER_NAMES[kind]}.{suffix}"
 
 
-def _halves(name: str, matrix: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
+def _halves(name: str, matrix: NDArray[np.float32], shape: LlamaShape) -> NDArray[np.float32]:
     """Puts the halves of rotated pairs apart, which GGUF files of Llama hold side by side."""
     if ".attn_q." not in name and ".attn_k." not in name:
         return matrix
@@ -147,7 +147,7 @@ def _halves(name: str, matrix: NDArray[np.float32], shape: Shape) -> NDArray[np.
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(matrix.shape)
 
 
-def _write_facts(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def _write_facts(writer: gguf.GGUFWriter, shape: LlamaShape) -> None:
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)

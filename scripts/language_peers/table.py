@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from language_peers.process import Case
+from language_peers.process import LanguageCase
 from tcc.runtime.interleaved import paired_ratio
 
 OURS = "tcc"  # how the names of tcc's modes begin
@@ -30,7 +30,7 @@ class Measured:
     absent: str = ""
 
 
-def ratio(runtimes: Mapping[str, Measured], case: Case) -> float | None:
+def ratio(runtimes: Mapping[str, Measured], case: LanguageCase) -> float | None:
     """Returns the paired ratio of the fastest peer to tcc's faster mode; above 1 tcc is faster.
 
     Returns None if tcc or all peers have no figures for the case.
@@ -43,7 +43,9 @@ def ratio(runtimes: Mapping[str, Measured], case: Case) -> float | None:
     return paired_ratio(min(ours, key=statistics.median), peers)
 
 
-def model_table(heading: str, runtimes: Mapping[str, Measured], cases: Sequence[Case]) -> list[str]:
+def model_table(
+    heading: str, runtimes: Mapping[str, Measured], cases: Sequence[LanguageCase]
+) -> list[str]:
     """Returns the lines of a model: a row for each runtime, ratios, and absent runtimes."""
     titles = [case.title for case in cases]
     lines = [heading, _row("tokens per second", [*titles, "load s", "peak MB", "disturbed"])]
@@ -58,7 +60,7 @@ def model_table(heading: str, runtimes: Mapping[str, Measured], cases: Sequence[
     return [*lines, ""]
 
 
-def _speed(measured: Measured, case: Case) -> str:
+def _speed(measured: Measured, case: LanguageCase) -> str:
     seconds = measured.rounds.get(case.title)
     return f"{case.rows / statistics.median(seconds):.0f}" if seconds else "-"
 

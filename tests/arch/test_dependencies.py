@@ -47,6 +47,9 @@ ON_REQUEST = {
     "atheris": "a fuzzer that scripts/fuzz_targets runs where it is installed",
     "iree": "a peer that tcc bench runs where it is installed",
     "jax": "a source of models where it is installed",
+    "llama_cpp": "scripts/language installs it in an environment of its own",
+    "onnxruntime_genai": "scripts/language installs it in an environment of its own",
+    "openvino_genai": "scripts/language installs it in an environment of its own",
     "tvm": "a peer that tcc bench runs, and a caller of artifacts, where it is installed",
 }
 # Functions that look for a module.

@@ -21,11 +21,11 @@ sys.path.insert(0, str(SCRIPTS))
 from environment import environment
 from language_peers import engines
 from language_peers.engines import AbsentError
-from language_peers.process import Case, Worker
-from language_peers.shapes import STORED, Shape, write_folder, write_model
+from language_peers.process import LanguageCase, LanguageWorker
+from language_peers.shapes import STORED, LlamaShape, write_folder, write_model
 from language_peers.table import Measured, model_table, ratio
 
-TINY = Shape(layers=2, width=64, heads=4, key_heads=2, hidden=96, vocabulary=300)
+TINY = LlamaShape(layers=2, width=64, heads=4, key_heads=2, hidden=96, vocabulary=300)
 TOKENS = (5, 40, 7, 123, 9, 260)
 
 
@@ -50,7 +50,7 @@ def test_a_model_has_the_matrices_of_its_shape_in_its_type(tmp_path: Path, preci
 
 
 def test_the_default_shape_is_tinyllamas() -> None:
-    shape = Shape()
+    shape = LlamaShape()
     elements = sum(rows * columns for _, (rows, columns) in shape.matrices())
     assert elements + shape.width * len([*shape.norms()]) == 1_100_048_384
 
@@ -59,26 +59,30 @@ def test_the_default_shape_is_tinyllamas() -> None:
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageWorker]:
     folder = tmp_path_factory.mktemp("language")
     write_model(folder / "tiny.gguf", TINY, "f32")
     artifact = folder / "tiny.so"
     compile_model(folder / "tiny.gguf", read_options({}), artifact)
     python = Path(sys.executable)
-    with Worker(python, "tcc_worker.py", artifact, "f32", 1, environment()) as process:
-        assert process.peak_bytes([Case("prefill", 8)]) > 1 << 20
+    with LanguageWorker(python, "tcc_worker.py", artifact, "f32", 1, environment()) as process:
+        assert process.peak_bytes([LanguageCase("prefill", 8)]) > 1 << 20
         yield process
 
 
-def test_a_text_goes_on_token_by_token_as_at_once(worker: Worker) -> None:
+def test_a_text_goes_on_token_by_token_as_at_once(worker: LanguageWorker) -> None:
     """Each call of `next` begins a new text, so a cache that is not cleared would show."""
     first = worker.next_token(TOKENS)
     assert worker.next_token(TOKENS[:2]) != first
     assert worker.next_token(TOKENS) == first
 
 
-def test_each_run_is_timed(worker: Worker) -> None:
-    for case in (Case("prefill", 16), Case("rows", 4, 8), Case("decode", 1, 8)):
+def test_each_run_is_timed(worker: LanguageWorker) -> None:
+    for case in (
+        LanguageCase("prefill", 16),
+        LanguageCase("rows", 4, 8),
+        LanguageCase("decode", 1, 8),
+    ):
         seconds = worker.seconds(case, 3)
         assert len(seconds) == 3
         assert min(seconds) > 0
@@ -93,7 +97,7 @@ def test_a_worker_that_fails_says_why(
 ) -> None:
     script, model = arguments
     python = Path(sys.executable)
-    process = Worker(python, script, tmp_path / model, "f32", 1, environment())
+    process = LanguageWorker(python, script, tmp_path / model, "f32", 1, environment())
     with process, pytest.raises(AbsentError, match=reason):
         process.load()
 
@@ -132,7 +136,7 @@ def test_a_folder_holds_the_model_of_the_gguf_file(tmp_path: Path) -> None:
 
 # ---- table ---------------------------------------------------------------------------------------
 
-CASES = (Case("prefill 128", 128), Case("at 128", 1, 128))
+CASES = (LanguageCase("prefill 128", 128), LanguageCase("at 128", 1, 128))
 
 
 def figures() -> dict[str, Measured]:
