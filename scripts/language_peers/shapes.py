@@ -83,8 +83,8 @@ def write_model(path: Path, shape: LlamaShape, precision: str) -> None:
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _write_facts(writer, shape)
     for name, size in shape.matrices():
-        stored = gguf.quants.quant_shape_to_byte_shape(size, kind)
-        writer.add_tensor_info(name, stored, np.dtype(np.uint8), int(np.prod(stored)), kind)
+        byte_shape = gguf.quants.quant_shape_to_byte_shape(size, kind)
+        writer.add_tensor_info(name, byte_shape, np.dtype(np.uint8), int(np.prod(byte_shape)), kind)
     for name in shape.norms():
         writer.add_tensor_info(name, (shape.width,), np.dtype(np.float32), 4 * shape.width)
     writer.write_header_to_file()

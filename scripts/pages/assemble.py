@@ -85,9 +85,9 @@ def guide_sections(text: str) -> dict[str, str]:
 
 def _check_guide(root: Path) -> None:
     """Raises ValueError if a section of GUIDE.md is on no page."""
-    shown = {s for group in PAGES.values() for entry in group for s in entry.sections}
+    sections_of_pages = {s for group in PAGES.values() for entry in group for s in entry.sections}
     sections = guide_sections((root / "GUIDE.md").read_text(encoding="utf-8"))
-    if lost := [title for title in sections if title not in shown]:
+    if lost := [title for title in sections if title not in sections_of_pages]:
         raise ValueError(f"GUIDE.md: no page of the site shows the section {lost[0]!r}")
 
 

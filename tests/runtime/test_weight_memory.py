@@ -1,7 +1,7 @@
 """A process holds its weights in memory once, also while it loads them, however they are held.
 
-The kernel's own counts are the oracle: Pss, in which each of n processes has 1/n of a shared page, and the
-largest resident set since the load began.
+The kernel's own counts are the oracle: Pss, in which each of n processes has 1/n of a shared page,
+and the largest resident set since the load began.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WEIGHTS = np.zeros(SIZE // 4, np.float32)
 WEIGHTS[::7] = np.arange(len(WEIGHTS[::7])) % 5
 TOTAL = float(WEIGHTS.sum(dtype=np.float64))  # exact in f32 too: below 2^24
 
-# Loads and runs the model, then tells bytes: how much Pss has grown, and by how much the resident set has
-# grown at most.  Each line that it reads asks again.
+# Loads and runs the model, then tells bytes: how much Pss has grown, and by how much the resident
+# set has grown at most.  Each line that it reads asks again.
 PROCESS = """
 import json, sys
 import numpy as np
@@ -63,7 +63,9 @@ int main(void) {
     tcc_model *model;
     float y = 0;
     int64_t shape[1] = {1};
-    tcc_tensor out = {.data = &y, .device = {TCC_CPU, 0}, .ndim = 1, .dtype = TCC_F32, .shape = shape};
+    tcc_tensor out = {
+        .data = &y, .device = {TCC_CPU, 0}, .ndim = 1, .dtype = TCC_F32, .shape = shape
+    };
     if (api->model_get(&model) || api->call(model, NULL, 0, &out, 1, NULL, NULL)) {
         puts(api->last_error());
         return 1;

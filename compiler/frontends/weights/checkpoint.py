@@ -47,7 +47,7 @@ class StoredTensor:
     """A tensor of a model file.
 
     `name` is the file's name for it. `shape` begins with the outermost axis: `[out, in]` for a
-    matrix. `type_name` is the file's type, such as "F32" or "Q4_1". `read` reads this tensor alone.
+    matrix. `type_name` is the file's type, such as "F32" or "Q4_1". `load` reads this tensor alone.
     It returns `Levels` of a quantised type, and for another type an array as a view of the file.
     The array of a "BF16" tensor holds the bits of its elements as u16.
     """
@@ -55,7 +55,7 @@ class StoredTensor:
     name: str
     shape: tuple[int, ...]
     type_name: str
-    read: Callable[[], Array | Levels]
+    load: Callable[[], Array | Levels]
 
 
 @frozen

@@ -70,7 +70,7 @@ def _of_gguf(
     wide = {name: values[key] for key, name in TABLES["rotary"].items() if key in values}
     for key, name in TABLES["rotary_tensors"].items():
         if key in weights:
-            wide[name] = np.asarray(weights[key].read()).tolist()
+            wide[name] = np.asarray(weights[key].load()).tolist()
     if "divisors" in wide:
         wide["rope_type"] = "divided"
     if "long_factor" in wide:

@@ -101,7 +101,7 @@ class Tensors:
                     where=f"{self._checkpoint.where}: {weight.name[:200]}",
                     why=f"its shape is {list(sizes)}, due is {list(due)}",
                 )
-            contents.append(weight.read())
+            contents.append(weight.load())
         if is_stack:
             return np.stack([array for array in contents if not isinstance(array, Levels)])
         tensor = self._in_order(part, contents[0])

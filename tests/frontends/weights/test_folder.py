@@ -61,7 +61,7 @@ def test_tensors_are_those_of_the_library(tmp_path: Path) -> None:
     assert {*checkpoint.weights} == {*arrays}
     for name, array in arrays.items():
         weight = checkpoint.weights[name]
-        contents = weight.read()
+        contents = weight.load()
         assert isinstance(contents, np.ndarray)
         assert (weight.shape, contents.dtype) == (array.shape, array.dtype)
         np.testing.assert_array_equal(contents, array)
@@ -73,7 +73,7 @@ def test_bf16_is_read_as_its_bits(tmp_path: Path) -> None:
     header = {"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}
     data = _safetensors(header, bytes.fromhex("803f 0040"))
     weight = read_folder(_folder(tmp_path, **{"model.safetensors": data})).weights["w"]
-    contents = weight.read()
+    contents = weight.load()
     assert isinstance(contents, np.ndarray)
     assert contents.tolist() == [0x3F80, 0x4000]
     assert weight.type_name == "BF16"
@@ -82,7 +82,7 @@ def test_bf16_is_read_as_its_bits(tmp_path: Path) -> None:
 def test_shards_are_read_together(tmp_path: Path) -> None:
     _sharded(tmp_path, a="1.safetensors", b="2.safetensors", c="1.safetensors")
     weights = read_folder(tmp_path).weights
-    contents = {name: weight.read() for name, weight in weights.items()}
+    contents = {name: weight.load() for name, weight in weights.items()}
     assert {name: np.asarray(a).tolist() for name, a in contents.items()} == {
         name: [ord(name)] * 2 for name in "abc"
     }

@@ -70,7 +70,7 @@ def test_levels_have_the_values_of_the_library(stored: str, tmp_path: Path) -> N
     data = random_blocks(stored, 6, 768)
     path = written(tmp_path / "m.gguf", {"w": (data.reshape(2, 3, -1), stored)})
     weight = read_gguf(path).weights["w"]
-    matrix = weight.read()
+    matrix = weight.load()
     assert isinstance(matrix, Levels)
     assert (weight.shape, weight.type_name) == ((2, 3, 768), stored)
     expected = quants.dequantize(data, gguf.GGMLQuantizationType[stored])
@@ -85,7 +85,7 @@ def test_floats_are_views_of_the_file(stored: str, tmp_path: Path) -> None:
     raw = array.view(np.uint8) if stored == "BF16" else array
     path = written(tmp_path / "m.gguf", {"a": (raw, stored), "b": (raw + 1, stored)})
     weights = read_gguf(path).weights
-    contents = weights["a"].read()
+    contents = weights["a"].load()
     assert isinstance(contents, np.ndarray)
     assert contents.dtype == array.dtype
     np.testing.assert_array_equal(contents, array)
@@ -226,7 +226,7 @@ def test_changed_bytes_give_an_error_or_a_checkpoint(tmp_path: Path) -> None:
             checkpoint.assets()
             with np.errstate(all="ignore"):
                 for weight in checkpoint.weights.values():
-                    weight.read()
+                    weight.load()
             outcomes[True] += 1
         except UserError:
             outcomes[False] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -44,8 +43,8 @@ def test_frequencies_are_those_of_transformers(form: str, base: float) -> None:
     for length, frequencies in ((1, turns.frequencies), (513, turns.long)):
         if frequencies is not None:
             expected, magnitude = ROPE_INIT_FUNCTIONS[form](config, torch.device("cpu"), length)
-            np.testing.assert_allclose(frequencies, expected.numpy(), rtol=1e-6)
-            assert math.isclose(turns.magnitude, magnitude, rel_tol=1e-6)
+            np.testing.assert_allclose(frequencies, expected.numpy(), rtol=1e-6, atol=1e-12)
+            assert turns.magnitude == pytest.approx(magnitude, rel=1e-6)
 
 
 def test_divisors_divide_the_frequencies() -> None:
@@ -53,7 +52,7 @@ def test_divisors_divide_the_frequencies() -> None:
     fields = {"rope_type": "divided", "divisors": divisors, "rope_theta": 1e4}
     turns = rotary(fields, _FACTS, 2 * _PAIRS)
     expected = [1e4 ** (-n / _PAIRS) / (1 + n) for n in range(_PAIRS)]
-    np.testing.assert_allclose(turns.frequencies, expected, rtol=1e-6)
+    np.testing.assert_allclose(turns.frequencies, expected, rtol=1e-6, atol=1e-12)
 
 
 def test_a_part_of_each_head_turns() -> None:
