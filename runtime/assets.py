@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from tcc.runtime import abi
@@ -17,9 +18,14 @@ class Assets(Mapping[str, bytes]):
     """
 
     def __init__(
-        self, api: abi.Api, manifest: Mapping[str, Any], check: Callable[[int], None]
+        self,
+        api: abi.Api,
+        manifest: Mapping[str, Any],
+        error: Callable[..., Exception],
+        path: Path,
     ) -> None:
-        self._api, self._check = api, check
+        # No reference to the module: it would live on until cycles are collected.
+        self._api, self._error, self._path = api, error, path
         # An older artifact lacks the function, and has no assets.
         self._names = _names(manifest) if api.model_asset else []
         self._read: dict[str, bytes] = {}
@@ -30,9 +36,9 @@ class Assets(Mapping[str, bytes]):
                 listed = ", ".join(self._names)
                 raise KeyError(f"the artifact has no asset {name}; it has: {listed or 'none'}")
             data, size = ctypes.c_void_p(), ctypes.c_size_t()
-            self._check(
-                self._api.model_asset(name.encode(), ctypes.byref(data), ctypes.byref(size))
-            )
+            if self._api.model_asset(name.encode(), ctypes.byref(data), ctypes.byref(size)):
+                message = self._api.last_error().decode(errors="replace")
+                raise self._error(message, where=str(self._path))
             self._read[name] = ctypes.string_at(data, size.value) if size.value else b""
         return self._read[name]
 

@@ -114,7 +114,7 @@ class Module(ShownModule, FfiModule):
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
-        self.assets: Mapping[str, bytes] = Assets(self._api, self.manifest, self._check)
+        self.assets: Mapping[str, bytes] = Assets(self._api, self.manifest, error, self._path)
         self._form = CallForm(self.manifest["call"]) if "call" in self.manifest else None
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)

@@ -405,7 +405,8 @@ def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     Returns None for other values, and for values that are all equal.
     """
     if values.dtype.kind == "f":
-        if not (np.abs(values) <= _EXACT).all() or (values % 1 != 0).any():
+        largest = min(_EXACT, float(np.finfo(values.dtype).max))  # f16 cannot hold _EXACT
+        if not (np.abs(values) <= largest).all() or (values % 1 != 0).any():
             return None
         if (np.signbit(values) & (values == 0)).any():
             return None

@@ -117,7 +117,7 @@ HANDICAPS = (
     Handicap("tiles of one row", "mobilenet_v2", _one_row),
     Handicap("vector loops of three kernels", "mobilenet_v2", _other_vector, count=3),
     Handicap("worst form of a convolution", "unet", decisions="derive", count=1),
-    Handicap("transposed storage order", "infogan", decisions="order", count=1),
+    Handicap("transposed storage order", "bert_base", decisions="order", count=1),
 )
 
 

@@ -9,7 +9,7 @@
 #include "collective.h"
 #include "driver.h"
 
-enum { ROOM = 1 << 16, PLANS = 5, N_KERNELS = 8, MOST_RANKS = 4 };
+enum { ROOM = 1 << 16, PLANS = 5, N_KERNELS = 9, MOST_RANKS = 4 };
 static tcc_variant plans[PLANS];
 static tcc_range weights[64];
 static const tcc_kernel kernels[N_KERNELS] = {[0 ... N_KERNELS - 1] = nothing};

@@ -7,7 +7,7 @@
 #include "collective.h"
 #include "driver.h"
 
-enum { ROOM = 1 << 16, PLANS = 4, N_KERNELS = 8 };
+enum { ROOM = 1 << 16, PLANS = 4, N_KERNELS = 9 };
 static tcc_variant plans[PLANS];
 static const tcc_range none[64];
 static const tcc_kernel kernels[N_KERNELS] = {[0 ... N_KERNELS - 1] = nothing};

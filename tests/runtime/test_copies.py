@@ -8,6 +8,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ def test_a_copy_and_its_original_live_and_die_alone(
     del original
     gc.collect()
     assert np.array_equal(again(X), expected_mlp(X))
+
+
+def test_a_module_ends_with_its_last_reference(mlp_path: Path) -> None:
+    """Its weights are not held until cycles are collected."""
+    module = load(mlp_path)
+    reference = weakref.ref(module)
+    gc.disable()
+    try:
+        del module
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_containers_copy_what_they_hold(mlp: Module) -> None:
