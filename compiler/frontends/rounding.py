@@ -86,6 +86,7 @@ def artifact_rounding(manifest: Mapping[str, Any], variant: int) -> Rounding | N
     # The model may store levels itself: then only the tensors multiplied with them are rounded.
     rounded = [item for item in entries if item.get("operands") in _STORED]
     operands = {name: item["operands"] for item in rounded for name in item["weights"]}
+    # The key "" stands for all tensors.  The last entry without names counts.
     unnamed = (e for e in rounded if e["type"] not in _STORED and not e["weights"])
     operands |= {"": item["operands"] for item in unnamed}  # noqa: B035
     if manifest.get("precision") == "tf32":

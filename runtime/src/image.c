@@ -64,9 +64,9 @@ static void find_own_path(void) {
 }
 
 bool tcc_image_is_file(const void *begin, size_t size) {
-    mapping found;
-    return find_mapping((uintptr_t)begin, &found) && found.access[1] != 'w' &&
-           found.pages.end - (uintptr_t)begin >= size;
+    mapping file;
+    return find_mapping((uintptr_t)begin, &file) && file.access[1] != 'w' &&
+           file.pages.end - (uintptr_t)begin >= size;
 }
 
 const char *tcc_image_path(void) {

@@ -123,7 +123,7 @@ def test_a_cache_of_links_is_read(tmp_path: Path) -> None:
 
 _ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 _PLACES: dict[str, Any] = {"weight_map": {"a": "1.safetensors"}}
-# What is wrong with a folder, a word of the error, and its files.
+# Faults of folders: a word of the error, and the files of the folder.
 _HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
     "no weights": ("model.safetensors", {}),
     "no object": ("config.json is no JSON object", {"config.json": [1]}),

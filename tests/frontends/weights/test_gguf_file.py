@@ -32,10 +32,10 @@ def values(matrix: Levels) -> Array:
         return np.repeat(part.astype(np.float32), count, axis=1)
 
     def factors(part: Array, units: Array | None) -> Array:
-        whole = part.astype(np.float32)
+        scales = part.astype(np.float32)
         if units is not None:
-            whole = whole * spread(units, part.shape[1] // units.shape[1])
-        return np.repeat(whole, matrix.group, axis=1)
+            scales = scales * spread(units, part.shape[1] // units.shape[1])
+        return spread(scales, matrix.group)
 
     levels = matrix.levels.astype(np.float32)
     if matrix.high is not None:

@@ -131,6 +131,7 @@ def saved(model: Any, folder: Path) -> Checkpoint:
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
+            # A `safe_open` is no mapping: only `keys` lists its names.
             weights |= {name: weight_of(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     facts = json.loads((folder / "config.json").read_text())
     return Checkpoint("folder", facts, weights, dict, str(folder))
