@@ -21,7 +21,8 @@ from language_peers.shapes import LlamaShape, write_folder, write_model
 
 ENGINES = ROOT / "build" / "engines" / "language"
 HERE = Path(__file__).resolve().parent
-ALL = ("f32", "bf16", "int8", "int4")
+INTEGERS = ("int8", "int4")
+ALL = ("f32", "bf16", *INTEGERS)
 _LAST_WORDS = 300  # characters of a failed command's output that its reason has
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from language_peers.process import LanguageCase
-from tcc.runtime.interleaved import paired_ratio
+from tcc.runtime.interleaved import best_ratio, paired_ratio
 
 OURS = "tcc"  # how the names of tcc's modes begin
 _WIDTH = 11
@@ -30,17 +30,23 @@ class Measured:
     absent: str = ""
 
 
-def ratio(runtimes: Mapping[str, Measured], case: LanguageCase) -> float | None:
-    """Returns the paired ratio of the fastest peer to tcc's faster mode; above 1 tcc is faster.
+Ratio = Callable[[Sequence[float], Sequence[Sequence[float]]], float]
 
-    Returns None if tcc or all peers have no figures for the case.
+
+def ratio(
+    runtimes: Mapping[str, Measured], case: LanguageCase, of: Ratio = paired_ratio, peer: str = ""
+) -> float | None:
+    """Returns a ratio of a peer's time to that of tcc's faster mode; above 1 tcc is faster.
+
+    The default `of` pairs the fastest peer of each round with tcc. If `peer` is the name of a
+    runtime, no other peer counts. Returns None if tcc or all peers have no figures for the case.
     """
     rounds = {n: m.rounds[case.title] for n, m in runtimes.items() if case.title in m.rounds}
-    ours = [seconds for name, seconds in rounds.items() if name.startswith(OURS)]
-    peers = [seconds for name, seconds in rounds.items() if not name.startswith(OURS)]
-    if not ours or not peers:
+    modes = [seconds for name, seconds in rounds.items() if name.startswith(OURS)]
+    peers = [s for name, s in rounds.items() if not name.startswith(OURS) and peer in (name, "")]
+    if not modes or not peers:
         return None
-    return paired_ratio(min(ours, key=statistics.median), peers)
+    return of(min(modes, key=statistics.median), peers)
 
 
 def model_table(
@@ -54,10 +60,19 @@ def model_table(
             cells = [_speed(measured, case) for case in cases]
             cells += [f"{measured.load_seconds:.2f}", f"{measured.peak_bytes / 1e6:.0f}"]
             lines.append(_row(measured.title, [*cells, str(measured.disturbed)]))
-    ratios = [ratio(runtimes, case) for case in cases]
-    lines.append(_row("ratio", ["-" if value is None else f"{value:.2f}" for value in ratios]))
+    for title, of, peer in (
+        ("ratio", paired_ratio, ""),
+        ("of best rounds", best_ratio, ""),
+        *((f"ratio, {m.title}", paired_ratio, n) for n, m in runtimes.items() if _is_peer(n, m)),
+    ):
+        ratios = [ratio(runtimes, case, of, peer) for case in cases]
+        lines.append(_row(title, ["-" if value is None else f"{value:.2f}" for value in ratios]))
     lines += [f"no {m.title}: {m.absent}" for m in runtimes.values() if m.absent]
     return [*lines, ""]
+
+
+def _is_peer(name: str, measured: Measured) -> bool:
+    return not name.startswith(OURS) and not measured.absent
 
 
 def _speed(measured: Measured, case: LanguageCase) -> str:
@@ -66,4 +81,4 @@ def _speed(measured: Measured, case: LanguageCase) -> str:
 
 
 def _row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<20}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+    return f"{name:<26}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells)

@@ -24,6 +24,7 @@ from language_peers.engines import AbsentError
 from language_peers.process import LanguageCase, LanguageWorker
 from language_peers.shapes import STORED, LlamaShape, write_folder, write_model
 from language_peers.table import Measured, model_table, ratio
+from tcc.runtime.interleaved import best_ratio
 
 TINY = LlamaShape(layers=2, width=64, heads=4, key_heads=2, hidden=96, vocabulary=300)
 TOKENS = (5, 40, 7, 123, 9, 260)
@@ -159,6 +160,14 @@ def test_a_ratio_pairs_the_faster_mode_with_the_fastest_peer_of_each_round() -> 
     assert ratio(figures(), CASES[1]) is None
 
 
+def test_a_ratio_of_best_rounds_and_of_a_single_peer() -> None:
+    assert ratio(figures(), CASES[0], best_ratio) == pytest.approx(0.1 / 0.1)
+    alone = [0.2 / 0.1, 0.1 / 0.2, 0.3 / 0.15]
+    expected = pytest.approx(statistics.median(alone))
+    assert ratio(figures(), CASES[0], peer="llama") == expected
+    assert ratio(figures(), CASES[0], peer="ort") is None
+
+
 def test_the_table_has_speeds_ratios_and_who_is_absent() -> None:
     heading, titles, *rows, absent, _ = model_table("8 layers, int8", figures(), CASES)
     assert heading == "8 layers, int8"
@@ -166,7 +175,11 @@ def test_the_table_has_speeds_ratios_and_who_is_absent() -> None:
     assert rows[0].split() == ["tcc", "427", "100", "0.20", "600", "0"]
     assert rows[1].split() == ["tcc", "bf16", "853", "-", "0.30", "1000", "0"]
     assert rows[2].split() == ["llama.cpp", "640", "-", "0.10", "500", "2"]
-    assert rows[-1].split() == ["ratio", "0.80", "-"]
+    assert [row.split()[-2] for row in rows[4:]] == ["0.80", "1.00", "2.00", "1.50"]
+    assert rows[4].split() == ["ratio", "0.80", "-"]
+    assert [row[:24].strip() for row in rows[5:]] == [
+        "of best rounds", "ratio, llama.cpp", "ratio, OpenVINO"
+    ]  # fmt: skip
     assert absent == "no onnxruntime-genai: it has no int8 for this model"
 
 
