@@ -210,6 +210,15 @@ def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
     return tuple(reversed(reversed_shape))
 
 
+def group_norm(x: Operand, scale: Operand, bias: Operand, groups: int, epsilon: float) -> Operand:
+    """Normalises groups of channels (axis 1); scale and bias have an entry for each channel."""
+    channels = x.extent(1) if x.rank > 1 else None
+    if channels is None or groups < 1 or channels % groups:
+        raise Refusal(f"{groups} groups do not divide the channels of {x.type!r}")
+    size = max(channels // groups, 1)
+    return x.group_normalization(scale, bias, channels=size, epsilon=epsilon)
+
+
 def stack(parts: Sequence[Operand], axis: int) -> Operand:
     """Stacks `parts` along a new axis."""
     return concat([part.unsqueeze(axis) for part in parts], axis)

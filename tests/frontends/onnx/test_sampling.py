@@ -1,4 +1,4 @@
-"""Deformable convolutions, beside their definition in float64."""
+"""Deformable convolutions and reversed sequences, beside their definitions."""
 
 from __future__ import annotations
 
@@ -63,3 +63,19 @@ def test_whole_shifts_read_whole_elements() -> None:
     arrays = {name: np.round(RNG.standard_normal(SIZES[name])) for name in "xwo"}
     y = evaluate_graph(load_model(model("xwo")), arrays)["y"]
     assert_within(y, convolved(**arrays), 1e-12)
+
+
+@pytest.mark.parametrize(("batch", "time"), [(0, 1), (1, 0)])
+def test_sequences_are_reversed_up_to_their_lengths(batch: int, time: int) -> None:
+    sizes = {batch: 3, time: 5}
+    x, lengths = RNG.standard_normal((sizes[0], sizes[1], 2)), np.array([5, 0, 3])
+    call = f"y = ReverseSequence <batch_axis = {batch}, time_axis = {time}> (x, n)"
+    shape = ",".join(map(str, x.shape))
+    text = f"g (double[{shape}] x, int64[3] n) => (double[{shape}] y) {{ {call} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    due = x.copy()
+    for sequence, length in zip(np.moveaxis(due, batch, 0), lengths, strict=True):
+        sequence[:length] = sequence[:length][::-1].copy()
+    np.testing.assert_array_equal(
+        evaluate_graph(load_model(proto), {"x": x, "n": lengths})["y"], due
+    )
