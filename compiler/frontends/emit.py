@@ -1,5 +1,6 @@
 """Adds the nodes of one source node to the graph, for the importers of all frameworks."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -191,6 +192,22 @@ def counted(size: Index) -> Operand:
 def widened(x: Operand) -> Operand:
     """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums overflow."""
     return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
+
+
+def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
+    """Returns the p-norm over axes."""
+    if p == 0:
+        x = (~x.equals(0)).cast(x.dtype)
+        return x.sum(axes, keepdims=keepdim) if axes else x
+    if not axes:
+        return abs(x)
+    if math.isinf(p):
+        return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
+    if p in (1, 2):
+        return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
+    size = widened(abs(x))
+    power_sum = (size**p).sum(axes, keepdims=keepdim)
+    return power_sum ** (1 / p)
 
 
 def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
