@@ -11,7 +11,7 @@ from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 
 
-@pytest.mark.parametrize(("negative", "positive"), product((0, 1), repeat=2))
+@pytest.mark.parametrize(("negative", "positive"), list(product((0, 1), repeat=2)))
 def test_infinities_of_the_wanted_signs(negative: int, positive: int) -> None:
     x = np.float32([np.inf, -np.inf, np.nan, 3e38, 0])
     call = f"y = IsInf <detect_negative = {negative}, detect_positive = {positive}> (x)"
