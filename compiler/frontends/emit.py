@@ -1,5 +1,6 @@
 """Adds the nodes of one source node to the graph, for the importers of all frameworks."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -193,6 +194,22 @@ def widened(x: Operand) -> Operand:
     return x.cast(F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
 
+def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
+    """Returns the p-norm over axes."""
+    if p == 0:
+        x = (~x.equals(0)).cast(x.dtype)
+        return x.sum(axes, keepdims=keepdim) if axes else x
+    if not axes:
+        return abs(x)
+    if math.isinf(p):
+        return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
+    if p in (1, 2):
+        return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
+    size = widened(abs(x))
+    power_sum = (size**p).sum(axes, keepdims=keepdim)
+    return power_sum ** (1 / p)
+
+
 def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
     """Returns the shape to which all `shapes` broadcast; the run checks what the import cannot
     prove."""
@@ -208,6 +225,15 @@ def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
             size = wide or (size if dim.terms else dim)
         reversed_shape.append(size)
     return tuple(reversed(reversed_shape))
+
+
+def group_norm(x: Operand, scale: Operand, bias: Operand, groups: int, epsilon: float) -> Operand:
+    """Normalises groups of channels (axis 1); scale and bias have an entry for each channel."""
+    channels = x.extent(1) if x.rank > 1 else None
+    if channels is None or groups < 1 or channels % groups:
+        raise Refusal(f"{groups} groups do not divide the channels of {x.type!r}")
+    size = max(channels // groups, 1)
+    return x.group_normalization(scale, bias, channels=size, epsilon=epsilon)
 
 
 def stack(parts: Sequence[Operand], axis: int) -> Operand:

@@ -18,7 +18,7 @@ from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array
-from tcc.ir.types import F32, I32, STRING, DType, TensorType, element_count
+from tcc.ir.types import F32, F64, I32, STRING, DType, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
 
@@ -148,10 +148,28 @@ class Operand:
         return results
 
     def reduce(self, op: str, axes: int | Sequence[int], *, keepdims: bool = False) -> Operand:
-        """Reduces with `reduce_OP` over one axis or several, negative ones counted from the end."""
+        """Reduces with `reduce_OP` over one axis or several, negative ones counted from the end.
+
+        The reduction `log_sum_exp` is composed of others.
+        """
         axes = (axes,) if isinstance(axes, int) else axes
         over = tuple(axis + self.rank if axis < 0 else axis for axis in axes)
+        if op == "log_sum_exp":
+            return self._log_sum_exp(over, keepdims)
         return self.emit(f"reduce_{op}", axes=over, keepdims=keepdims)
+
+    def _log_sum_exp(self, axes: Sequence[int], keepdims: bool) -> Operand:
+        """Returns log(sum(exp(x))); the largest x is subtracted, so that no exponential overflows.
+
+        Integers are computed in f64, and narrow floats in f32.
+        """
+        narrow = self.dtype.bits < F32.bits
+        wide = self.cast(F64 if self.dtype.is_integer else F32 if narrow else self.dtype)
+        top = wide.max(axes, keepdims=True)
+        top = top.is_inf().select(0, top)  # because infinity minus infinity is NaN
+        exponential_sum = (wide - top).exp().sum(axes, keepdims=True)
+        result = (exponential_sum.log() + top).cast(self.dtype)
+        return result if keepdims else result.squeeze(axes)
 
     __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
     __rsub__, __rmul__, __rtruediv__ = (_operator(op, True) for op in ("sub", "mul", "div"))

@@ -24,7 +24,6 @@ from tcc.ops.algebra import (
     quantize,
     quantized,
     reduce,
-    reverse_sequence,
     unary,
     window,
 )
@@ -42,7 +41,7 @@ from tcc.ops.composite import (
 from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
 
 _FAMILIES = (
-    activation, arithmetic, attention, bits, reverse_sequence, contract, control, create,
+    activation, arithmetic, attention, bits, contract, control, create,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, magnitude,
     movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,

@@ -117,7 +117,7 @@ def reduce_along(op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
     for dim, mark in aligned(x.shape, marked):
         pairs += [dim + mark * (1 - dim), 1 + mark * (dim - 1)]
     view = x.reshape(bound_sizes(pairs))
-    reduced = view.emit(op, axes=tuple(range(1, 2 * x.rank, 2)), keepdims=False)
+    reduced = view.reduce(op, range(1, 2 * x.rank, 2))
     if keepdims:
         return reduced
     return reduced.reshape(bound_sizes(kept_dims(x.shape, marked, x.rank - len(axes))))

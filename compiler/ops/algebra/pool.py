@@ -19,7 +19,7 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
 )
-from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
+from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, dtype_of, element_count
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
@@ -123,12 +123,8 @@ def _lowest(dtype: DType) -> float:
     return identity.value
 
 
-def _lowest_of(x: Array) -> Any:
-    return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-
-
 def _max_reference(attrs: PoolAttrs, x: Array) -> Any:
-    return _patches(x, attrs, _lowest_of(x)).max(axis=0)
+    return _patches(x, attrs, _lowest(dtype_of(x))).max(axis=0)
 
 
 def _max_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
@@ -147,7 +143,7 @@ def _indices_reference(attrs: PoolAttrs, x: Array) -> OutArrays:
     spatial = np.arange(prod(image)).reshape(image, order=order)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
     positions = _patches(planes * prod(image) + spatial, attrs, -1)
-    values = _patches(x, attrs, _lowest_of(x))
+    values = _patches(x, attrs, _lowest(dtype_of(x)))
     # The first of the largest elements inside the image wins; NaN counts as larger than any number.
     top = values.max(axis=0)
     largest = (values == top) | (np.isnan(values) & np.isnan(top))

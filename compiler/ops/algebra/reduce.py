@@ -34,7 +34,7 @@ from tcc.ir.types import (
     dtype_of,
     element_count,
 )
-from tcc.ops.formula import choose, fn, wide, widened
+from tcc.ops.formula import fn, wide
 from tcc.ops.reference import in_f32, truncated
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import (
@@ -122,27 +122,6 @@ def _reduce_expr(rule: _Reduction) -> Function:
     return expr
 
 
-def _log_sum_exp_expr(b: ExprBuilder, attrs: ReduceAttrs, x: TensorType) -> StageRef:
-    """Returns the expression of log(sum(exp(x))).
-
-    The largest element is subtracted first, so that no exponential overflows.
-    """
-    dtype = F64 if x.dtype.is_integer else widened(x.dtype)
-    at, over, where = _axes_iters(b, x.shape, attrs)
-    top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max")
-    at, over, where = _axes_iters(b, x.shape, attrs)
-    shifted = cast(b.read(0, *where), dtype) - _finite(b.read(top, *at))
-    exponential_sum = b.stage(at, fn("exp", shifted), over=over, monoid="sum")
-    at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
-    value = fn("log", b.read(exponential_sum, *at)) + _finite(b.read(top, *at))
-    return b.stage(at, cast(value, x.dtype))
-
-
-def _finite(top: Scalar) -> Scalar:
-    """Returns `top`, or zero if it is infinite, because infinity minus infinity is NaN."""
-    return choose(fn("is_inf", top), 0.0, top)
-
-
 def _mean_finish(accumulator: Scalar, count: Index) -> Scalar:
     return accumulator / index_value(count, accumulator.dtype)
 
@@ -154,7 +133,6 @@ def _reduce(
     doc: str,
     *,
     dtypes: Sequence[DType] = SUMMABLE,
-    expr: Function | None = None,
 ) -> OpSpec:
     """Returns the op-table row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
@@ -172,7 +150,7 @@ def _reduce(
     return op_row(
         name, ReduceAttrs, infer, reference, dtypes, doc,
         Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
-        expr or _reduce_expr(rule), traits=Trait.REDUCTION,
+        _reduce_expr(rule), traits=Trait.REDUCTION,
     )  # fmt: skip
 
 
@@ -200,14 +178,6 @@ def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
         return function(x, axis=axes, keepdims=keepdims, initial=ends[not largest])
 
     return numpy
-
-
-def _log_sum_exp(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-    wide = x.astype(np.float64)
-    top = np.max(wide, axis=axes, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    result = np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top
-    return result if keepdims else np.squeeze(result, axes)
 
 
 # ---- positions ----------------------------------------------------------------------------------
@@ -297,11 +267,6 @@ OPS = (
         "reduce_log_sum", _Reduction("sum", finish=lambda s, _: fn("log", s), real=True),
         lambda x, axes, keepdims: np.log(_sum(x, axes, keepdims)),
         "The logarithm of the sum.",
-    ),
-    _reduce(
-        "reduce_log_sum_exp", _Reduction("sum"), _log_sum_exp,
-        "The logarithm of the sum of exponentials, without overflow.",
-        expr=_log_sum_exp_expr,
     ),
     _arg("arg_max", "argmax", np.argmax, "ArgMax", "The position of the largest element."),
     _arg("arg_min", "argmin", np.argmin, "ArgMin", "The position of the least element."),

@@ -45,14 +45,6 @@ class CastAttrs:
     to: DType
 
 
-@frozen
-class IsInfAttrs:
-    """`detect_negative` and `detect_positive` say which infinities count."""
-
-    detect_negative: bool = True
-    detect_positive: bool = True
-
-
 def _function(
     name: str,
     numpy: NumpyFunction,
@@ -61,14 +53,18 @@ def _function(
     dtypes: Sequence[DType] = FLOATS,
     exact: bool = False,
     scalar: str = "",
+    result: DType | None = None,
+    onnx: str = "",
 ) -> OpSpec:
     """Returns the op-table row of a function of one scalar.
 
-    `scalar` is the function's name in the scalar table if it differs from `name`.
+    `scalar` is the function's name in the scalar table, and `onnx` that of the ONNX operator, where
+    they do not follow from `name`. `result` is the result's element type if it differs from the
+    operand's.
     """
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
-        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE,
+        result=result, tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=onnx,
     )  # fmt: skip
 
 
@@ -78,21 +74,6 @@ def _erf(x: Array) -> Array:
 
 def _sign(x: Array) -> Array:
     return np.where(x == 0, x, np.sign(x))
-
-
-def _is_inf(attrs: IsInfAttrs, x: Scalar) -> Scalar:
-    positive = fn("is_inf", x) & (x > 0.0)
-    negative = fn("is_inf", x) & (x < 0.0)
-    if attrs.detect_negative and attrs.detect_positive:
-        return fn("is_inf", x)
-    if attrs.detect_positive:
-        return positive
-    return negative if attrs.detect_negative else positive & negative
-
-
-def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
-    positive, negative = np.isposinf(x), np.isneginf(x)
-    return (positive & attrs.detect_positive) | (negative & attrs.detect_negative)
 
 
 # ---- ops that copy or convert one element: identity and cast -------------------------------------
@@ -165,18 +146,11 @@ OPS = (
         "reciprocal", lambda _, x: 1.0 / x, lambda _, x: np.ones_like(x) / x, "1 / x.",
         dtypes=FLOATS,
     ),
-    pointwise_op(
-        "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
-        "Whether x is not a number.",
-        dtypes=FLOATS, result=BOOL, tolerance=Tolerance.EXACT,
-        onnx="IsNaN",
+    _function(
+        "is_nan", np.isnan,
+        "Whether x is not a number.", exact=True, result=BOOL, onnx="IsNaN",
     ),
-    pointwise_op(
-        "is_inf", _is_inf, _is_inf_numpy,
-        "Whether x is an infinity of a sign that counts.",
-        dtypes=FLOATS, attrs=IsInfAttrs,
-        result=BOOL, tolerance=Tolerance.EXACT,
-    ),
+    _function("is_inf", np.isinf, "Whether x is an infinity.", exact=True, result=BOOL),
     _IDENTITY,
     _CAST,
 )  # fmt: skip

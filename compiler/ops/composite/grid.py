@@ -1,7 +1,7 @@
-"""Sampling at data-dependent positions: grid_sample, deform_conv.
+"""Sampling at data-dependent positions: grid_sample.
 
 A position is a float coordinate. The elements around it are read at clamped indices and weighted by
-their distances. So every read stays inside the image, and the ops are expressions.
+their distances. So every read stays inside the image, and the op is an expression.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,17 @@ from operator import add
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, cast, index_value, literal
 from tcc.ir.index import Index
-from tcc.ir.op import (
-    Array,
-    OnnxBinding,
-    Tolerance,
-    Trait,
-)
+from tcc.ir.op import Array, OnnxBinding, Tolerance
 from tcc.ir.types import F64, I64, DType, TensorType
-from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape, group_channel, when, with_bias
+from tcc.ops.algebra.window import when
 from tcc.ops.composite.resize import cubic_weight, cubic_weights
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import clamped, dims, inside, require, sizes
+from tcc.ops.operands import clamped, dims, inside, require
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import FLOATS, Point, agree, agree_shapes
+from tcc.ops.shapes import FLOATS, Point, agree
 
 _ALPHA = -0.75  # the coefficient `a` of Keys' cubic kernel
 
@@ -41,17 +36,6 @@ class GridSampleAttrs:
     padding_mode: str
     align_corners: bool
 
-
-@frozen
-class DeformConvAttrs:
-    """`conv` describes the convolution; the channels form `offset_group` groups that share
-    offsets."""
-
-    conv: ConvAttrs
-    offset_group: int
-
-
-_LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
 
 # A tap of an axis is (position, weight, condition). The position (i64) is clamped to the axis. A
 # weight of None stands for 1. The tap counts only if the condition holds, which says that the
@@ -213,96 +197,6 @@ def _sample_reference(attrs: GridSampleAttrs, x: Array, grid: Array) -> Array:
     return y
 
 
-# ---- affine_grid ---------------------------------------------------------------------------------
-
-
-# ---- deform_conv ---------------------------------------------------------------------------------
-
-
-def _deform_infer(
-    attrs: DeformConvAttrs,
-    x: TensorType,
-    w: TensorType,
-    offset: TensorType,
-    bias: TensorType | None = None,
-    mask: TensorType | None = None,
-) -> TensorType:
-    require(x.rank == 4, f"deform_conv takes two spatial axes, not {x}")
-    shape = conv_shape(x, w, attrs.conv)
-    kernel = w.shape[2] * w.shape[3] * attrs.offset_group
-    for operand, channels in ((offset, kernel * 2), (mask, kernel)):
-        if operand is not None:
-            due_shape = (x.shape[0], channels, *shape[2:])
-            agree_shapes(operand.shape, due_shape, f"{operand} should have shape {list(due_shape)}")
-    return TensorType(x.dtype, shape)
-
-
-def _deform_expr(
-    b: ExprBuilder,
-    attrs: DeformConvAttrs,
-    x: TensorType,
-    w: TensorType,
-    offset: TensorType,
-    bias: TensorType | None = None,
-    mask: TensorType | None = None,
-) -> StageRef:
-    conv = attrs.conv
-    y = _deform_infer(attrs, x, w, offset, bias, mask)
-    n, m, *o = i = b.point(y)
-    c, *k = over = b.iters(*w.shape[1:])
-    channel = group_channel(m, c, w.shape[0], w.shape[1], conv.group)
-    group = channel // (x.shape[1] // attrs.offset_group)
-    element = (group * w.shape[2] + k[0]) * w.shape[3] + k[1]
-    taps: list[list[Tap]] = []
-    for axis in range(2):
-        shift = _coordinate(b.read(2, n, element * 2 + axis, *o), x.dtype)
-        start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
-        at = cast(index_value(start, I64), shift.dtype) + shift
-        taps.append(_linear_taps(at, x.shape[2 + axis]))
-    term = _mixed(b, (n, channel), taps, x.shape[2:]) * wide(b.read(1, m, c, *k))
-    if mask is not None:
-        term *= wide(b.read(4, n, element, *o))
-    return biased(b, b.sum(i, term, over=over), y, 3)
-
-
-def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
-    base = fn("floor", at)
-    fraction = at - base
-    first = cast(base, I64)
-    pairs = ((first, 1.0 - fraction), (first + 1, fraction))
-    return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
-
-
-@in_f32
-def _deform_reference(
-    attrs: DeformConvAttrs,
-    x: Array,
-    w: Array,
-    offset: Array,
-    bias: Array | None = None,
-    mask: Array | None = None,
-) -> Array:
-    conv = attrs.conv
-    types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
-    shape = sizes(conv_shape(types[0], types[1], conv))
-    y = np.zeros(shape, np.float64)
-    per_filter, per_offset = shape[1] // conv.group, x.shape[1] // attrs.offset_group
-    before = sizes(conv.before)
-    for n, m, oh, ow in np.ndindex(*shape):
-        for c, kh, kw in np.ndindex(*w.shape[1:]):
-            channel = m // per_filter * w.shape[1] + c
-            element = (channel // per_offset * w.shape[2] + kh) * w.shape[3] + kw
-            at = [
-                o * s + k * d - p + float(offset[n, 2 * element + axis, oh, ow])
-                for axis, (o, k, s, d, p) in enumerate(
-                    zip((oh, ow), (kh, kw), conv.strides, conv.dilations, before, strict=True)
-                )
-            ]
-            scale = 1.0 if mask is None else float(mask[n, element, oh, ow])
-            y[n, m, oh, ow] += _sampled(x[n, channel], at, _LINEAR) * w[m, c, kh, kw] * scale
-    return with_bias(y, bias)
-
-
 # ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
@@ -312,12 +206,5 @@ OPS = (
         "The image at the normalised coordinates of a grid.",
         Tolerance.ACCUMULATE,
         element=_sample_element, onnx=OnnxBinding("GridSample", since=20),
-    ),
-    op_row(
-        "deform_conv", DeformConvAttrs, _deform_infer, _deform_reference,
-        FLOATS,
-        "Convolution at shifted places; operands (x, w, offset, bias, mask).",
-        Tolerance.ACCUMULATE,
-        expr=_deform_expr, traits=Trait.WINDOW,
     ),
 )  # fmt: skip

@@ -163,21 +163,8 @@ def _qr_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:
 
 @in_f32
 def _qr_reference(_attrs: NoAttrs, x: Array) -> OutArrays:
-    packed = x.astype(np.float64)
-    tau = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
-    for at in _each(x, 2):
-        a = packed[at]
-        for step in range(tau.shape[-1]):
-            column = a[step:, step].copy()
-            if not column[1:].any():
-                continue
-            length = -np.copysign(np.linalg.norm(column), column[0])
-            v = column / (column[0] - length)
-            v[0] = 1
-            tau[(*at, step)] = (length - column[0]) / length
-            a[step:, step:] -= tau[(*at, step)] * np.outer(v, v @ a[step:, step:])
-            a[step + 1 :, step] = v[1:]
-    return packed, tau
+    transposed, tau = np.linalg.qr(x.astype(np.float64), mode="raw")
+    return transposed.swapaxes(-1, -2), tau
 
 
 def _svd_infer(_attrs: NoAttrs, x: TensorType) -> OutTypes:

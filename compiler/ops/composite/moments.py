@@ -8,7 +8,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
-from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.op import Array, OpSpec, Tolerance, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.rows import Function, op_row
@@ -130,10 +130,9 @@ def normalization_op(
     reference: Function,
     expr: Function,
     doc: str,
-    onnx: OnnxBinding | None = None,
 ) -> OpSpec:
     """Returns the op-table row of a normalisation."""
     return op_row(
         name, attrs, infer, reference, FLOATS, doc, Tolerance.ACCUMULATE, expr,
-        traits=Trait.REDUCTION, onnx=onnx,
+        traits=Trait.REDUCTION,
     )  # fmt: skip

@@ -10,10 +10,9 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
-from tcc.ir.index import as_int
+from tcc.ir.index import as_int, const
 from tcc.ir.op import (
     Array,
-    OnnxBinding,
     OutArrays,
     OutTypes,
     Tolerance,
@@ -33,6 +32,7 @@ from tcc.ops.composite.moments import (
     standardized,
 )
 from tcc.ops.formula import outside, read_aligned, wide
+from tcc.ops.operands import require
 from tcc.ops.reference import in_f32, widen_half
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import (
@@ -48,9 +48,9 @@ from tcc.ops.shapes import (
 
 @frozen
 class GroupNormAttrs:
-    """Axis 1 is divided into `num_groups` equal groups."""
+    """Axis 1 is divided into groups of `channels` channels each."""
 
-    num_groups: int
+    channels: int
     epsilon: float = 1e-5
 
 
@@ -138,65 +138,35 @@ def _check_channels(x: TensorType, *vectors: TensorType) -> TensorType:
     return x
 
 
-def _instance_infer(
-    _: EpsilonAttrs, x: TensorType, scale: TensorType, bias: TensorType
-) -> TensorType:
-    return _check_channels(x, scale, bias)
-
-
-def _instance_expr(
-    b: ExprBuilder, attrs: EpsilonAttrs, x: TensorType, scale: TensorType, bias: TensorType
-) -> StageRef:
-    axes = last_axes(2, x.rank)
-    moments = moments_of(b, x.shape, axes, reader(b))
-    at = b.point(x)
-    y = _channel_affine(b, at, moments, outside(at, axes), attrs.epsilon)
-    return b.stage(at, cast(y, x.dtype))
-
-
-def _channel_affine(
-    b: ExprBuilder, at: Point, moments: Moments, group: Point, epsilon: float
-) -> Scalar:
-    normal = moments.normal(wide(b.read(0, *at)), group, epsilon)
-    return scaled(normal, wide(b.read(1, at[1])), wide(b.read(2, at[1])))
-
-
-@in_f32
-def _instance_reference(attrs: EpsilonAttrs, x: Array, scale: Array, bias: Array) -> Array:
-    normal, _, _ = standardized(x, last_axes(2, x.ndim), attrs.epsilon)
-    return normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
-
-
 def _group_infer(
     attrs: GroupNormAttrs, x: TensorType, scale: TensorType, bias: TensorType
 ) -> TensorType:
     _check_channels(x, scale, bias)
-    channels = as_int(x.shape[1])
-    if channels is None or attrs.num_groups < 1 or channels % attrs.num_groups:
-        raise ValueError(f"{x.shape[1].key} channels do not form {attrs.num_groups} groups")
+    channels = as_int(x.shape[1] % attrs.channels)
+    require(channels == 0, f"{x.shape[1].key} channels are no groups of {attrs.channels}")
     return x
 
 
 def _group_expr(
     b: ExprBuilder, attrs: GroupNormAttrs, x: TensorType, scale: TensorType, bias: TensorType
 ) -> StageRef:
-    size = x.shape[1] // attrs.num_groups
-    shape = (x.shape[0], x.shape[1] // size, size, *x.shape[2:])
+    size = attrs.channels
+    shape = (x.shape[0], x.shape[1] // size, const(size), *x.shape[2:])
 
     def element(at: Point) -> Scalar:
         return wide(b.read(0, at[0], at[1] * size + at[2], *at[3:]))
 
     moments = moments_of(b, shape, last_axes(2, len(shape)), element)
     at = b.point(x)
-    y = _channel_affine(b, at, moments, (at[0], at[1] // size), attrs.epsilon)
+    normal = moments.normal(wide(b.read(0, *at)), (at[0], at[1] // size), attrs.epsilon)
+    y = scaled(normal, wide(b.read(1, at[1])), wide(b.read(2, at[1])))
     return b.stage(at, cast(y, x.dtype))
 
 
 @in_f32
 def _group_reference(attrs: GroupNormAttrs, x: Array, scale: Array, bias: Array) -> Array:
-    size = prod(x.shape[1:]) // attrs.num_groups
-    grouped = x.reshape(x.shape[0], attrs.num_groups, size)
-    normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
+    shape = (x.shape[0], x.shape[1] // attrs.channels, attrs.channels * prod(x.shape[2:]))
+    normal, _, _ = standardized(x.reshape(shape), (2,), attrs.epsilon)
     return normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
 
 
@@ -233,12 +203,6 @@ OPS = (
         "layer_normalization", NormAttrs,
         _layer_infer, _layer_reference, _layer_expr,
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
-    ),
-    normalization_op(
-        "instance_normalization", EpsilonAttrs,
-        _instance_infer, _instance_reference, _instance_expr,
-        "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
-        onnx=OnnxBinding("InstanceNormalization"),
     ),
     normalization_op(
         "group_normalization", GroupNormAttrs,

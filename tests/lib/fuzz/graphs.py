@@ -40,7 +40,7 @@ _DATA_SIZES = ("non_zero", "compress", "unique", "non_max_suppression")
 # Operands after the first that are places, counts or shapes: only the sample knows good ones.
 _PLACES = frozenset(
     {"gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "tensor_scatter",
-     "max_unpool", "reverse_sequence", "roi_align", "max_roi_pool", "rotary_embedding",
+     "max_unpool", "roi_align", "max_roi_pool", "rotary_embedding",
      "non_max_suppression", "range", "compress", "bit_shift"}
 )  # fmt: skip
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 65, 100, 131)

@@ -114,6 +114,14 @@ def bound(op: OpSpec) -> NodeOf:
     return make
 
 
+def _group_normalization(s: Sample) -> OnnxNode:
+    x = s.inputs[0]
+    assert x is not None
+    groups = x.shape[1] // s.attrs.channels
+    attrs = {"num_groups": groups, "epsilon": s.attrs.epsilon}
+    return OnnxNode("GroupNormalization", s.inputs, attrs)
+
+
 def model_of(made: OnnxNode, outputs: Sequence[TensorType]) -> onnx.ModelProto:
     """The model with the one node; its inputs are called x0, x1, ... and outputs y0, y1, ..."""
     names = [f"x{n}" if a is not None else "" for n, a in enumerate(made.inputs)]
@@ -278,13 +286,12 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "reduce_l2": _reduction("ReduceL2"),
         "reduce_sum_square": _reduction("ReduceSumSquare"),
         "reduce_log_sum": _reduction("ReduceLogSum"),
-        "reduce_log_sum_exp": _reduction("ReduceLogSumExp"),
         "softmax": node("Softmax"),
         "log_softmax": node("LogSoftmax"),
         "hardmax": node("Hardmax"),
         "layer_normalization": node("LayerNormalization", "outputs"),
         "rms_normalization": node("RMSNormalization", "outputs"),
-        "group_normalization": node("GroupNormalization"),
+        "group_normalization": _group_normalization,
         "batch_normalization": node("BatchNormalization"),
         "cum_sum": _running("CumSum"),
         "cum_prod": _running("CumProd", 26),

@@ -48,7 +48,6 @@ EITHER_ZERO = ("relu", "clip", "max", "min", "reduce_max", "reduce_min", *_POOLS
 # Which operands hold values and no coordinates: nothing is defined for those that are no numbers.
 VALUES = {
     "grid_sample": (0,),
-    "deform_conv": (0, 1),
     "roi_align": (0,),
     "max_roi_pool": (0,),
     "non_max_suppression": (1,),

@@ -111,13 +111,6 @@ def _top_k(s: Sample) -> OnnxNode:
     return OnnxNode("TopK", (*s.inputs, i64(s.attrs.k)), attrs, outputs=2)
 
 
-def _deform_conv(s: Sample) -> OnnxNode:
-    conv = s.attrs.conv
-    attrs = {"strides": plain(conv.strides), "dilations": plain(conv.dilations)}
-    attrs |= {"pads": pads(conv), "group": conv.group, "offset_group": s.attrs.offset_group}
-    return OnnxNode("DeformConv", s.inputs, attrs)
-
-
 def _roi_align(s: Sample) -> OnnxNode:
     mode = "half_pixel" if s.attrs.half_pixel else "output_half_pixel"
     attrs = {**attributes(s.attrs, "half_pixel"), "coordinate_transformation_mode": mode}
@@ -188,7 +181,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "compress": node("Compress", "size"),
         "unique": node("Unique", "size", outputs=4),
         "non_max_suppression": node("NonMaxSuppression", "size"),
-        "deform_conv": _deform_conv,
         "roi_align": _roi_align,
         "max_roi_pool": node("MaxRoiPool", opset=21),
         "dft": _dft,

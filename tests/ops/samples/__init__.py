@@ -29,7 +29,6 @@ from .algebra import (
     quantize,
     quantized,
     reduce,
-    reverse_sequence,
     unary,
     window,
 )
@@ -52,7 +51,7 @@ _FAMILIES = (
     activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists,
     magnitude, movement, narrow, normalization, pad, pool, quantize, quantized,
-    random, reduce, resize, roi, signal, sizes, softmax, reverse_sequence, strings, tfidf, unary,
+    random, reduce, resize, roi, signal, sizes, softmax, strings, tfidf, unary,
     window,
 )  # fmt: skip
 _ENTRIES = [entry for family in _FAMILIES for entry in family.SAMPLES.items()]

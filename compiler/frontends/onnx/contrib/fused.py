@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.draws import dropped
-from tcc.frontends.emit import counted, emit, full
+from tcc.frontends.emit import counted, emit, full, group_norm
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.activations import activation
 from tcc.frontends.onnx.convert.random import seed_of
@@ -118,8 +118,7 @@ def _group_norm(
     if x.rank < 2:
         raise Refusal(f"{x.type!r} has no axis of channels")
     first = x.moved(-1, 1) if channels_last else x
-    operands = [first, *(o.cast(x.dtype) for o in (scale, bias))]
-    y = emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
+    y = group_norm(first, scale.cast(x.dtype), bias.cast(x.dtype), groups, epsilon)
     if activation:
         y = y.silu()
     return [y.moved(1, x.rank - 1) if channels_last else y, x]

@@ -1,6 +1,6 @@
 """Converters of normalisations and losses."""
 
-from tcc.frontends.emit import family, widened
+from tcc.frontends.emit import family, group_norm, widened
 from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.functions import call, typed_body
 from tcc.frontends.onnx.rows import emit_row
@@ -65,21 +65,29 @@ def _check_stash_type(ctx: NodeContext) -> None:
 
 
 def _group_normalization(
-    ctx: NodeContext, x: Operand, scale: Operand, bias: Operand, *, num_groups: int
+    ctx: NodeContext,
+    x: Operand,
+    scale: Operand,
+    bias: Operand,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
 ) -> Results:
-    channels = x.extent(1) if x.rank > 1 else None
-    if channels is None or num_groups < 1 or channels % num_groups:
-        raise Refusal(f"{num_groups} groups do not divide the channels of {x.type!r}")
-    if ctx.opset < 21:  # scale and bias have an entry for each group, not for each channel
+    channels = x.extent(1) if x.rank > 1 and num_groups > 0 else None
+    if ctx.opset < 21 and channels:  # scale and bias have an entry for each group
         scale, bias = (_per_channel(o, channels // num_groups) for o in (scale, bias))
     _check_stash_type(ctx)
-    return emit_row("group_normalization", x, scale, bias)
+    return group_norm(x, scale, bias, num_groups, epsilon)
 
 
 def _per_channel(values: Operand, repeat: int) -> Operand:
-    groups = values.shape[0]
-    spread = values.reshape((groups, 1)).expand((groups, const(repeat)))
-    return spread.reshape((groups * repeat,))
+    return values.unsqueeze(values.rank).expand((*values.shape, const(repeat))).flat()
+
+
+def _instance_normalization(
+    x: Operand, scale: Operand, bias: Operand, *, epsilon: float
+) -> Results:
+    return x.group_normalization(scale, bias, channels=1, epsilon=epsilon)
 
 
 def _lp_normalization(x: Operand, *, axis: Axis, p: int) -> Results:
@@ -133,6 +141,7 @@ CONVERTERS: Converters = {
     **named(
         _batch_normalization,
         _group_normalization,
+        _instance_normalization,
         _lp_normalization,
         _mean_variance_normalization,
     ),

@@ -1,8 +1,11 @@
 """Converters of pointwise operators whose ONNX form varies with the opset."""
 
-from tcc.frontends.emit import emit, family
+from math import inf
+
+from tcc.frontends.emit import emit, family, full
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.operand import Operand, Refusal
+from tcc.ir.types import BOOL
 
 
 def _clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Results:
@@ -18,7 +21,15 @@ def _variadic(op: str, ctx: NodeContext) -> Results:
     return operands[0] if len(operands) == 1 else emit(op, *operands)
 
 
+def _is_inf(x: Operand, *, detect_negative: bool, detect_positive: bool) -> Results:
+    """Converts IsInf; its attributes say which infinities count."""
+    if detect_negative != detect_positive:
+        return x.equals(inf if detect_positive else -inf)
+    return x.is_inf() if detect_positive else full(False, BOOL, x.shape)
+
+
 CONVERTERS: Converters = {
     "Clip": _clip,
+    "IsInf": _is_inf,
     **{name: _variadic(name.lower()) for name in ("Max", "Min", "Sum", "Mean")},
 }

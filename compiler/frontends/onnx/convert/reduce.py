@@ -9,16 +9,16 @@ from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.types import element_count
 
 _REDUCTIONS = {
-    "ReduceSum": "reduce_sum",
-    "ReduceMean": "reduce_mean",
-    "ReduceMax": "reduce_max",
-    "ReduceMin": "reduce_min",
-    "ReduceProd": "reduce_prod",
-    "ReduceL1": "reduce_l1",
-    "ReduceL2": "reduce_l2",
-    "ReduceSumSquare": "reduce_sum_square",
-    "ReduceLogSum": "reduce_log_sum",
-    "ReduceLogSumExp": "reduce_log_sum_exp",
+    "ReduceSum": "sum",
+    "ReduceMean": "mean",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
+    "ReduceL1": "l1",
+    "ReduceL2": "l2",
+    "ReduceSumSquare": "sum_square",
+    "ReduceLogSum": "log_sum",
+    "ReduceLogSumExp": "log_sum_exp",
 }
 
 
@@ -35,9 +35,9 @@ def _reduction(
         return reduce_along(op, x, run_axes(axes, x.rank), keepdims)
     every = () if noop_with_empty_axes else range(x.rank)
     over = tuple(sorted(named_axes(axes, x.rank, every) or every))
-    if not over and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
+    if not over and op in ("sum", "mean", "max", "min"):
         return x
-    return x.emit(op, axes=over, keepdims=keepdims)
+    return x.reduce(op, over, keepdims=keepdims)
 
 
 @family

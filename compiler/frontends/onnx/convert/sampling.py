@@ -1,12 +1,13 @@
 """Converters of operators that read images at computed positions."""
 
-from tcc.frontends.emit import counted, emit_all, size_scalar, widened
+from tcc.frontends.emit import counted, size_scalar, stack, widened
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand
 from tcc.ir.index import const, maximum
-from tcc.ops.algebra.window import ConvAttrs
+from tcc.ir.types import F64, element_count
+from tcc.ops.algebra.window import window_count
 from tcc.ops.shapes import replaced
 
 
@@ -36,9 +37,53 @@ def _affine_grid(theta: Operand, size: Operand, *, align_corners: bool) -> Resul
     return grid.cast(theta.dtype)
 
 
-def _deform_conv(ctx: NodeContext, x: Operand, weight: Operand, *, offset_group: int) -> Results:
-    conv = ConvAttrs(**window_attrs(ctx, x, weight))
-    return emit_all("deform_conv", ctx.inputs, conv=conv, offset_group=offset_group)
+def _deform_conv(
+    ctx: NodeContext,
+    x: Operand,
+    weight: Operand,
+    offset: Operand,
+    bias: Operand | None = None,
+    mask: Operand | None = None,
+    *,
+    offset_group: int,
+) -> Results:
+    """Converts DeformConv: samples of the image at shifted places, times a matrix of weights.
+
+    `offset` has a row and a column for each element of the kernel and for each result. Each of
+    `offset_group` groups of channels has offsets of its own.
+    """
+    attrs = window_attrs(ctx, x.ranked(4), weight)
+    filters, depth, *kernel = weight.shape
+    batch, channels, *image = x.shape
+    lists = [attrs[name] for name in ("strides", "before", "after", "dilations")]
+    counts = [*map(window_count, image, kernel, *lists)]
+    taps, images, group = element_count(tuple(kernel)), batch * offset_group, attrs["group"]
+    for axis, size in enumerate((batch, taps * (2 * offset_group), *counts)):
+        offset = offset.sized(axis, size, "each element of a kernel has an offset")
+    shift = offset.reshape((images, *kernel, 2, *counts)).cast(F64)
+    ends = []
+    for axis in (1, 0):
+        stride, before, _, dilation = (entries[axis] for entries in lists)
+        first = counted(counts[axis]) * stride - size_scalar(before)
+        tap = counted(kernel[axis]) * dilation
+        place = tap.unsqueeze(1) + first
+        shape = [const(1)] * 4
+        shape[axis], shape[axis + 2] = place.shape
+        at = shift.element(3, axis) + place.reshape(shape).cast(F64)
+        # The coordinates of `grid_sample` are -1 and 1 at the outer edges of the image. They are
+        # f64, so that whole places stay whole.
+        ends.append((at * 2 + 1) / size_scalar(image[axis], F64) - 1)
+    cells = (taps * counts[0], counts[1])
+    grid = stack(ends, 5).reshape((images, *cells, 2))
+    samples = x.reshape((images, channels // offset_group, *image)).grid_sample(
+        grid, mode="linear", padding_mode="zeros", align_corners=False
+    )
+    if mask is not None:
+        samples = samples * mask.reshape((images, 1, *cells))
+    columns = samples.reshape((batch, group, depth * taps, element_count(tuple(counts))))
+    rows = weight.reshape((group, filters // group, depth * taps))
+    y = (rows @ columns).reshape((batch, filters, *counts))
+    return y if bias is None else y + bias.reshape((filters, 1, 1))
 
 
 def _roi_align(ctx: NodeContext) -> Results:

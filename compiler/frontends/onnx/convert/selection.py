@@ -51,6 +51,20 @@ def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand
     return from_front.equals(along).select(on, off)
 
 
+def _reverse_sequence(
+    x: Operand, lengths: Operand, *, batch_axis: int = 1, time_axis: int = 0
+) -> Results:
+    """Reverses the first steps of each sequence, as many as `lengths` says."""
+    if x.rank < 2 or {batch_axis, time_axis} != {0, 1}:
+        raise Refusal(f"sequences along axis {time_axis} of {x.type!r}, not along axis 0 or 1")
+    rows = x.swap_axes(0, batch_axis)
+    batch, extent = rows.shape[:2]
+    step = counted(extent)
+    back = lengths.ranked(1).sized(0, batch, "the sequences have a length each").unsqueeze(1) - step - 1
+    place = (back < 0).select(step, back).minimum(size_scalar(extent - 1)).maximum(0)
+    return rows.gather_nd(place.unsqueeze(2), batch_dims=1).swap_axes(0, batch_axis)
+
+
 def _scatter(ctx: NodeContext) -> Results:
     """Converts ScatterElements under its older name."""
     return emit_row("scatter_elements", *ctx.inputs)
@@ -137,6 +151,7 @@ CONVERTERS: Converters = {
         _unique,
         _non_max_suppression,
         _one_hot,
+        _reverse_sequence,
         _scatter,
         _trilu,
         _eye_like,

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import emit_all, family, require
+from tcc.frontends.emit import emit_all, family, p_norm, require
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
@@ -206,12 +206,7 @@ def _global(op: str, x: Operand) -> Results:
 
 
 def _global_lp_pool(x: Operand, *, p: int) -> Results:
-    axes = tuple(range(2, 2 + _spatial(x)))
-    if p in (1, 2):
-        return x.emit(f"reduce_l{p}", axes=axes, keepdims=True)
-    power = abs(x) ** x.like(p)
-    power_sum = power.sum(axes, keepdims=True)
-    return power_sum ** x.like(1 / p)
+    return p_norm(x, p, range(2, 2 + _spatial(x)), True)
 
 
 def _max_unpool(

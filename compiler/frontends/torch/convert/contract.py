@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from tcc.frontends.einsum import einsum
-from tcc.frontends.emit import checked_axes, constant, family, widened
+from tcc.frontends.emit import checked_axes, constant, family, p_norm, widened
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
@@ -14,7 +14,6 @@ from tcc.frontends.torch.context import (
     Results,
 )
 from tcc.frontends.torch.convert.create import counted, grid
-from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import const
 from tcc.ir.types import BOOL, I64
 
@@ -95,7 +94,7 @@ def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
         is_visible = mask.array if mask.dtype is BOOL else mask.array > -np.inf
         if is_visible.any(-1).all():
             return attended
-    low = ~mask if mask.dtype is BOOL else mask.is_inf(detect_positive=False, detect_negative=True)
+    low = ~mask if mask.dtype is BOOL else mask.equals(-math.inf)
     none = low.min(-1, keepdims=True)
     return none.select(0, attended)
 

@@ -258,19 +258,16 @@ def _cholesky(ctx: CallContext) -> Results:
     return factor, info
 
 
-def _solve_cholesky(factor: Operand, b: Operand, upper: bool) -> Operand:
-    first = _transposed(factor) if upper else factor
-    half = _solve_half(first, b, False)
-    return _solve_half(_transposed(first), half, True)
-
-
 def _cholesky_solve(input2: Doubles, x: Doubles, upper: bool) -> Operand:
-    return _solve_cholesky(input2, x, upper)
+    """Solves a y = x from a triangular factor of a, `input2`."""
+    first = _transposed(input2) if upper else input2
+    half = _solve_half(first, x, False)
+    return _solve_half(_transposed(first), half, True)
 
 
 def _cholesky_inverse(x: Doubles, upper: bool) -> Operand:
     eye = _eye(x.shape[-1])
-    return _solve_cholesky(x, eye, upper)
+    return _cholesky_solve(x, eye, upper)
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------

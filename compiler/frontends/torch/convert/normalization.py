@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.emit import constant, family, widened
+from tcc.frontends.emit import constant, family, group_norm, widened
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import Converters, Results, named
 from tcc.frontends.torch.convert.reduce import along_axis
@@ -119,7 +119,7 @@ def _group_norm(
 ) -> Operand:
     scale, shift = _scale_and_shift(input, weight, bias, (input.shape[1],))
     wide = input.unsqueeze(2) if input.rank == 2 else input
-    return wide.group_normalization(scale, shift, num_groups=num_groups, epsilon=eps)
+    return group_norm(wide, scale, shift, num_groups, eps)
 
 
 def _native_group_norm(
@@ -150,7 +150,7 @@ def _instance_norm(
     if not use_input_stats:
         return _batch_norm(input, eps, False, weight, bias, running_mean, running_var)[0]
     scale, shift = _scale_and_shift(input, weight, bias, (input.shape[1],))
-    return input.instance_normalization(scale, shift, epsilon=eps)
+    return input.group_normalization(scale, shift, channels=1, epsilon=eps)
 
 
 CONVERTERS: Converters = {

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.emit import checked_axes, family, size_scalar, widened
+from tcc.frontends.emit import checked_axes, family, p_norm, size_scalar, widened
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import (
     CallContext,
@@ -89,22 +89,6 @@ def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
     correction = ctx.real("unbiased" if ctx.has("unbiased") else "correction", 1.0)
     divisor = size_scalar(count).cast(x.dtype) - correction
     return square_sum / divisor.maximum(0), mean
-
-
-def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
-    """Returns the p-norm over axes."""
-    if p == 0:
-        x = (~x.equals(0)).cast(x.dtype)
-        return x.sum(axes, keepdims=keepdim) if axes else x
-    if not axes:
-        return abs(x)
-    if math.isinf(p):
-        return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
-    if p in (1, 2):
-        return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
-    size = widened(abs(x))
-    power_sum = (size**p).sum(axes, keepdims=keepdim)
-    return power_sum ** (1 / p)
 
 
 def _linalg_vector_norm(ctx: CallContext, x: Computed, keepdim: bool, ord: float = 2.0) -> Operand:

@@ -96,13 +96,10 @@ def _angle(x: Computed) -> Operand:
     return x.is_nan().select(x, angle) if x.dtype.is_float else angle
 
 
-def _of_reals(op: str, **attrs: bool) -> Converter:
-    """Returns a converter of a predicate of floats, such as isnan; it is false for integers."""
-
-    def convert(x: Operand) -> Operand:
-        return x.emit(op, **attrs) if x.dtype.is_float else full(False, BOOL, x.shape)
-
-    return convert
+@family
+def _of_reals(op: str, x: Operand) -> Operand:
+    """Applies a predicate of floats, such as isnan; it is false for integers."""
+    return x.emit(op) if x.dtype.is_float else full(False, BOOL, x.shape)
 
 
 def _hypot(ctx: CallContext) -> Operand:
@@ -120,6 +117,6 @@ CONVERTERS: Converters = {
     "log10": _logarithm(10),
     "signbit": lambda x: is_negative(numbers(x)),
     "atan2": lambda ctx: angle_of(*ctx.both()),
-    "isinf": _of_reals("is_inf", detect_positive=True, detect_negative=True),
+    "isinf": _of_reals("is_inf"),
     "isnan": _of_reals("is_nan"),
 }

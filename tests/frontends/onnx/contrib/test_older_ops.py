@@ -194,7 +194,7 @@ with seeded("test_contrib_rest: refused"):
             {"N": 4, "K": 8, "block_size": 16, "quant_type": 1},
             "15 and 2 entries for 32",
         ),
-        ("SkipGroupNorm", (X, f32(8), f32(8), X), {"groups": 3, "activation": 0}, "do not form"),
+        ("SkipGroupNorm", (X, f32(8), f32(8), X), {"groups": 3, "activation": 0}, "do not divide"),
         ("Inverse", (X,), {}, "square"),
         ("Inverse", (real(1),), {}, "holds no matrices"),
         ("NhwcMaxPool", (np.ones((1, 4, 4, 1), bool),), {"kernel_shape": [2, 2]}, "takes numbers"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8
-from tcc.ops.algebra.unary import CastAttrs, IsInfAttrs
+from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.shapes import FLOATS
 
 from tests.ops.samples.sampling import Sample, Samples, unary_samples
@@ -40,10 +40,7 @@ _DOMAINS = {
     "atanh": _UNIT,
 }
 
-_INFINITIES = (IsInfAttrs(), IsInfAttrs(False, True), IsInfAttrs(True, False))
-
 SAMPLES: Mapping[str, Samples] = {
     "cast": _cast_samples,
     **{name: unary_samples(FLOATS, *domain) for name, domain in _DOMAINS.items()},
-    "is_inf": unary_samples(FLOATS, attrs=_INFINITIES),
 }

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import numpy as np
-from tcc.ops.algebra.window import ConvAttrs
-from tcc.ops.composite.grid import DeformConvAttrs, GridSampleAttrs
+from tcc.ops.composite.grid import GridSampleAttrs
 
-from tests.ops.samples.sampling import Sample, Samples, normal
+from tests.ops.samples.sampling import Sample, Samples
 
 
 def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -27,16 +25,4 @@ def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")
 
 
-def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
-    yield Sample((f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)), plain, "plain")
-    grouped = DeformConvAttrs(ConvAttrs((2, 1), (1, 0), (1, 1), (1, 1), 2), 2)
-    operands = (f32(1, 4, 3, 3), f32(2, 2, 2, 2), f32(1, 16, 2, 3), f32(2), f32(1, 8, 2, 3))
-    yield Sample(operands, grouped, "grouped")
-
-
-SAMPLES: Mapping[str, Samples] = {
-    "grid_sample": _sample_samples,
-    "deform_conv": _deform_samples,
-}
+SAMPLES: Mapping[str, Samples] = {"grid_sample": _sample_samples}
