@@ -1,4 +1,4 @@
-"""The texts of the device functions in `functions.py` and `narrow_functions.py`, with their
+"""The texts of the device functions in `functions.triton` and `narrow_functions.triton`, with their
 constants."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tcc.frozen import frozen
 
-_FILES = ("functions.py", "narrow_functions.py")
+_FILES = ("functions.triton", "narrow_functions.triton")
 
 
 @frozen

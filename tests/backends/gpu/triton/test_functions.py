@@ -277,7 +277,12 @@ def test_bit_for_bit(group: str, results: Results) -> None:
 
 
 def test_error_bounds(results: Results) -> None:
-    """Of Triton's interpreter, whose exp2 is two units off, as a device's is."""
+    """Of Triton's interpreter, whose exp2 is NumPy's: on most processors two units off, as a
+    device's is, and nearly three with AVX-512."""
+    points = np.linspace(-126.0, 128.0, 1 << 20, endpoint=False, dtype=np.float32)
+    error = float(ulps(np.exp2(points), np.exp2(points.astype(np.float64))).max())
+    excess = max(error - 2.0, 0.0)
+    assert excess < 1.0
     for (name, reference, bound, _), (job, got) in zip(CASES, results["bounds"], strict=True):
         x = job.arrays[:-1]
         with np.errstate(all="ignore"):
@@ -285,7 +290,7 @@ def test_error_bounds(results: Results) -> None:
         worst = ulps(got[-1], want)
         at = int(np.argmax(worst))
         where = ", ".join(repr(float(a[at])) for a in x)
-        assert worst[at] <= bound, f"{name}({where}) = {got[-1][at]!r}, {worst[at]:.2f} ULP off"
+        assert worst[at] <= bound + excess, f"{name}({where}) = {got[-1][at]!r}, {worst[at]:.2f} ULP off"
 
 
 FLUSHED = """
