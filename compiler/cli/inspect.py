@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 from tcc.artifact import needed_glibc, read_manifest
@@ -18,22 +18,16 @@ from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, kernel_table, symbolic_sizes_line
+from tcc.cli.later_modules import decisions as decided
+from tcc.cli.later_modules import derivations as derived
+from tcc.cli.later_modules import driver, options
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.runtime.artifact_page import page
 from tcc.runtime.kernel_facts import KernelFacts
 from tcc.runtime.terminal import Table
-
-if TYPE_CHECKING:
-    from tcc import driver, options
-    from tcc.cli import decisions as decided
-    from tcc.cli import derivations as derived
-else:
-    driver, options = later("tcc.driver"), later("tcc.options")
-    decided, derived = later("tcc.cli.decisions"), later("tcc.cli.derivations")
 
 
 @click.command()

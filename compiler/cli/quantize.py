@@ -1,16 +1,11 @@
 """`tcc quantize`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.deadline import timeout_flag
-from tcc.later import later
-
-if TYPE_CHECKING:
-    from tcc.cli import quantization
-else:
-    quantization = later("tcc.cli.quantization")
+from tcc.cli.later_modules import quantization
 
 
 @click.command()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -12,18 +12,12 @@ from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
+from tcc.cli.later_modules import input_texts, ranking, result_text
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import check_pin, run_ranks
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.preprocess import input_errors
-
-if TYPE_CHECKING:
-    from tcc.runtime import input_texts, ranking, result_text
-else:
-    ranking, input_texts = later("tcc.runtime.ranking"), later("tcc.runtime.input_texts")
-    result_text = later("tcc.runtime.result_text")
 
 
 @click.command()

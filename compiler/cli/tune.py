@@ -10,25 +10,17 @@ import click
 from tcc import __version__
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
+from tcc.cli.later_modules import check as checks
+from tcc.cli.later_modules import driver, from_records, lock_file, pin, summary, sweeping
+from tcc.cli.later_modules import lock as locks
+from tcc.cli.later_modules import records as log
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.options import Options
 
 if TYPE_CHECKING:
-    from tcc import driver
-    from tcc.cli import sweeping
-    from tcc.tune import check as checks
-    from tcc.tune import from_records, lock_file, pin, summary, verdicts
-    from tcc.tune import lock as locks
-    from tcc.tune import records as log
-else:
-    driver, locks = later("tcc.driver"), later("tcc.tune.lock")
-    lock_file, pin = later("tcc.tune.lock_file"), later("tcc.tune.pin")
-    sweeping, checks = later("tcc.cli.sweeping"), later("tcc.tune.check")
-    from_records, log = later("tcc.tune.from_records"), later("tcc.tune.records")
-    summary = later("tcc.tune.summary")
+    from tcc.tune import verdicts
 
 _UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0})
 _DAY = 86400.0

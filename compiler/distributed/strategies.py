@@ -419,11 +419,13 @@ def _partial_values(
     reduced: dict[int, tuple[str, ...]] = {}
     for number, stage in enumerate(expr.stages):
         block = blocks.get(number)
-        if block is not None and block.loop in stage.reduce and not _is_separable(stage):
-            assert stage.monoid is not None
-            if block.copies > 1 or not _is_reducible(stage) or _reads_any(stage, partial):
+        monoid = stage.monoid if block is not None and block.loop in stage.reduce else None
+        if block is not None and monoid is not None and not MONOIDS[monoid].parts:
+            # The components are combined together.
+            reads_parts = any(_array(node) in partial for node in reads(stage))
+            if block.copies > 1 or not _is_reducible(stage) or reads_parts:
                 return None
-            reduced[number] = (stage.monoid,) * len(stage.body)
+            reduced[number] = (monoid,) * len(stage.body)
             continue
         monoids = _partial_stage(stage, partial, block)
         if monoids is None:
@@ -442,15 +444,6 @@ def _partial_values(
         if monoids:
             partial[~number] = monoids
     return partial, tuple(sorted(reduced.items()))
-
-
-def _is_separable(stage: Stage) -> bool:
-    """True if the components of a reduction are combined independently."""
-    return stage.monoid is not None and bool(MONOIDS[stage.monoid].parts)
-
-
-def _reads_any(stage: Stage, partial: _Partial) -> bool:
-    return any(_array(node) in partial for node in reads(stage))
 
 
 def _is_reducible(stage: Stage) -> bool:

@@ -531,7 +531,12 @@ def _pad_pinned(
             result.append(step)
             continue
         sources = {v for _, v, _ in _padded_reads(kernel) if v in copies}
-        sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
+        # Other reads must have the fill value of the halo, or none.
+        sources -= {
+            v
+            for _, n, v in operand_reads(kernel)
+            if v in sources and n.fill not in (None, halos[v].fill)
+        }
         if not sources:
             result.append(step)
             continue
@@ -547,11 +552,6 @@ def _pad_pinned(
 def _padded_shape(value: Value, halo: _Halo) -> Shape:
     pairs = zip(value.type.shape, halo.widths, strict=True)
     return tuple(size + sum(widths) for size, widths in pairs)
-
-
-def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
-    """Returns True if each read of `value` has the fill value `fill`, or no fill value."""
-    return all(n.fill in (None, fill) for _, n, v in operand_reads(kernel) if v is value)
 
 
 def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:

@@ -15,7 +15,6 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     If,
-    Indirect,
     Load,
     Prefetch,
     Reduce,
@@ -116,10 +115,8 @@ class _Printer:
 
     def _place(self, node: Load | Store | Prefetch) -> str:
         indices = ", ".join(i.key for i in node.indices)
-        return f"{self._name(node.buffer)}[{indices}{self._bindings(node.indirect)}]"
-
-    def _bindings(self, indirect: Indirect) -> str:
-        return "".join(f" | {iterator_text(v)} = {self._name(b)}" for v, b in indirect)
+        bindings = (f" | {iterator_text(v)} = {self._name(b)}" for v, b in node.indirect)
+        return f"{self._name(node.buffer)}[{indices}{''.join(bindings)}]"
 
     def _loop(self, node: TileLoop, indent: str) -> list[str]:
         results = ", ".join(map(self._typed, node.results))

@@ -234,7 +234,8 @@ class BlockStage:
         sum."""
         body = GpuStageScalars(self.emitter, self.stage, frame)
         block = body.block(factor)
-        if not _loads_zero(factor):
+        # A load from memory gives zeros in masked lanes.
+        if not isinstance(factor, Read) or not isinstance(factor.source, int) or factor.fill:
             summed = [p for p in frame.axes if p in parts]
             active = body.active(summed)
             if active is not None:
@@ -288,8 +289,3 @@ def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
     unlisted = (p for p in parts if p.axis.name not in order)
     flat = (AxisRange(Axis(p.axis.loops, 1), p.base) for p in unlisted)
     return BlockAxes((*(by_name[name] for name in order), *flat))
-
-
-def _loads_zero(factor: Scalar) -> bool:
-    """Returns True if a factor is a load from memory, which gives zeros in masked lanes."""
-    return isinstance(factor, Read) and isinstance(factor.source, int) and not factor.fill
