@@ -9,7 +9,7 @@ the result has the values that the original model computes for its block of the 
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
 from tcc.distributed.free_axes import free_strategies
@@ -18,6 +18,7 @@ from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.errors import UserError
 from tcc.frontends import Called, load_called
+from tcc.frozen import entity
 from tcc.ir.graph import Graph, Node, Value, types_of, uses
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import result_types
@@ -64,13 +65,18 @@ def with_batch(graph: Graph, batch: int) -> Graph:
     return _Batched(graph, samples, copies).graph() if copies > 1 else graph
 
 
+@entity
 class _Batched:
-    """The values of a graph for `copies` times its `samples`, and the axis of the samples."""
+    """The values of a graph for `_copies` times its `_samples`, and the axis of the samples.
 
-    def __init__(self, graph: Graph, samples: int, copies: int) -> None:
-        self._graph, self._samples, self._copies = graph, samples, copies
-        self._values: dict[Value, Value] = {}
-        self._splits: dict[Value, Sharding] = {}  # by the new value
+    `_splits` has the axis by the new value.
+    """
+
+    _graph: Graph
+    _samples: int
+    _copies: int
+    _values: dict[Value, Value] = field(default_factory=dict)
+    _splits: dict[Value, Sharding] = field(default_factory=dict)
 
     def graph(self) -> Graph:
         for value in self._graph.inputs:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
+from tcc.cli.choices import PATH, Seconds, json_flag, run_flags, switch
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
@@ -61,7 +61,7 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
     type=click.IntRange(1, 64),
     help="Times this many ranks of an artifact that was compiled with --ranks, on this host.",
 )
-@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@switch("--pin", "With --nproc: each rank has CPUs of its own.")
 @gate_flags
 @json_flag
 @timeout_flag

@@ -47,7 +47,16 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def switch(*words: str) -> Callable[[Command], Command]:
+    """Returns the decorator that adds a flag without a value to a command.
+
+    `words` are its spelling, the name of its parameter if that is another one, and its help.
+    """
+    *names, text = words
+    return click.option(*names, is_flag=True, help=text)
+
+
+json_flag = switch("--json", "as_json", "Print JSON.")
 
 
 def run_flags(command: Command) -> Command:

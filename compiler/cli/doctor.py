@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from tcc import __version__
 from tcc.backends.cpu.detect import detect
-from tcc.cli.choices import OUTPUT, json_flag
+from tcc.cli.choices import OUTPUT, json_flag, switch
 from tcc.cli.later_modules import calibrate as measuring
 from tcc.cli.later_modules import machine_file, shipped_machines
 from tcc.cli.progress import progress
@@ -29,10 +29,9 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @click.command()
-@click.option(
+@switch(
     "--calibrate",
-    is_flag=True,
-    help="Measures this machine's constants (some seconds) for tcc compile --machine.",
+    "Measures this machine's constants (some seconds) for tcc compile --machine.",
 )
 @click.option(
     "-o", "--output", type=OUTPUT, metavar="FILE", help="Where they go; default: printed."

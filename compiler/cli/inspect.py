@@ -9,7 +9,7 @@ import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.artifact_plans import artifact_plans
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
 from tcc.cli.graph import write_graph
@@ -32,12 +32,11 @@ from tcc.runtime.terminal import Table
 
 @click.command()
 @click.argument("artifact", type=PATH)
-@click.option(
+@switch(
     "--kernels",
-    is_flag=True,
-    help="Shows the work of each kernel, and its predicted time.",
+    "Shows the work of each kernel, and its predicted time.",
 )
-@click.option("--measure", is_flag=True, help="Runs the model, and adds each kernel's time.")
+@switch("--measure", "Runs the model, and adds each kernel's time.")
 @click.option(
     "--runs", default=20, show_default=True, type=click.IntRange(1), help="Runs to measure."
 )
@@ -48,10 +47,9 @@ from tcc.runtime.terminal import Table
     help="Prints the model in this form; an artifact has its code only, with --keep-ir.",
 )
 @click.option("--kernel", metavar="K", help="Prints one kernel; 1/K in variant 1 of an artifact.")
-@click.option(
+@switch(
     "--derivations",
-    is_flag=True,
-    help="For an ONNX file: other orders of its sums and products, and why each is used or not.",
+    "For an ONNX file: other orders of its sums and products, and why each is used or not.",
 )
 @click.option(
     "--replay",
@@ -64,11 +62,10 @@ from tcc.runtime.terminal import Table
     help="With --derivations: draws a site before and after: the replayed site, else the first "
     "that changes.",
 )
-@click.option(
+@switch(
     "--choices",
     "show_choices",
-    is_flag=True,
-    help="For an ONNX file: the compiler's decisions, their alternatives with predicted times, and "
+    "For an ONNX file: the compiler's decisions, their alternatives with predicted times, and "
     "reasons. With --json in lines that tcc compile --choices reads.",
 )
 @click.option(
@@ -79,13 +76,10 @@ from tcc.runtime.terminal import Table
     "(.json) or for Netron (.onnx). With --measure it has measured times.",
 )
 @click.option("--kind", metavar="KIND", help="With --choices: only decisions of this kind.")
-@click.option(
-    "--all", "every", is_flag=True, help="With --choices: more than 16 schedules of a kernel."
-)
-@click.option(
+@switch("--all", "every", "With --choices: more than 16 schedules of a kernel.")
+@switch(
     "--compare",
-    is_flag=True,
-    help="With --choices: forces each alternative alone, and marks those that give the same "
+    "With --choices: forces each alternative alone, and marks those that give the same "
     "kernels. Each takes as long as the listing.",
 )
 @click.option("--target", metavar="TARGET", help="With --choices: as for tcc compile.")

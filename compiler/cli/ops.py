@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-from tcc.cli.choices import json_flag
+from tcc.cli.choices import json_flag, switch
 from tcc.cli.later_modules import driver
 from tcc.cli.show import print_json, say_all
 from tcc.errors import UserError
@@ -72,7 +72,7 @@ def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--onnx", "as_onnx", is_flag=True, help="List the ONNX operators that import.")
+@switch("--onnx", "as_onnx", "List the ONNX operators that import.")
 @json_flag
 def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
     """Lists the operators that tcc knows, or says what it knows of NAMES (ONNX's and aten's too).

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.later_modules import input_texts, ranking, result_text
@@ -43,7 +43,7 @@ from tcc.preprocess import input_errors
     help="Runs this many ranks of a model with collectives, on this host; {rank} in the names of "
     "artifacts, inputs and outputs is the number of each.",
 )
-@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@switch("--pin", "With --nproc: each rank has CPUs of its own.")
 @json_flag
 @timeout_flag
 @input_errors()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from tcc import __version__
-from tcc.cli.choices import OUTPUT, PATH, json_flag
+from tcc.cli.choices import OUTPUT, PATH, json_flag, switch
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.later_modules import check as checks
 from tcc.cli.later_modules import driver, from_records, lock_file, pin, summary, sweeping
@@ -56,11 +56,10 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
 
 @click.command()
 @click.argument("models", type=PATH, metavar="MODEL", nargs=-1, required=True)
-@click.option(
+@switch(
     "--pin",
     "is_pin",
-    is_flag=True,
-    help="Writes the choice of every decision of the compile, without measuring.",
+    "Writes the choice of every decision of the compile, without measuring.",
 )
 @click.option(
     "--lock",
@@ -106,11 +105,10 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
     metavar="FILE",
     help="Decides from these files of records, without measuring.",
 )
-@click.option(
+@switch(
     "--check",
     "is_check",
-    is_flag=True,
-    help="Exit code 1 if a kernel has no entry, or if an entry does not fit or is unused. Takes "
+    "Exit code 1 if a kernel has no entry, or if an entry does not fit or is unused. Takes "
     "several MODELs, for a lock that they share. Measures nothing.",
 )
 @click.option("--threads", type=click.IntRange(1), help="Threads of the runs; default: all CPUs.")

@@ -29,6 +29,7 @@ from tcc.distributed.blocks import (
 )
 from tcc.distributed.sharding import WHOLE, Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
+from tcc.frozen import entity
 from tcc.ir.expr import MONOIDS, Expr, Stage
 from tcc.ir.expr.scalar import (
     Apply,
@@ -72,24 +73,19 @@ def local_expr(
     return replace(expr, params=_local_types(expr.params, strategy.operands, ranks), stages=stages)
 
 
+@entity
 class _LocalExpr:
     """Writes the stages of a rank's expression."""
 
-    def __init__(
-        self,
-        expr: Expr,
-        strategy: Strategy,
-        ranks: int,
-        place: Place,
-        zeroed: Collection[int],
-    ) -> None:
-        self._expr, self._strategy, self._ranks, self._place = expr, strategy, ranks, place
-        self._zeroed = zeroed
-        self._blocks = dict(strategy.blocks)
+    _expr: Expr
+    _strategy: Strategy
+    _ranks: int
+    _place: Place
+    _zeroed: Collection[int]
 
     def stage(self, number: int) -> Stage:
         """Returns stage `number`."""
-        stage, block = self._expr.stages[number], self._blocks.get(number)
+        stage, block = self._expr.stages[number], dict(self._strategy.blocks).get(number)
 
         def leaf(node: Scalar) -> Scalar:
             if isinstance(node, Read) and node.source == self._strategy.rows:
