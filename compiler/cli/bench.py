@@ -16,7 +16,7 @@ from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_format, check_installed
 from tcc.cli.progress import progress
-from tcc.cli.ranks import check_pin, run_ranks
+from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import ToolError, UserError
 from tcc.runtime.interleaved import Times, best_ratio, interleaved, paired_ratio
@@ -110,8 +110,8 @@ def bench(
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         if nproc:
             words = ["bench", str(compiled), *(f"--input={item}" for item in inputs)]
-            words += [f"--seed={seed}", f"--rounds={rounds}", f"--seconds={seconds}"]
-            words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
+            flags = {"--seed": seed, "--rounds": rounds, "--seconds": seconds, "--threads": threads}
+            words += words_of(flags) + ["--json"] * as_json
             click.echo(run_ranks(nproc, pin, words)[0], nl=False)
             return 0
         module, comm = stack.enter_context(joined(compiled, threads))

@@ -14,7 +14,7 @@ from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.later_modules import input_texts, ranking, result_text
 from tcc.cli.opened import opened_artifact
-from tcc.cli.ranks import check_pin, run_ranks
+from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
 from tcc.preprocess import input_errors
@@ -88,12 +88,9 @@ def run(
     with opened_artifact(model, inputs) as artifact:
         if nproc:
             input_texts.check_no_stdin(inputs)
-            words = ["run", str(artifact), *(f"--input={i}" for i in inputs)]
-            words += [f"--seed={seed}"] * seeded
-            words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
-            words += [f"--output={output}"] * (output is not None)
-            words += [f"--top={top}"] * (top is not None)
-            words += [f"--labels={labels}"] * (labels is not None)
+            words = ["run", str(artifact), *(f"--input={i}" for i in inputs), *["--json"] * as_json]
+            flags = {"--threads": threads, "--output": output, "--top": top, "--labels": labels}
+            words += words_of({**flags, "--seed": seed if seeded else None})
             _show_ranks(run_ranks(nproc, pin, words), as_json)
             return
         records = []

@@ -279,7 +279,9 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
     shape = value.type.shape
     if pinned:
         return row_major(shape)
-    base = permuted(shape, _order(value)) if last or halo else row_major(shape)
+    rank = len(shape)
+    channels_last = (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+    base = permuted(shape, channels_last) if last or halo else row_major(shape)
     if halo is None:
         return base
     # The halo of a logical axis lies at the place of the axis in storage.
@@ -303,11 +305,6 @@ def _location(group: Group) -> str:
     named = group.anchor or group.sink
     more = len(group.members) - 1
     return named.loc + (f" (+{more})" if more else "")
-
-
-def _order(value: Value) -> tuple[int, ...]:
-    rank = value.type.rank
-    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
 
 
 def pinned_values(placed: Placed) -> set[Value]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -297,11 +298,9 @@ def captures(node: Node) -> Values:
     for body in bodies(node):
         bound = set(body.inputs) | set(body.constants)
         for inner in body.nodes:
-            for value in uses(inner):
-                if value not in bound:
-                    free[value] = None
+            free |= dict.fromkeys(value for value in uses(inner) if value not in bound)
             bound.update(inner.outputs)
-        free.update({value: None for value in body.outputs if value not in bound})
+        free |= dict.fromkeys(value for value in body.outputs if value not in bound)
     return tuple(free)
 
 
@@ -345,9 +344,7 @@ class GraphBuilder:
     ) -> None:
         self.name = name
         self.loc = ""
-        if store is None:
-            store = parent.store if parent else ConstantStore()
-        self.store: ConstantStore = store
+        self.store: ConstantStore = store or (parent.store if parent else ConstantStore())
         self._names: dict[str, int] = parent._names if parent else {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
@@ -420,7 +417,7 @@ class GraphBuilder:
         attrs = NoAttrs() if attrs is None else attrs
         loc = self.loc if loc is None else loc
         result = result_types(op, types_of(inputs), attrs, loc)
-        hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
+        hints = chain(names, repeat(op.name))
         outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
         self.append(Node(op, attrs, tuple(inputs), outputs, loc))
         return outputs
@@ -482,9 +479,7 @@ class GraphBuilder:
     ) -> Graph:
         """Returns the graph, without constants that nothing reads."""
         outs = tuple(outputs)
-        used_values = set(outs)
-        for node in self._nodes:
-            used_values.update(uses(node))
+        used_values = {*outs, *(value for node in self._nodes for value in uses(node))}
         constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases

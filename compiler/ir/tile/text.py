@@ -102,9 +102,13 @@ class _Printer:
                 fill = "" if plain else f" fill {number(node.fill)}"
                 return f"load {self._place(node)}{guards_text(node)}{fill}"
             case Contract():
-                a = f"{self._name(node.a)}[{_labels(node.a_axes)}]"
-                b = f"{self._name(node.b)}[{_labels(node.b_axes)}]"
-                return f"contract {a} * {b} + {self._name(node.acc)}[{_labels(node.out_axes)}]"
+                a, b, acc = (
+                    f"{self._name(block)}[{','.join(axes)}]"
+                    for block, axes in (
+                        (node.a, node.a_axes), (node.b, node.b_axes), (node.acc, node.out_axes)
+                    )
+                )  # fmt: skip
+                return f"contract {a} * {b} + {acc}"
             case Broadcast():
                 return f"broadcast {self._name(node.block)}"
             case Relayout():
@@ -137,7 +141,3 @@ def guards_text(node: Load | Store) -> str:
     """Returns ` where 0 <= i < n` for the guards of an access; empty without guards."""
     parts = ", ".join(f"0 <= {g.index.key} < {g.extent.key}" for g in node.guards)
     return f" where {parts}" if parts else ""
-
-
-def _labels(axes: Sequence[str]) -> str:
-    return ",".join(axes)
