@@ -102,7 +102,7 @@ class _Batched:
     def _node(self, node: Node) -> Node:
         if not any(value in self._values for value in uses(node)):
             return node
-        inputs = tuple(None if v is None else self._values.get(v, v) for v in node.inputs)
+        inputs = tuple(v and self._values.get(v, v) for v in node.inputs)
         for attrs in self._attributes(node):
             try:
                 types = result_types(node.op, types_of(inputs), attrs, node.loc)

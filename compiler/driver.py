@@ -494,7 +494,7 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
     rows: dict[Value, int] = {}
     constants: dict[Value, set[int]] = {}
     for node in graph.nodes:
-        read_inputs = [None if v is None else inputs.get(v) for v in node.inputs]
+        read_inputs = [v and inputs.get(v) for v in node.inputs]
         first, second = (*read_inputs, None, None)[:2]
         arrays = [graph.constant(v) for v in node.inputs]
         if node.op.name == "gather" and arrays[0] is not None and second is not None:

@@ -147,7 +147,7 @@ class _Checker:
         undivided = self._division.whole
         for node, items in self._division.choice.items():
             pairs = zip(node.inputs, operand_shardings(items), strict=True)
-            operands = tuple(None if v is None else self._array(v, s) for v, s in pairs)
+            operands = tuple(v and self._array(v, s) for v, s in pairs)
             reader = self._reader(node, items)
             if reader is None or any(s.reduced for s in items):  # dead, or several nodes
                 continue
@@ -285,7 +285,7 @@ def _rank_type(type: TensorType, shardings: Shardings, sizes: Sequence[int]) -> 
     """Returns the type of a rank's array; None where the ranks have no equal blocks."""
     block: TensorType | None = type
     for sharding, ranks in zip(shardings, sizes, strict=True):
-        block = None if block is None else block_type(block, sharding, ranks)
+        block = block and block_type(block, sharding, ranks)
     return block
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, Split, Whole, local_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, Split, local_type
 from tcc.frozen import frozen
 from tcc.ir.types import TensorType
 
@@ -103,5 +103,4 @@ def _commute(inner: Sharding, outer: Sharding) -> bool:
             return axis != other
         case Partial(first), Partial(second):
             return first == second
-        case Whole() | Split() | Partial(), Whole() | Split() | Partial():
-            return True
+    return True

@@ -143,7 +143,7 @@ class _Sharding:
         expr, op, attrs = expr_of(node), node.op, node.attrs
         local, zeroed = (None, set[int]()) if expr is None else self._local_expr(expr, items)
         inputs = tuple(
-            None if value is None else self._operand(value, shardings, number in zeroed)
+            value and self._operand(value, shardings, number in zeroed)
             for number, (value, shardings) in enumerate(
                 zip(node.inputs, operand_shardings(items), strict=True)
             )

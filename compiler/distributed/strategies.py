@@ -54,9 +54,9 @@ from tcc.distributed.sharding import (
     even,
 )
 from tcc.frozen import frozen
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, source_shape
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Index, Indices, Var, as_int, free_vars, var_of
+from tcc.ir.index import Index, Var, as_int, free_vars, var_of
 from tcc.ir.program import COLLECTIVE_DTYPES
 from tcc.ir.region.affine import Size, Sizes, plain
 from tcc.ir.types import BOOL, DType
@@ -188,10 +188,10 @@ def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
         if not isinstance(operand, int) or data is None:
             continue
         axis, _ = data
-        split = replace(even(_shape(expr, operand)[axis], ranks), axis=axis)
+        split = replace(even(source_shape(expr, operand)[axis], ranks), axis=axis)
         alone = sum(other.source == operand for other in every_read) == 1
         strategy = _strategy(expr, {}, (operand,), {}) if alone else None
-        if strategy is not None and _has_blocks(_shape(expr, operand)[axis], split, ranks):
+        if strategy is not None and _has_blocks(source_shape(expr, operand)[axis], split, ranks):
             operands = list(strategy.operands)
             operands[operand] = split
             yield replace(strategy, operands=tuple(operands), rows=operand)
@@ -215,11 +215,6 @@ def _has_blocks(size: Index, split: Split, ranks: int) -> bool:
         split.length(size, ranks)
         return True
     return False
-
-
-def _shape(expr: Expr, operand: int) -> Indices:
-    param = expr.params[operand]
-    return () if param is None else param.shape
 
 
 def _by_parts(expr: Expr) -> Iterator[Strategy]:
@@ -354,9 +349,8 @@ class _Division:
         return True
 
     def _sizes(self, array: _Array) -> Sizes:
-        if array < 0:
-            return tuple(plain(dim) for dim in self._expr.stages[~array].types[0].shape)
-        return tuple(map(plain, _shape(self._expr, array)))
+        source = array if array >= 0 else StageRef(~array)
+        return tuple(map(plain, source_shape(self._expr, source)))
 
 
 def _is_computed(node: Read, loop: Var) -> bool:
