@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import PATH, Seconds, json_flag, run_flags, switch
+from tcc.cli.choices import COUNT, PATH, RANKS, Seconds, json_flag, run_flags, switch
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
@@ -33,7 +33,7 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
 @run_flags
 @click.option(
     "--rounds",
-    type=click.IntRange(1),
+    type=COUNT,
     help=f"Rounds; default: {_ROUNDS[0]}. With --compare the most rounds; default: {_ROUNDS[1]}.",
 )
 @click.option(
@@ -58,7 +58,7 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
 )
 @click.option(
     "--nproc",
-    type=click.IntRange(1, 64),
+    type=RANKS,
     help="Times this many ranks of an artifact that was compiled with --ranks, on this host.",
 )
 @switch("--pin", "With --nproc: each rank has CPUs of its own.")

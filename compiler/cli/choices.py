@@ -11,6 +11,8 @@ from tcc.errors import UserError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(1)
+RANKS = click.IntRange(1, 64)
 
 
 class _Output(click.Path):
@@ -62,7 +64,7 @@ json_flag = switch("--json", "as_json", "Print JSON.")
 def run_flags(command: Command) -> Command:
     """Adds the flags of commands that run a model: its inputs, their seed and the threads."""
     threads = click.option(
-        "--threads", type=click.IntRange(1), help="Threads of the kernels; default: all CPUs."
+        "--threads", type=COUNT, help="Threads of the kernels; default: all CPUs."
     )
     seed = click.option(
         "--seed",

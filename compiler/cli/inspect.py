@@ -9,7 +9,7 @@ import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.artifact_plans import artifact_plans
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags, switch
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
 from tcc.cli.graph import write_graph
@@ -37,9 +37,7 @@ from tcc.runtime.terminal import Table
     "Shows the work of each kernel, and its predicted time.",
 )
 @switch("--measure", "Runs the model, and adds each kernel's time.")
-@click.option(
-    "--runs", default=20, show_default=True, type=click.IntRange(1), help="Runs to measure."
-)
+@click.option("--runs", default=20, show_default=True, type=COUNT, help="Runs to measure.")
 @run_flags
 @click.option(
     "--form",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.later_modules import profile as profiles
@@ -20,9 +20,7 @@ from tcc.preprocess import input_errors
 @click.argument("model", metavar="ARTIFACT", type=PATH)
 @click.option("-o", "page", type=OUTPUT, metavar="PAGE.html", help="Writes a page, in one file.")
 @click.option("--trace", type=OUTPUT, metavar="TRACE.json", help="Writes a trace for Perfetto.")
-@click.option(
-    "--runs", type=click.IntRange(1), help="Runs to measure; default: what a second allows."
-)
+@click.option("--runs", type=COUNT, help="Runs to measure; default: what a second allows.")
 @run_flags
 @json_flag
 @timeout_flag

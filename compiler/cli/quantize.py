@@ -3,7 +3,7 @@
 from typing import Any
 
 import click
-from tcc.cli.choices import OUTPUT, PATH, json_flag
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.later_modules import quantization
 
@@ -44,7 +44,7 @@ from tcc.cli.later_modules import quantization
     show_default=True,
     help="How samples give ranges; may be repeated.",
 )
-@click.option("--threads", type=click.IntRange(1), help="Default: all CPUs.")
+@click.option("--threads", type=COUNT, help="Default: all CPUs.")
 @json_flag
 @timeout_flag
 def quantize(**flags: Any) -> int:

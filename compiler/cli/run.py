@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags, switch
+from tcc.cli.choices import COUNT, OUTPUT, PATH, RANKS, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.later_modules import input_texts, ranking, result_text
@@ -30,7 +30,7 @@ from tcc.preprocess import input_errors
     help="Writes each output to DIR/NAME.npy, and for a folder of inputs to DIR/FILE/NAME.npy; "
     "--json then has the paths in place of the values.",
 )
-@click.option("--top", type=click.IntRange(1), metavar="N", help="Shows the N largest values.")
+@click.option("--top", type=COUNT, metavar="N", help="Shows the N largest values.")
 @click.option(
     "--labels",
     type=PATH,
@@ -39,7 +39,7 @@ from tcc.preprocess import input_errors
 )
 @click.option(
     "--nproc",
-    type=click.IntRange(1, 64),
+    type=RANKS,
     help="Runs this many ranks of a model with collectives, on this host; {rank} in the names of "
     "artifacts, inputs and outputs is the number of each.",
 )

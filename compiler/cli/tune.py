@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from tcc import __version__
-from tcc.cli.choices import OUTPUT, PATH, json_flag, switch
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, switch
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.later_modules import check as checks
 from tcc.cli.later_modules import driver, from_records, lock_file, pin, summary, sweeping
@@ -111,7 +111,7 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
     "Exit code 1 if a kernel has no entry, or if an entry does not fit or is unused. Takes "
     "several MODELs, for a lock that they share. Measures nothing.",
 )
-@click.option("--threads", type=click.IntRange(1), help="Threads of the runs; default: all CPUs.")
+@click.option("--threads", type=COUNT, help="Threads of the runs; default: all CPUs.")
 @compile_flags
 @json_flag
 def tune(

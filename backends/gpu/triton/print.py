@@ -359,10 +359,17 @@ class Printer:
     # ---- control flow ----------------------------------------------------------------------------
 
     def _loop(self, node: TileLoop) -> None:
+        names = [
+            self._writer.define(block.name, self._blocks[init].text).text
+            for block, init in zip(node.carried, node.inits, strict=True)
+        ]
+        self._steps(node, names)
+        for block, name in zip(node.results, names, strict=True):
+            self._blocks[block] = PyExpr(name, self._writer.depth)
+
+    def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
+        """Prints a loop; `names` are those of the variables that it carries."""
         writer = self._writer
-        names = []
-        for block, init in zip(node.carried, node.inits, strict=True):
-            names.append(writer.define(block.name, self._blocks[init].text).text)
         head, counter = self._head(node)
         with writer.scope() as lines:
             self._bind_counter(node, counter)
@@ -374,8 +381,6 @@ class Printer:
                 writer.line(f"{', '.join(names)} = {yields}")
             self._end_step()
         writer.block(head, lines)
-        for block, name in zip(node.results, names, strict=True):
-            self._blocks[block] = PyExpr(name, writer.depth)
 
     def _head(self, loop: TileLoop) -> tuple[str, str]:
         """Returns the head of a `for` loop, and the name of its counter."""
