@@ -22,6 +22,7 @@ from tcc.frozen import entity
 from tcc.ir.graph import Graph, Node, Value, types_of, uses
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import result_types
+from tcc.ops.shapes import replaced
 from tcc.options import Options
 
 _HINT = "export the model with a symbolic batch; then one artifact serves every batch"
@@ -93,7 +94,7 @@ class _Batched:
         return replace(self._graph, inputs=inputs, outputs=outputs, nodes=nodes, aliases=aliases)
 
     def _scaled(self, shape: tuple[Index, ...], axis: int) -> tuple[Index, ...]:
-        return (*shape[:axis], shape[axis] * const(self._copies), *shape[axis + 1 :])
+        return replaced(shape, axis, shape[axis] * const(self._copies))
 
     def _set(self, value: Value, sharding: Sharding, shape: tuple[Index, ...]) -> None:
         new = Value(value.name, replace(value.type, shape=shape))
