@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
+from tcc.ir.narrow import packed_size
 from tcc.ir.types import TensorType
 from tcc.ops.shapes import replaced
 from tcc.schedule.nest import typical
@@ -136,4 +137,4 @@ def local_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType:
 
 def type_bytes(type: TensorType) -> int:
     """Returns the bytes of an array; a symbolic size counts as its typical value."""
-    return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)
+    return packed_size(prod(map(typical, type.shape)), type.dtype)

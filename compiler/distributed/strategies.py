@@ -60,6 +60,7 @@ from tcc.ir.index import Index, Var, as_int, free_vars, var_of
 from tcc.ir.program import COLLECTIVE_DTYPES
 from tcc.ir.region.affine import Size, Sizes, plain
 from tcc.ir.types import BOOL, DType
+from tcc.known import all_known
 from tcc.passes.derive.algebra.linear import is_linear
 
 # A parameter as its number, stage n as ~n.
@@ -279,8 +280,7 @@ class _Division:
                 WHOLE if sharding is None and can_be_placed(index, block) else sharding
                 for sharding, index in zip(shardings, node.indices, strict=True)
             ]
-        present = tuple(sharding for sharding in shardings if sharding is not None)
-        return present if len(present) == len(shardings) else None
+        return all_known(shardings)
 
     def divide_axis(self, array: _Array, split: Split) -> bool:
         """Divides an axis of an array, and the loops of all stages that read it; False where that

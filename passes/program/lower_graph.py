@@ -26,10 +26,10 @@ from tcc.ir.index import (
     as_int,
     const,
     free_vars,
-    linear_in,
     maximum,
     nonnegative,
     of_atom,
+    step_in,
     var_of,
 )
 from tcc.ir.layout import Layout, place, row_major
@@ -494,14 +494,14 @@ def _told(dim: _Dim, frame: GraphLowering) -> str:
 def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
     """Returns a register with the value of `var` for which `dim` equals the caller's size.  Returns
     None if `dim` does not have the form  number * `var` + a size whose value is already known."""
-    parts = linear_in(dim.size, var)
-    factor = None if parts is None else as_int(parts[0])
-    if parts is None or factor is None or factor < 1:
+    linear = step_in(dim.size, var)
+    if linear is None or linear[0] < 1:
         return None
+    factor, rest = linear
     value = dim.actual
-    if as_int(parts[1]) != 0:
-        offset = frame.size(parts[1])
-        message = f"{dim.what} ({dim.size.key}): at least {parts[1].key} is due"
+    if as_int(rest) != 0:
+        offset = frame.size(rest)
+        message = f"{dim.what} ({dim.size.key}): at least {rest.key} is due"
         frame.check(Relation.LE, offset, value, message)
         value = frame.computed(IntOp.SUB, dim.actual, offset)
     if factor > 1:

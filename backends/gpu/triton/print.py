@@ -26,8 +26,8 @@ from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent, known_extent
 from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
-from tcc.ir.index import Var, const, free_vars, nonnegative
-from tcc.ir.layout import strides
+from tcc.ir.index import Var, free_vars, nonnegative
+from tcc.ir.layout import row_major_position
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -180,8 +180,7 @@ class Printer:
         """
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
-        steps = strides(node.buffer.sizes)
-        position = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
+        position = row_major_position(node.indices, node.buffer.sizes)
         offset = self._indices.value(position, shape, self._narrowed(node, blocks))
         span = full_span = span_of(position, shape, shapes)
         mask = self._mask(node.guards, shape, blocks) if node.guards else ""

@@ -28,9 +28,10 @@ from tcc.errors import InternalError, UserError
 from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Substitution, as_int, const, substitute
-from tcc.ir.narrow import rounded
+from tcc.ir.narrow import packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
+from tcc.known import all_known
 
 T = TypeVar("T")
 # A constant is hashed in pieces of _PIECE bytes, by _THREADS threads.
@@ -214,20 +215,17 @@ class ConstantStore:
 
 def on_each_rank(
     operands: Sequence[Sequence[Array] | None], compute: Callable[[Sequence[Any]], T | None]
-) -> list[T] | None:
+) -> tuple[T, ...] | None:
     """Returns the results of `compute` for the operands of each rank, or one result for all ranks.
 
     An operand is the array of each rank, one array that all ranks have, or None.  If `compute`
     returns None for one rank, the result is None: all ranks get the same program.
     """
     ranks = max((len(arrays) for arrays in operands if arrays is not None), default=1)
-    results = []
-    for rank in range(ranks):
-        result = compute([None if a is None else a[rank % len(a)] for a in operands])
-        if result is None:
-            return None
-        results.append(result)
-    return results
+    return all_known(
+        compute([None if a is None else a[rank % len(a)] for a in operands])
+        for rank in range(ranks)
+    )
 
 
 @entity
@@ -323,7 +321,7 @@ def constant_bytes(graph: Graph) -> int:
     """Returns the bytes of all constants of a graph and its bodies."""
     constants = (v for part in walk_graphs(graph) for v in part.constants)
     sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
-    return sum(-(-count * dtype.bits // 8) for count, dtype in sizes)
+    return sum(packed_size(*size) for size in sizes)
 
 
 def walk_values(graph: Graph) -> Iterator[Value]:
