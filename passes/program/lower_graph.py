@@ -497,11 +497,11 @@ def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
     linear = step_in(dim.size, var)
     if linear is None or linear[0] < 1:
         return None
-    factor, rest = linear
+    factor, addend = linear
     value = dim.actual
-    if as_int(rest) != 0:
-        offset = frame.size(rest)
-        message = f"{dim.what} ({dim.size.key}): at least {rest.key} is due"
+    if as_int(addend) != 0:
+        offset = frame.size(addend)
+        message = f"{dim.what} ({dim.size.key}): at least {addend.key} is due"
         frame.check(Relation.LE, offset, value, message)
         value = frame.computed(IntOp.SUB, dim.actual, offset)
     if factor > 1:
