@@ -9,7 +9,7 @@ the result has the values that the original model computes for its block of the 
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
 from tcc.distributed.free_axes import free_strategies
@@ -18,9 +18,11 @@ from tcc.distributed.sharding import WHOLE, Sharding, Split, Whole, local_type
 from tcc.distributed.strategies import Strategy, strategies
 from tcc.errors import UserError
 from tcc.frontends import Called, load_called
+from tcc.frozen import entity
 from tcc.ir.graph import Graph, Node, Value, types_of, uses
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import result_types
+from tcc.ops.shapes import replaced
 from tcc.options import Options
 
 _HINT = "export the model with a symbolic batch; then one artifact serves every batch"
@@ -64,13 +66,18 @@ def with_batch(graph: Graph, batch: int) -> Graph:
     return _Batched(graph, samples, copies).graph() if copies > 1 else graph
 
 
+@entity
 class _Batched:
-    """The values of a graph for `copies` times its `samples`, and the axis of the samples."""
+    """The values of a graph for `_copies` times its `_samples`, and the axis of the samples.
 
-    def __init__(self, graph: Graph, samples: int, copies: int) -> None:
-        self._graph, self._samples, self._copies = graph, samples, copies
-        self._values: dict[Value, Value] = {}
-        self._splits: dict[Value, Sharding] = {}  # by the new value
+    `_splits` has the axis by the new value.
+    """
+
+    _graph: Graph
+    _samples: int
+    _copies: int
+    _values: dict[Value, Value] = field(default_factory=dict)
+    _splits: dict[Value, Sharding] = field(default_factory=dict)
 
     def graph(self) -> Graph:
         for value in self._graph.inputs:
@@ -87,7 +94,7 @@ class _Batched:
         return replace(self._graph, inputs=inputs, outputs=outputs, nodes=nodes, aliases=aliases)
 
     def _scaled(self, shape: tuple[Index, ...], axis: int) -> tuple[Index, ...]:
-        return (*shape[:axis], shape[axis] * const(self._copies), *shape[axis + 1 :])
+        return replaced(shape, axis, shape[axis] * const(self._copies))
 
     def _set(self, value: Value, sharding: Sharding, shape: tuple[Index, ...]) -> None:
         new = Value(value.name, replace(value.type, shape=shape))
@@ -96,7 +103,7 @@ class _Batched:
     def _node(self, node: Node) -> Node:
         if not any(value in self._values for value in uses(node)):
             return node
-        inputs = tuple(None if v is None else self._values.get(v, v) for v in node.inputs)
+        inputs = tuple(v and self._values.get(v, v) for v in node.inputs)
         for attrs in self._attributes(node):
             try:
                 types = result_types(node.op, types_of(inputs), attrs, node.loc)

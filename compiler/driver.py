@@ -37,7 +37,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import as_int
 from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import EMITS, Choices, Options, SymbolicShape, read_options
@@ -223,7 +223,7 @@ def _compiled(
             variants,
             {
                 **common_facts(targets, options, ops),
-                **_appends(optimised[0][0]),
+                "appends": _appends(optimised[0][0]),
                 **({} if form is None else {"call": form}),
                 **preprocess,
                 **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
@@ -384,23 +384,17 @@ def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[
     }
 
 
-def _appends(graph: Graph) -> dict[str, Any]:
-    """Returns the manifest's entry for inputs to which a run appends rows, such as caches.
+def _appends(graph: Graph) -> list[dict[str, Any]]:
+    """Returns the manifest's entry for each input to which a run appends rows, such as a cache.
 
-    For each input the entry has its name, the axis that grows, and the number of appended rows; the
-    number is a text if it depends on symbolic sizes.
+    An entry has the input's name, the axis that grows, and the number of appended rows; the number
+    is a text if it depends on symbolic sizes.
     """
-    return {
-        "appends": [
-            {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
-            for item in appended_rows(graph)
-        ]
-    }
-
-
-def _number_or_text(size: Index) -> int | str:
-    number = as_int(size)
-    return size.key if number is None else number
+    return [
+        {"input": item.name, "axis": item.axis, "rows": item.rows.key if count is None else count}
+        for item in appended_rows(graph)
+        for count in (as_int(item.rows),)
+    ]
 
 
 def compile(
@@ -500,7 +494,7 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
     rows: dict[Value, int] = {}
     constants: dict[Value, set[int]] = {}
     for node in graph.nodes:
-        read_inputs = [None if v is None else inputs.get(v) for v in node.inputs]
+        read_inputs = [v and inputs.get(v) for v in node.inputs]
         first, second = (*read_inputs, None, None)[:2]
         arrays = [graph.constant(v) for v in node.inputs]
         if node.op.name == "gather" and arrays[0] is not None and second is not None:

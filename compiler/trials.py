@@ -107,7 +107,7 @@ class TrialCompiler:
             self._targets, self._options, self.constants, self._resources, ledger
         )
         (code,) = backends if len(backends) == 1 else (None,)
-        planner = None if code is None else code.planner
+        planner = code and code.planner
         homes = [*ledger.entered]  # other targets have no section in a lock
         if code is None or len(homes) != 1 or not isinstance(planner, _Chooser):
             raise UserError(

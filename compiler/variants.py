@@ -220,7 +220,10 @@ def make_variants(
             why="its targets and options leave it out",
             hint="--time-passes shows the steps that run",
         )
-    if options.weights and not any(_integer_weights(parts) for _, parts in lowerings):
+    programs = [program for _, parts in lowerings for program in parts]
+    if options.weights and WEIGHTS.keys().isdisjoint(
+        type for program in programs for type in program.weights.types.values()
+    ):
         raise UserError(
             f"no weight of the model can be stored as {options.weights}",
             where=f"--weights {options.weights}",
@@ -232,11 +235,6 @@ def make_variants(
         label = _label(code, [other for other, _ in lowerings])
         variants.append(variant_of(code, lowered, unfused, options, trace, label, variants, place))
     return variants
-
-
-def _integer_weights(parts: Sequence[Lowered]) -> bool:
-    """True where a program stores a weight as integers."""
-    return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
 def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:

@@ -230,7 +230,8 @@ def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -
     weights = _rank_ranges(variants, section)
     places = enumerate(zip(variants, weights, section.images, strict=True))
     rows = "".join(row_source(i, *facts) for i, facts in places)
-    section_digest, digest = (_c_bytes(d) for d in (section.sha256, _digest(variants, section)))
+    digests = section.sha256, _digest(variants, section)
+    section_digest, digest = (", ".join(map(str, data)) for data in digests)
     return f"""#include "runtime.h"
 #include "listings.h"
 #define HIDDEN extern __attribute__((visibility("hidden")))
@@ -283,10 +284,6 @@ def _digest(variants: Sequence[Variant], section: Section) -> bytes:
         for part in (variant.program, variant.needs, *variant.objects):
             digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
-
-
-def _c_bytes(data: bytes) -> str:
-    return ", ".join(map(str, data))
 
 
 def _compile(toolchain: Toolchain, folder: Path, objects: int) -> list[str]:

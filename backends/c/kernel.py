@@ -94,7 +94,10 @@ class KernelPrinter(Lines):
         words = set(re.findall(r"\w+", " ".join(lines)))
         buffers = [(n, b) for n, b in enumerate(kernel.buffers) if self._buffers[b] in words]
         sizes = [n for n, v in enumerate(kernel.sizes) if self._variables[v.name] in words]
-        parameters = [self._parameter(buffer) for _, buffer in buffers]
+        parameters = [
+            f"{'const ' * (b.scope is MemorySpace.INPUT)}{memory_type(b.dtype)} *{self._buffers[b]}"
+            for _, b in buffers
+        ]
         parameters += [f"int64_t {self._variables[kernel.sizes[n].name]}" for n in sizes]
         local = [b for b in kernel.locals if self._buffers[b] in words]
         scratch = sum(_count(b) * b.dtype.bytes for b in local)
@@ -102,10 +105,6 @@ class KernelPrinter(Lines):
         declarations = (self._local(buffer, lines) for buffer in local)
         text = "\n".join([*comment, head, "{", *declarations, *lines, "}"])
         return KernelFunction(name, text, tuple(buffers), tuple(sizes), scratch)
-
-    def _parameter(self, buffer: TileBuffer) -> str:
-        kind = "const " if buffer.scope is MemorySpace.INPUT else ""
-        return f"{kind}{memory_type(buffer.dtype)} *{self._buffers[buffer]}"
 
     def _local(self, buffer: TileBuffer, lines: Sequence[str]) -> str:
         kind, name = memory_type(buffer.dtype), self._buffers[buffer]

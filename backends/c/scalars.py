@@ -84,7 +84,8 @@ def _applied(node: Apply, args: Sequence[str]) -> str:
     if name in ("is_nan", "is_inf"):
         return f"(is{name[3:]}({args[0]}) != 0)"
     if node.dtype is BOOL or kind is BOOL:
-        return _boolean(name, [_truth(a, n.dtype) for a, n in zip(args, node.args, strict=True)])
+        pairs = zip(args, node.args, strict=True)
+        return _boolean(name, [a if n.dtype is BOOL else f"({a} != 0)" for a, n in pairs])
     if kind.is_float:
         text = _float(name, args, kind)
         return text if name in EXACT else rounded_to(text, node.dtype)
@@ -93,10 +94,6 @@ def _applied(node: Apply, args: Sequence[str]) -> str:
 
 def _listed(args: Sequence[str]) -> str:
     return ", ".join(map(bare, args))
-
-
-def _truth(text: str, dtype: DType) -> str:
-    return text if dtype is BOOL else f"({text} != 0)"
 
 
 def _boolean(name: str, args: Sequence[str]) -> str:

@@ -120,7 +120,8 @@ def place_buffers(
     storage = CStorage(dict(dtypes), {}, set(), [], [], {}, 0)
     ranges: dict[BufferId, tuple[int, int]] = {}
     dynamic = _dynamic_sizes(program, sizes)
-    written_buffers = _written(program)
+    uses = (use for instr in walk_instructions(program.body) for use in operands(instr))
+    written_buffers = {value for kind, value in uses if kind in (Kind.WRITTEN, Kind.TOUCHED)}
     for number, dtype in sorted(dtypes.items()):
         buffer = program.buffers[number]
         place = buffer.place
@@ -184,13 +185,6 @@ def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId,
                 None if size is None or largest_before is None else max(size, largest_before)
             )
     return largest
-
-
-def _written(program: Program) -> set[BufferId]:
-    """Returns the buffers that instructions write or may write; a kernel declares which it
-    writes."""
-    uses = (use for instr in walk_instructions(program.body) for use in operands(instr))
-    return {value for kind, value in uses if kind in (Kind.WRITTEN, Kind.TOUCHED)}
 
 
 def _place_arena(

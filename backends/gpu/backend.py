@@ -35,7 +35,7 @@ from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.work import work_facts
 from tcc.schedule.gpu.cost import BlockPricer, Usage
-from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
+from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile
 from tcc.target import GpuProfile, Target
 
 # Candidate heights, in rows, for the tiles of grouped GEMMs.
@@ -230,7 +230,8 @@ class GpuBackend(Backend):
                     "source": loc,
                     **work_facts(bound.group, bound.kernel.sizes),
                     **_price(first, bound, kernel, precision),
-                    **_blocks(block_schedule(bound)),
+                    "blocks": " ".join(f"{name} {n}" for name, n in block_schedule(bound).blocks),
+                    "parallel": " ".join(block_schedule(bound).parallel),
                 }
                 for (name, loc, bound), kernel in zip(rows, compiled[0], strict=True)
             ],
@@ -240,7 +241,12 @@ class GpuBackend(Backend):
                     "kernels": [
                         {
                             "symbol": name,
-                            **_build(kernel),
+                            "warps": kernel.warps,
+                            "stages": kernel.stages,
+                            "language": "gluon" if kernel.stays else "triton",
+                            "registers": kernel.registers,
+                            "private": kernel.private,
+                            "shared": kernel.shared,
                             **_price(gpu, bound, kernel, precision),
                         }
                         for (name, _, bound), kernel in zip(rows, kernels, strict=True)
@@ -375,23 +381,3 @@ def _price(gpu: GpuProfile, bound: Bound, kernel: CompiledKernel, precision: str
     usage = Usage(kernel.registers, kernel.private, kernel.shared)
     price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
     return {"seconds": float(f"{price.seconds:.4g}"), "limit": price.limit}
-
-
-def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
-    """Returns the block sizes and parallel loops of a kernel."""
-    return {
-        "blocks": " ".join(f"{name} {size}" for name, size in schedule.blocks),
-        "parallel": " ".join(schedule.parallel),
-    }
-
-
-def _build(kernel: CompiledKernel) -> dict[str, Any]:
-    """Returns how a kernel was compiled, and the resources that it occupies on a multiprocessor."""
-    return {
-        "warps": kernel.warps,
-        "stages": kernel.stages,
-        "language": "gluon" if kernel.stays else "triton",
-        "registers": kernel.registers,
-        "private": kernel.private,
-        "shared": kernel.shared,
-    }

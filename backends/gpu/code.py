@@ -89,10 +89,11 @@ def compile_blocks(
     by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(archs)))
     rocm = target.kind == "rocm"
     form = BinaryKind.HSACO if rocm else BinaryKind.CUBIN
-    variants = [
-        _variant(_exact_arch(gpu, gpu_kernels), form, gpu_kernels)
-        for gpu, gpu_kernels in zip(target.gpus, by_arch, strict=True)
-    ]
+    variants = []
+    for gpu, gpu_kernels in zip(target.gpus, by_arch, strict=True):
+        # The name has a letter (sm_90a) if the code uses features that only this GPU has.
+        arch = ptx_target(gpu_kernels[0].assembly) if gpu_kernels else ""
+        variants.append(_variant(arch or gpu.arch, form, gpu_kernels))
     for gpu in assembled:
         gpu_kernels = (
             tuple(kernels[-1] for kernels in compiled) if extra else by_arch[archs.index(gpu.arch)]
@@ -160,11 +161,3 @@ def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> 
     if form is not BinaryKind.HSACO:
         needs = max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
     return GpuVariant(arch, form, tuple(kernels), needs)
-
-
-def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
-    """Returns the architecture of the code.
-
-    It has a letter (sm_90a) if the code uses features that only this architecture has.
-    """
-    return (ptx_target(kernels[0].assembly) if kernels else "") or gpu.arch

@@ -110,7 +110,9 @@ class _Search:
     def next(self) -> Bound | None:
         """Returns the next schedule to compile, or None if no better one is expected."""
         first_trial, last_trial = self.trials[0], self.trials[-1]
-        if self.fixed or not (last_trial.spills or self._slow(first_trial)):
+        expected = self.pricer.price(block_schedule(first_trial.bound)).seconds
+        is_slow = saves(expected, first_trial.price.seconds, _WORSE)
+        if self.fixed or not (last_trial.spills or is_slow):
             return None
         for choice in self._candidates():
             try:
@@ -118,10 +120,6 @@ class _Search:
             except NotBlocks:
                 continue
         return None
-
-    def _slow(self, trial: _Trial) -> bool:
-        expected = self.pricer.price(block_schedule(trial.bound)).seconds
-        return saves(expected, trial.price.seconds, _WORSE)
 
     def _candidates(self) -> list[BlockSchedule]:
         """Returns schedules that may beat all compiled ones.

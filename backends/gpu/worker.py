@@ -119,7 +119,9 @@ def _compile(
         options |= {"enable_reflect_ftz": False, "ptx_version": NEWEST}
     language = GluonASTSource if source.maps else ASTSource
     parsed = language(fn=function, signature=signature, constexprs={}, attrs=attributes)
-    outputs, metadata = _stages(parsed, _target(profile), options)
+    arch = profile.arch if rocm else int(profile.arch.removeprefix("sm_"))
+    target = GPUTarget("hip" if rocm else "cuda", arch, profile.warp)
+    outputs, metadata = _stages(parsed, target, options)
     if rocm:
         text, code = outputs["amdgcn"], outputs["hsaco"]
         usage = rocm_usage(text)
@@ -175,9 +177,3 @@ def _boxed(
         replace(tensor_map, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
         for tensor_map, facts in zip(maps, descriptions, strict=True)
     )
-
-
-def _target(profile: GpuProfile) -> GPUTarget:
-    if profile.kind == "rocm":
-        return GPUTarget("hip", profile.arch, profile.warp)
-    return GPUTarget("cuda", int(profile.arch.removeprefix("sm_")), profile.warp)

@@ -9,29 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tcc.artifact import read_manifest, read_program
+from tcc.cli.later_modules import encode_program, graph, narrow, options, preprocess, sizes
+from tcc.cli.later_modules import input_texts as text_inputs
 from tcc.cli.show import say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
-from tcc.later import later
 from tcc.preprocess import input_errors
 from tcc.runtime import ModulePort
 from tcc.temporary import locked_folder
 
 if TYPE_CHECKING:
-    from tcc import options
-    from tcc.backends.artifact import encode_program
-    from tcc.cli import sizes
-    from tcc.ir import graph, narrow
     from tcc.ir.op import Array
     from tcc.ir.program import Program
-    from tcc.runtime import input_texts as text_inputs
-    from tcc.runtime import preprocess
     from tcc.runtime.input_settings import Settings
-else:
-    options, graph, narrow = later("tcc.options"), later("tcc.ir.graph"), later("tcc.ir.narrow")
-    encode_program, sizes = later("tcc.backends.artifact.encode_program"), later("tcc.cli.sizes")
-    text_inputs, preprocess = later("tcc.runtime.input_texts"), later("tcc.runtime.preprocess")
 
 
 @frozen

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
+from tcc.cli.choices import COUNT, PATH, RANKS, Seconds, json_flag, run_flags, switch
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.peers.peer import CAP, PEERS, Peer, check_format, check_installed
 from tcc.cli.progress import progress
-from tcc.cli.ranks import check_pin, run_ranks
+from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import ToolError, UserError
 from tcc.runtime.interleaved import Times, best_ratio, interleaved, paired_ratio
@@ -33,7 +33,7 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
 @run_flags
 @click.option(
     "--rounds",
-    type=click.IntRange(1),
+    type=COUNT,
     help=f"Rounds; default: {_ROUNDS[0]}. With --compare the most rounds; default: {_ROUNDS[1]}.",
 )
 @click.option(
@@ -58,10 +58,10 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
 )
 @click.option(
     "--nproc",
-    type=click.IntRange(1, 64),
+    type=RANKS,
     help="Times this many ranks of an artifact that was compiled with --ranks, on this host.",
 )
-@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@switch("--pin", "With --nproc: each rank has CPUs of its own.")
 @gate_flags
 @json_flag
 @timeout_flag
@@ -110,8 +110,8 @@ def bench(
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         if nproc:
             words = ["bench", str(compiled), *(f"--input={item}" for item in inputs)]
-            words += [f"--seed={seed}", f"--rounds={rounds}", f"--seconds={seconds}"]
-            words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
+            flags = {"--seed": seed, "--rounds": rounds, "--seconds": seconds, "--threads": threads}
+            words += words_of(flags) + ["--json"] * as_json
             click.echo(run_ranks(nproc, pin, words)[0], nl=False)
             return 0
         module, comm = stack.enter_context(joined(compiled, threads))

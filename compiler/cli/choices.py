@@ -11,6 +11,8 @@ from tcc.errors import UserError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(1)
+RANKS = click.IntRange(1, 64)
 
 
 class _Output(click.Path):
@@ -47,13 +49,22 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def switch(*words: str) -> Callable[[Command], Command]:
+    """Returns the decorator that adds a flag without a value to a command.
+
+    `words` are its spelling, the name of its parameter if that is another one, and its help.
+    """
+    *names, text = words
+    return click.option(*names, is_flag=True, help=text)
+
+
+json_flag = switch("--json", "as_json", "Print JSON.")
 
 
 def run_flags(command: Command) -> Command:
     """Adds the flags of commands that run a model: its inputs, their seed and the threads."""
     threads = click.option(
-        "--threads", type=click.IntRange(1), help="Threads of the kernels; default: all CPUs."
+        "--threads", type=COUNT, help="Threads of the kernels; default: all CPUs."
     )
     seed = click.option(
         "--seed",

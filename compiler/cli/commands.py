@@ -20,6 +20,7 @@ from types import MappingProxyType
 import click
 from click.shell_completion import CompletionItem
 from tcc import __version__
+from tcc.cli.choices import switch
 from tcc.cli.log import LOG, level_flags, print_event, read_level
 from tcc.errors import InternalError, TccError, UserError
 from tcc.later import later
@@ -108,7 +109,7 @@ _Commands.context_class = _Context
     params=level_flags(),
 )
 @click.version_option(__version__, prog_name="tcc")
-@click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
+@switch("--debug", "Show the Python traceback of an error.")
 @click.pass_obj
 def cli(session: CliSession, debug: bool) -> None:
     """Compiles trained models ahead of time into one native file each.

@@ -3,26 +3,20 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
+from tcc.cli.later_modules import driver, forms
 from tcc.cli.log import LOG
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say, say_all
 from tcc.debug import Stopped, timing_table
 from tcc.errors import UserError, file_errors
 from tcc.ir.container import SIDE_SUFFIX
-from tcc.later import later
 from tcc.runtime import summary_text
 from tcc.runtime.terminal import Table
-
-if TYPE_CHECKING:
-    from tcc import driver
-    from tcc.passes import forms
-else:
-    driver, forms = later("tcc.driver"), later("tcc.passes.forms")
 
 
 @click.command()

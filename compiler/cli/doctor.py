@@ -7,28 +7,20 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from tcc import __version__
 from tcc.backends.cpu.detect import detect
-from tcc.cli.choices import OUTPUT, json_flag
+from tcc.cli.choices import OUTPUT, json_flag, switch
+from tcc.cli.later_modules import calibrate as measuring
+from tcc.cli.later_modules import machine_file, shipped_machines
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import ToolError, UserError, file_errors
-from tcc.later import later
 from tcc.options import Options
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
 from tcc.target import Target, parse_targets
-
-if TYPE_CHECKING:
-    from tcc.backends.cpu import calibrate as measuring
-    from tcc.schedule.cpu import machine_file, shipped_machines
-else:
-    measuring = later("tcc.backends.cpu.calibrate")
-    machine_file = later("tcc.schedule.cpu.machine_file")
-    shipped_machines = later("tcc.schedule.cpu.shipped_machines")
 
 _PACKAGES = (
     "numpy onnx networkx llvmlite click rich apache-tvm-ffi ziglang triton torch onnxruntime"
@@ -37,10 +29,9 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @click.command()
-@click.option(
+@switch(
     "--calibrate",
-    is_flag=True,
-    help="Measures this machine's constants (some seconds) for tcc compile --machine.",
+    "Measures this machine's constants (some seconds) for tcc compile --machine.",
 )
 @click.option(
     "-o", "--output", type=OUTPUT, metavar="FILE", help="Where they go; default: printed."

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from tcc.artifact import code_bytes, load, read_manifest
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import PATH, Command
+from tcc.cli.choices import PATH, Command, switch
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.opened import is_artifact
 from tcc.cli.peers.peer import PEERS, Peer
@@ -59,9 +59,7 @@ def gate_flags(command: Command) -> Command:
         type=click.Choice([*FACTS, _OUTPUTS]),
         help="With --gate: this fact may grow, or these results may differ.",
     )
-    markdown = click.option(
-        "--markdown", is_flag=True, help="With --compare: prints Markdown, for a job's summary."
-    )
+    markdown = switch("--markdown", "With --compare: prints Markdown, for a job's summary.")
     return compared(gate(allow(markdown(command))))
 
 

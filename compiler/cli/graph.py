@@ -9,6 +9,8 @@ from tcc import runtime
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.deadline import interruptible
+from tcc.cli.later_modules import graph_files
+from tcc.cli.later_modules import profile as profiles
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
 from tcc.errors import UserError, file_errors
@@ -17,11 +19,8 @@ from tcc.preprocess import input_errors
 
 if TYPE_CHECKING:
     from tcc.runtime import graph as graphs
-    from tcc.runtime import graph_files
-    from tcc.runtime import profile as profiles
 else:
-    graphs, profiles = later("tcc.runtime.graph"), later("tcc.runtime.profile")
-    graph_files = later("tcc.runtime.graph_files")
+    graphs = later("tcc.runtime.graph")
 
 
 def write_graph(

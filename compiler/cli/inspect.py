@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.artifact_plans import artifact_plans
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
 from tcc.cli.graph import write_graph
@@ -18,35 +18,26 @@ from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, kernel_table, symbolic_sizes_line
+from tcc.cli.later_modules import decisions as decided
+from tcc.cli.later_modules import derivations as derived
+from tcc.cli.later_modules import driver, options
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.runtime.artifact_page import page
 from tcc.runtime.kernel_facts import KernelFacts
 from tcc.runtime.terminal import Table
 
-if TYPE_CHECKING:
-    from tcc import driver, options
-    from tcc.cli import decisions as decided
-    from tcc.cli import derivations as derived
-else:
-    driver, options = later("tcc.driver"), later("tcc.options")
-    decided, derived = later("tcc.cli.decisions"), later("tcc.cli.derivations")
-
 
 @click.command()
 @click.argument("artifact", type=PATH)
-@click.option(
+@switch(
     "--kernels",
-    is_flag=True,
-    help="Shows the work of each kernel, and its predicted time.",
+    "Shows the work of each kernel, and its predicted time.",
 )
-@click.option("--measure", is_flag=True, help="Runs the model, and adds each kernel's time.")
-@click.option(
-    "--runs", default=20, show_default=True, type=click.IntRange(1), help="Runs to measure."
-)
+@switch("--measure", "Runs the model, and adds each kernel's time.")
+@click.option("--runs", default=20, show_default=True, type=COUNT, help="Runs to measure.")
 @run_flags
 @click.option(
     "--form",
@@ -54,10 +45,9 @@ else:
     help="Prints the model in this form; an artifact has its code only, with --keep-ir.",
 )
 @click.option("--kernel", metavar="K", help="Prints one kernel; 1/K in variant 1 of an artifact.")
-@click.option(
+@switch(
     "--derivations",
-    is_flag=True,
-    help="For an ONNX file: other orders of its sums and products, and why each is used or not.",
+    "For an ONNX file: other orders of its sums and products, and why each is used or not.",
 )
 @click.option(
     "--replay",
@@ -70,11 +60,10 @@ else:
     help="With --derivations: draws a site before and after: the replayed site, else the first "
     "that changes.",
 )
-@click.option(
+@switch(
     "--choices",
     "show_choices",
-    is_flag=True,
-    help="For an ONNX file: the compiler's decisions, their alternatives with predicted times, and "
+    "For an ONNX file: the compiler's decisions, their alternatives with predicted times, and "
     "reasons. With --json in lines that tcc compile --choices reads.",
 )
 @click.option(
@@ -85,13 +74,10 @@ else:
     "(.json) or for Netron (.onnx). With --measure it has measured times.",
 )
 @click.option("--kind", metavar="KIND", help="With --choices: only decisions of this kind.")
-@click.option(
-    "--all", "every", is_flag=True, help="With --choices: more than 16 schedules of a kernel."
-)
-@click.option(
+@switch("--all", "every", "With --choices: more than 16 schedules of a kernel.")
+@switch(
     "--compare",
-    is_flag=True,
-    help="With --choices: forces each alternative alone, and marks those that give the same "
+    "With --choices: forces each alternative alone, and marks those that give the same "
     "kernels. Each takes as long as the listing.",
 )
 @click.option("--target", metavar="TARGET", help="With --choices: as for tcc compile.")

@@ -3,17 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tcc.artifact import load, read_manifest
+from tcc.cli.later_modules import comm as comms
 from tcc.errors import TccError, UserError
-from tcc.later import later
 from tcc.runtime import Module
-
-if TYPE_CHECKING:
-    from tcc.runtime import comm as comms
-else:
-    comms = later("tcc.runtime.comm")
 
 
 @contextmanager

@@ -4,21 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tcc.artifact import read_manifest
+from tcc.cli.later_modules import driver, options
 from tcc.cli.progress import progress
 from tcc.cli.show import say
 from tcc.errors import UserError
 from tcc.file_kind import is_elf
-from tcc.later import later
 from tcc.runtime import summary_text
 from tcc.temporary import temporary_folder
-
-if TYPE_CHECKING:
-    from tcc import driver, options
-else:
-    driver, options = later("tcc.driver"), later("tcc.options")
 
 
 def is_artifact(path: Path) -> bool:

@@ -3,24 +3,19 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from tcc.cli.choices import json_flag
+from tcc.cli.choices import json_flag, switch
+from tcc.cli.later_modules import driver
 from tcc.cli.show import print_json, say_all
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
-from tcc.later import later
 from tcc.ops import OPS
 from tcc.passes.graph.legalize_calls import EXPRESSED
 from tcc.passes.program.lower_calls import BY_KERNELS, CALLS
 from tcc.passes.program.lower_collectives import COLLECTIVES
 from tcc.runtime.terminal import Table
-
-if TYPE_CHECKING:
-    from tcc import driver
-else:
-    driver = later("tcc.driver")
 
 # The ops that run on the host only: GPUs have no kernels for them.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
@@ -77,7 +72,7 @@ def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--onnx", "as_onnx", is_flag=True, help="List the ONNX operators that import.")
+@switch("--onnx", "as_onnx", "List the ONNX operators that import.")
 @json_flag
 def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
     """Lists the operators that tcc knows, or says what it knows of NAMES (ONNX's and aten's too).

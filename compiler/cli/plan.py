@@ -8,32 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
+from tcc.cli.later_modules import cluster as clusters
+from tcc.cli.later_modules import costs as models
+from tcc.cli.later_modules import driver, facts, layers, plan_picture, planner, rank_plans
+from tcc.cli.later_modules import plan as plans
 from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, constant_bytes
-from tcc.later import later
 from tcc.options import Options
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
-    from tcc import driver, rank_plans
-    from tcc.backends.artifact import planner
-    from tcc.distributed import cluster as clusters
-    from tcc.distributed import costs as models
-    from tcc.distributed import facts, layers
-    from tcc.distributed import plan as plans
     from tcc.passes.rank_prices import RankPrices
-    from tcc.runtime import plan_picture
-else:
-    driver, planner = later("tcc.driver"), later("tcc.backends.artifact.planner")
-    rank_plans = later("tcc.rank_plans")
-    clusters, models = later("tcc.distributed.cluster"), later("tcc.distributed.costs")
-    facts, plans = later("tcc.distributed.facts"), later("tcc.distributed.plan")
-    layers, plan_picture = later("tcc.distributed.layers"), later("tcc.runtime.plan_picture")
 
 # The names of costs.COSTS, which a start of the command line does not import.
 COSTS = "all", "zero-links", "zero-compute"

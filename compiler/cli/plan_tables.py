@@ -4,17 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tcc.later import later
+from tcc.cli.later_modules import plan as plans
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
 
 if TYPE_CHECKING:
-    from tcc.distributed import plan as plans
     from tcc.distributed.costs import Host
     from tcc.distributed.facts import PlanFacts
     from tcc.distributed.proof import Proof
-else:
-    plans = later("tcc.distributed.plan")
 
 
 def plan_lines(result: "PlanFacts") -> Iterator[str | Table]:

@@ -2,33 +2,25 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
+from tcc.cli.later_modules import profile as profiles
+from tcc.cli.later_modules import profile_text
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import file_errors
-from tcc.later import later
 from tcc.preprocess import input_errors
-
-if TYPE_CHECKING:
-    from tcc.runtime import profile as profiles
-    from tcc.runtime import profile_text
-else:
-    profiles, profile_text = later("tcc.runtime.profile"), later("tcc.runtime.profile_text")
 
 
 @click.command()
 @click.argument("model", metavar="ARTIFACT", type=PATH)
 @click.option("-o", "page", type=OUTPUT, metavar="PAGE.html", help="Writes a page, in one file.")
 @click.option("--trace", type=OUTPUT, metavar="TRACE.json", help="Writes a trace for Perfetto.")
-@click.option(
-    "--runs", type=click.IntRange(1), help="Runs to measure; default: what a second allows."
-)
+@click.option("--runs", type=COUNT, help="Runs to measure; default: what a second allows.")
 @run_flags
 @json_flag
 @timeout_flag

@@ -1,16 +1,11 @@
 """`tcc quantize`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from tcc.cli.choices import OUTPUT, PATH, json_flag
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag
 from tcc.cli.deadline import timeout_flag
-from tcc.later import later
-
-if TYPE_CHECKING:
-    from tcc.cli import quantization
-else:
-    quantization = later("tcc.cli.quantization")
+from tcc.cli.later_modules import quantization
 
 
 @click.command()
@@ -49,7 +44,7 @@ else:
     show_default=True,
     help="How samples give ranges; may be repeated.",
 )
-@click.option("--threads", type=click.IntRange(1), help="Default: all CPUs.")
+@click.option("--threads", type=COUNT, help="Default: all CPUs.")
 @json_flag
 @timeout_flag
 def quantize(**flags: Any) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO
+from typing import IO, Any
 
 from tcc.cli.show import say
 from tcc.errors import UserError
@@ -45,6 +45,11 @@ def check_pin(nproc: int | None, pin: bool) -> None:
     """Raises UserError for --pin without --nproc."""
     if pin and not nproc:
         raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
+
+
+def words_of(flags: Mapping[str, Any]) -> list[str]:
+    """Returns the words of a command line with the flags that have a value."""
+    return [f"{flag}={value}" for flag, value in flags.items() if value is not None]
 
 
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:

@@ -4,26 +4,20 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import COUNT, OUTPUT, PATH, RANKS, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
+from tcc.cli.later_modules import input_texts, ranking, result_text
 from tcc.cli.opened import opened_artifact
-from tcc.cli.ranks import check_pin, run_ranks
+from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.preprocess import input_errors
-
-if TYPE_CHECKING:
-    from tcc.runtime import input_texts, ranking, result_text
-else:
-    ranking, input_texts = later("tcc.runtime.ranking"), later("tcc.runtime.input_texts")
-    result_text = later("tcc.runtime.result_text")
 
 
 @click.command()
@@ -36,7 +30,7 @@ else:
     help="Writes each output to DIR/NAME.npy, and for a folder of inputs to DIR/FILE/NAME.npy; "
     "--json then has the paths in place of the values.",
 )
-@click.option("--top", type=click.IntRange(1), metavar="N", help="Shows the N largest values.")
+@click.option("--top", type=COUNT, metavar="N", help="Shows the N largest values.")
 @click.option(
     "--labels",
     type=PATH,
@@ -45,11 +39,11 @@ else:
 )
 @click.option(
     "--nproc",
-    type=click.IntRange(1, 64),
+    type=RANKS,
     help="Runs this many ranks of a model with collectives, on this host; {rank} in the names of "
     "artifacts, inputs and outputs is the number of each.",
 )
-@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@switch("--pin", "With --nproc: each rank has CPUs of its own.")
 @json_flag
 @timeout_flag
 @input_errors()
@@ -94,12 +88,9 @@ def run(
     with opened_artifact(model, inputs) as artifact:
         if nproc:
             input_texts.check_no_stdin(inputs)
-            words = ["run", str(artifact), *(f"--input={i}" for i in inputs)]
-            words += [f"--seed={seed}"] * seeded
-            words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
-            words += [f"--output={output}"] * (output is not None)
-            words += [f"--top={top}"] * (top is not None)
-            words += [f"--labels={labels}"] * (labels is not None)
+            words = ["run", str(artifact), *(f"--input={i}" for i in inputs), *["--json"] * as_json]
+            flags = {"--threads": threads, "--output": output, "--top": top, "--labels": labels}
+            words += words_of({**flags, "--seed": seed if seeded else None})
             _show_ranks(run_ranks(nproc, pin, words), as_json)
             return
         records = []

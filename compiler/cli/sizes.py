@@ -126,6 +126,4 @@ def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) 
                 pairs += _missed((*instr.then, *instr.otherwise), registers, dims)
             case Loop():
                 pairs += _missed(instr.body, registers, dims)
-            case _:
-                pass
     return pairs

@@ -8,27 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from tcc import __version__
-from tcc.cli.choices import OUTPUT, PATH, json_flag
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, switch
 from tcc.cli.compile_flags import chosen_options, compile_flags
+from tcc.cli.later_modules import check as checks
+from tcc.cli.later_modules import driver, from_records, lock_file, pin, summary, sweeping
+from tcc.cli.later_modules import lock as locks
+from tcc.cli.later_modules import records as log
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.options import Options
 
 if TYPE_CHECKING:
-    from tcc import driver
-    from tcc.cli import sweeping
-    from tcc.tune import check as checks
-    from tcc.tune import from_records, lock_file, pin, summary, verdicts
-    from tcc.tune import lock as locks
-    from tcc.tune import records as log
-else:
-    driver, locks = later("tcc.driver"), later("tcc.tune.lock")
-    lock_file, pin = later("tcc.tune.lock_file"), later("tcc.tune.pin")
-    sweeping, checks = later("tcc.cli.sweeping"), later("tcc.tune.check")
-    from_records, log = later("tcc.tune.from_records"), later("tcc.tune.records")
-    summary = later("tcc.tune.summary")
+    from tcc.tune import verdicts
 
 _UNITS: Mapping[str, float] = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0})
 _DAY = 86400.0
@@ -64,11 +56,10 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
 
 @click.command()
 @click.argument("models", type=PATH, metavar="MODEL", nargs=-1, required=True)
-@click.option(
+@switch(
     "--pin",
     "is_pin",
-    is_flag=True,
-    help="Writes the choice of every decision of the compile, without measuring.",
+    "Writes the choice of every decision of the compile, without measuring.",
 )
 @click.option(
     "--lock",
@@ -114,14 +105,13 @@ class Shard(click.ParamType):  # type: ignore[type-arg]
     metavar="FILE",
     help="Decides from these files of records, without measuring.",
 )
-@click.option(
+@switch(
     "--check",
     "is_check",
-    is_flag=True,
-    help="Exit code 1 if a kernel has no entry, or if an entry does not fit or is unused. Takes "
+    "Exit code 1 if a kernel has no entry, or if an entry does not fit or is unused. Takes "
     "several MODELs, for a lock that they share. Measures nothing.",
 )
-@click.option("--threads", type=click.IntRange(1), help="Threads of the runs; default: all CPUs.")
+@click.option("--threads", type=COUNT, help="Threads of the runs; default: all CPUs.")
 @compile_flags
 @json_flag
 def tune(

@@ -17,6 +17,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
 from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
+from tcc.ops.shapes import replaced
 
 _SHARDING = re.compile(r"\w+(?:\([^()]*\))?")
 _MOST_RANKS = 64  # in a hint
@@ -130,7 +131,7 @@ def block_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType |
     size = type.shape[axis] // (ranks // sharding.copies)
     if sharding.block:
         size = const(sharding.block * sharding.groups)
-    return replace(type, shape=(*type.shape[:axis], size, *type.shape[axis + 1 :]))
+    return replace(type, shape=replaced(type.shape, axis, size))
 
 
 def has_equal_blocks(type: TensorType, split: Split, ranks: int) -> bool:

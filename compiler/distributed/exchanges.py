@@ -38,6 +38,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
+from tcc.ops.shapes import replaced
 
 
 @frozen
@@ -147,7 +148,7 @@ class _Checker:
         undivided = self._division.whole
         for node, items in self._division.choice.items():
             pairs = zip(node.inputs, operand_shardings(items), strict=True)
-            operands = tuple(None if v is None else self._array(v, s) for v, s in pairs)
+            operands = tuple(v and self._array(v, s) for v, s in pairs)
             reader = self._reader(node, items)
             if reader is None or any(s.reduced for s in items):  # dead, or several nodes
                 continue
@@ -226,7 +227,7 @@ class _Checker:
         pairs = enumerate(zip(sources[step], shardings, strict=True))
         differences = [(n, pair) for n, pair in pairs if pair[0] != pair[1]]
         axis, (source, result) = differences[0]
-        undivided = (*shardings[:axis], WHOLE, *shardings[axis + 1 :])
+        undivided = replaced(shardings, axis, WHOLE)
         type = _rank_type(value.type, undivided, self._mesh.sizes)
         assert type is not None
         due = _due(Value(value.name, type), source, result, self._mesh.sizes[axis])
@@ -270,7 +271,7 @@ def _part(whole: Array, sharding: Sharding, place: int, ranks: int) -> Array:
     axis, groups = sharding.axis, sharding.groups
     size, place = whole.shape[axis] // groups, place // sharding.copies
     block = sharding.block or size * sharding.copies // ranks
-    shape = (*whole.shape[:axis], groups * block, *whole.shape[axis + 1 :])
+    shape = replaced(whole.shape, axis, groups * block)
     part, before = np.zeros(shape, whole.dtype), (slice(None),) * axis
     first, end = place * block, min((place + 1) * block, size)
     for group in range(groups if first < end else 0):
@@ -285,7 +286,7 @@ def _rank_type(type: TensorType, shardings: Shardings, sizes: Sequence[int]) -> 
     """Returns the type of a rank's array; None where the ranks have no equal blocks."""
     block: TensorType | None = type
     for sharding, ranks in zip(shardings, sizes, strict=True):
-        block = None if block is None else block_type(block, sharding, ranks)
+        block = block and block_type(block, sharding, ranks)
     return block
 
 
@@ -298,7 +299,7 @@ def _bytes(type: TensorType, ranks: int, *shardings: Sharding, covered: Sharding
         axis = covered.axis
         block = block_type(type, covered, ranks) or type
         size = block.shape[axis] * ranks
-        type = replace(type, shape=(*type.shape[:axis], size, *type.shape[axis + 1 :]))
+        type = replace(type, shape=replaced(type.shape, axis, size))
     return type_bytes(type)
 
 

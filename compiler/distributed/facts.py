@@ -95,7 +95,7 @@ def planned(
             "seconds": planner.seconds(best),
             "one_rank_seconds": one_rank,
             "priced": prices is not None,
-            "lean": None if beside is None else {
+            "lean": beside and {
                 "rank_weight_bytes": constant_bytes(beside.local),
                 "seconds": planner.seconds(beside),
             },

@@ -29,7 +29,8 @@ from tcc.distributed.blocks import (
 )
 from tcc.distributed.sharding import WHOLE, Sharding, Split, local_type
 from tcc.distributed.strategies import Strategy, data_index
-from tcc.ir.expr import MONOIDS, Expr, Stage
+from tcc.frozen import entity
+from tcc.ir.expr import MONOIDS, Expr, Stage, source_shape
 from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,
@@ -37,7 +38,6 @@ from tcc.ir.expr.scalar import (
     Scalar,
     Scalars,
     Source,
-    StageRef,
     apply,
     index_value,
     literal,
@@ -72,24 +72,19 @@ def local_expr(
     return replace(expr, params=_local_types(expr.params, strategy.operands, ranks), stages=stages)
 
 
+@entity
 class _LocalExpr:
     """Writes the stages of a rank's expression."""
 
-    def __init__(
-        self,
-        expr: Expr,
-        strategy: Strategy,
-        ranks: int,
-        place: Place,
-        zeroed: Collection[int],
-    ) -> None:
-        self._expr, self._strategy, self._ranks, self._place = expr, strategy, ranks, place
-        self._zeroed = zeroed
-        self._blocks = dict(strategy.blocks)
+    _expr: Expr
+    _strategy: Strategy
+    _ranks: int
+    _place: Place
+    _zeroed: Collection[int]
 
     def stage(self, number: int) -> Stage:
         """Returns stage `number`."""
-        stage, block = self._expr.stages[number], self._blocks.get(number)
+        stage, block = self._expr.stages[number], dict(self._strategy.blocks).get(number)
 
         def leaf(node: Scalar) -> Scalar:
             if isinstance(node, Read) and node.source == self._strategy.rows:
@@ -141,7 +136,7 @@ class _LocalExpr:
         return first + self._block_number(block) * shift if shift != 0 else first
 
     def _indices(self, node: Read, stage: Stage, block: LoopBlock) -> Indices:
-        sizes = _shape(self._expr, node.source)
+        sizes = source_shape(self._expr, node.source)
         return tuple(
             self._index(index, stage, block, size, axis, node.source)
             if block.loop in free_vars(index)
@@ -165,7 +160,7 @@ class _LocalExpr:
         assert isinstance(node.source, int)
         rows = self._strategy.operands[node.source]
         assert isinstance(rows, Split)
-        size = as_int(rows.length(_shape(self._expr, node.source)[axis], self._ranks)) or 0
+        size = as_int(rows.length(source_shape(self._expr, node.source)[axis], self._ranks)) or 0
         row = dict(node.indirect)[var] - self._place() * size
         inside = apply("ge", row, literal(0, row.dtype)) & (row < size)
         below = apply("min", row, literal(size - 1, row.dtype))
@@ -220,16 +215,8 @@ def _factors(scalar: Scalar) -> Iterator[Scalar]:
             yield factor
 
 
-def _shape(expr: Expr, source: Source) -> Indices:
-    """Returns the shape of a parameter or of a stage."""
-    if isinstance(source, StageRef):
-        return expr.stages[source.stage].types[source.component].shape
-    param = expr.params[source]
-    return () if param is None else param.shape
-
-
 def _local_types(
     types: Types, shardings: Sequence[Sharding], ranks: int
 ) -> tuple[TensorType | None, ...]:
     pairs = zip(types, shardings, strict=True)
-    return tuple(None if t is None else local_type(t, s, ranks) for t, s in pairs)
+    return tuple(t and local_type(t, s, ranks) for t, s in pairs)

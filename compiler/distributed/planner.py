@@ -8,7 +8,7 @@ A plan of least memory may stand beside the fastest plan, for ranks that have le
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
@@ -73,6 +73,7 @@ class AppliedPlan:
         return constant_bytes(self.local) + largest_values(self.local)
 
 
+@entity
 class GraphPlanner:
     """Plans `graph` on a cluster; nodes in `fixed` keep the strategies that stand there.
 
@@ -80,43 +81,38 @@ class GraphPlanner:
     `prices`, counts alone decide, and every value needs memory of its own.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        cluster: Cluster,
-        solver: Solver,
-        fixed: Mapping[Node, NodeStrategies] | None = None,
-        states: StateNames = (),
-        prices: RankPrices | None = None,
-    ) -> None:
-        self._graph, self._cluster, self._solver = graph, cluster, solver
-        self._fixed, self._states, self._prices = fixed or {}, states, prices
-        self._blocks: RankConstants = {}
-        self._seconds: dict[AppliedPlan, float] = {}
+    graph: Graph
+    cluster: Cluster
+    solver: Solver
+    fixed: Mapping[Node, NodeStrategies] = field(default_factory=dict)
+    states: StateNames = ()
+    prices: RankPrices | None = None
+    _blocks: RankConstants = field(default_factory=dict)
+    _seconds: dict[AppliedPlan, float] = field(default_factory=dict)
 
     def best(self) -> AppliedPlan:
         """Returns the plan of the least time whose weights and arena fit the memory of a rank.
 
         Raises UserError if no plan fits.
         """
-        memory, plans = self._cluster.rates[0].memory, [*self._plans()]
-        if self._prices is None or (memory is None and len(plans) == 1):
+        memory, plans = self.cluster.rates[0].memory, [*self._plans()]
+        if self.prices is None or (memory is None and len(plans) == 1):
             return plans[0]
         plans.sort(key=self.seconds)
         for plan in plans:
             if memory is None or self.memory(plan) <= memory:
                 return plan
-        raise no_plan_fits(self._graph, min(map(self.memory, plans)))
+        raise no_plan_fits(self.graph, min(map(self.memory, plans)))
 
     def lean(self) -> AppliedPlan:
         """Returns the plan of the least weights, and of the least counted time among these."""
         writer = ProblemWriter(
-            self._graph, with_memory(self._cluster, FORBIDDEN), self._fixed, self._states
+            self.graph, with_memory(self.cluster, FORBIDDEN), self.fixed, self.states
         )
         problem = writer.problem()
-        pairs = zip(problem.nodes, self._solver(with_bytes(problem)), strict=True)
+        pairs = zip(problem.nodes, self.solver(with_bytes(problem)), strict=True)
         limited = replace(problem, limit=sum(node.usages[number] for node, number in pairs))
-        numbers = self._solver(limited)
+        numbers = self.solver(limited)
         return self._applied(writer, numbers, cost_of(problem, numbers))
 
     def lean_beside(self, fast: AppliedPlan) -> AppliedPlan | None:
@@ -125,7 +121,7 @@ class GraphPlanner:
         It saves memory by a larger factor than it takes longer.
         """
         values = fast.bytes - constant_bytes(fast.local)
-        least = constant_bytes(self._graph) // self._cluster.ranks + values
+        least = constant_bytes(self.graph) // self.cluster.ranks + values
         if least > _LEAN * fast.bytes:
             return None
         lean = self.lean()
@@ -138,32 +134,32 @@ class GraphPlanner:
         """Returns the predicted seconds of a run on a rank."""
         if plan not in self._seconds:
             self._seconds[plan] = plan.counted
-            if self._prices is not None:
-                exchanges = local_seconds(plan.local, self._cluster)
-                self._seconds[plan] = self._prices.seconds(plan.local) + exchanges
+            if self.prices is not None:
+                exchanges = local_seconds(plan.local, self.cluster)
+                self._seconds[plan] = self.prices.seconds(plan.local) + exchanges
         return self._seconds[plan]
 
     def memory(self, plan: AppliedPlan) -> int:
         """Returns the bytes that a rank needs: with its planned arena, or with all values."""
-        return plan.bytes if self._prices is None else self._prices.memory(plan.local)
+        return plan.bytes if self.prices is None else self.prices.memory(plan.local)
 
     def _plans(self) -> Iterator[AppliedPlan]:
         """Yields the solver's plans, each once, the plan of the least counted time first.
 
         Raises UserError if there is none.
         """
-        writer = ProblemWriter(self._graph, self._cluster, self._fixed, self._states)
-        problem, memory = writer.problem(), self._cluster.rates[0].memory
+        writer = ProblemWriter(self.graph, self.cluster, self.fixed, self.states)
+        problem, memory = writer.problem(), self.cluster.rates[0].memory
         limits = [problem.limit]
-        if self._prices is not None and memory is not None:
+        if self.prices is not None and memory is not None:
             # Fusion leaves values out, and others share memory: larger limits may fit too.
-            limits += [memory - largest_values(self._graph) // 2, memory]
-        weights = _WEIGHTS if self._prices is not None and memory is None else _WEIGHTS[:1]
+            limits += [memory - largest_values(self.graph) // 2, memory]
+        weights = _WEIGHTS if self.prices is not None and memory is None else _WEIGHTS[:1]
         costs: dict[tuple[int, ...], int] = {}
-        refusal = no_plan_fits(self._graph)
+        refusal = no_plan_fits(self.graph)
         for weight, limit in product(weights, limits):
             try:
-                numbers = self._solver(with_exchanges(problem, weight, limit))
+                numbers = self.solver(with_exchanges(problem, weight, limit))
                 costs[tuple(numbers)] = cost_of(problem, numbers)
             except UserError as error:  # does not fit
                 refusal = error
@@ -181,12 +177,13 @@ class GraphPlanner:
     def _applied(self, writer: ProblemWriter, numbers: Sequence[int], cost: int) -> AppliedPlan:
         choice = writer.choice(numbers)
         local, arrays = sharded_with_arrays(
-            self._graph, choice, self._cluster.mesh.axes, self._states, self._cluster.rates,
+            self.graph, choice, self.cluster.mesh.axes, self.states, self.cluster.rates,
             self._blocks,
         )  # fmt: skip
         return AppliedPlan(choice, cost / NANOSECONDS, local, arrays)
 
 
+@dataclass(eq=False)
 class PlanStep:
     """A step that divides graphs among ranks; `leaner` is True if a plan of less memory may stand
     beside the plan of the first graph.
@@ -195,21 +192,14 @@ class PlanStep:
     records the strategies, and may force some.  With `lean`, the plan is that of the least memory.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        solver: Solver,
-        prices: PricesFor = lambda constants: None,
-        plan: Plan | None = None,
-        states: StateNames = (),
-        ledger: Ledger = SILENT,
-        lean: bool = False,
-    ) -> None:
-        if plan is not None:
-            cluster = on_mesh(cluster, plan.mesh)
-        self._cluster, self._solver, self._prices = cluster, solver, prices
-        self._plan, self._states, self._ledger, self._lean = plan, states, ledger, lean
-        self.leaner: bool | None = None
+    cluster: Cluster
+    solver: Solver
+    prices: PricesFor = lambda constants: None
+    plan: Plan | None = None
+    states: StateNames = ()
+    ledger: Ledger = SILENT
+    lean: bool = False
+    leaner: bool | None = None
 
     def __call__(self, graph: Graph) -> Graph:
         """Returns the graph that each rank runs.
@@ -218,19 +208,20 @@ class PlanStep:
         and where no plan fits the memory of ranks.
         """
         check_divisible(graph)
-        cluster, fixed = self._cluster, {}
-        if self._plan is not None:
-            fixed = fixed_strategies(graph, self._plan, cluster.mesh)
-        decisions = StrategyDecisions(graph, cluster, self._ledger)
+        cluster, fixed = self.cluster, {}
+        if self.plan is not None:
+            cluster = on_mesh(cluster, self.plan.mesh)
+            fixed = fixed_strategies(graph, self.plan, cluster.mesh)
+        decisions = StrategyDecisions(graph, cluster, self.ledger)
         fixed = decisions.forced(fixed)
-        prices = self._prices(constant_bytes(graph))
-        planner = GraphPlanner(graph, cluster, self._solver, fixed, self._states, prices)
-        plan = planner.lean() if self._lean else planner.best()
+        prices = self.prices(constant_bytes(graph))
+        planner = GraphPlanner(graph, cluster, self.solver, fixed, self.states, prices)
+        plan = planner.lean() if self.lean else planner.best()
         decisions.record(plan.choice)
         if not any(map(divides, plan.choice.values())):
             _check_use(graph, cluster)
         if self.leaner is None:
-            self.leaner = self._plan is None and planner.lean_beside(plan) is not None
+            self.leaner = self.plan is None and planner.lean_beside(plan) is not None
         return plan.local
 
 

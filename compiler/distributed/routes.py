@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, Split, Whole, local_type
+from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, Split, local_type
 from tcc.frozen import frozen
 from tcc.ir.types import TensorType
+from tcc.ops.shapes import replaced
 
 # Returns the price of a change along an axis of the mesh; None for a change that does not exist.
 # The type is that of the array before the axis divides it.
@@ -75,7 +76,7 @@ def route(
             cost = price(step.axis, step.type, step.source, step.result)
             if cost is not None:
                 count += 1
-                after = (*state[: step.axis], step.result, *state[step.axis + 1 :])
+                after = replaced(state, step.axis, step.result)
                 heapq.heappush(queue, (total + cost, count, after, (*steps, step)))
     return None
 
@@ -103,5 +104,4 @@ def _commute(inner: Sharding, outer: Sharding) -> bool:
             return axis != other
         case Partial(first), Partial(second):
             return first == second
-        case Whole() | Split() | Partial(), Whole() | Split() | Partial():
-            return True
+    return True

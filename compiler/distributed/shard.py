@@ -39,6 +39,7 @@ from tcc.ir.index import as_int, const
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.ops.shapes import replaced
 from tcc.passes.graph.smaller_nodes import divided_at, local_op
 
 # A rank's array of each value of the whole graph, by its shardings along all axes.
@@ -143,7 +144,7 @@ class _Sharding:
         expr, op, attrs = expr_of(node), node.op, node.attrs
         local, zeroed = (None, set[int]()) if expr is None else self._local_expr(expr, items)
         inputs = tuple(
-            None if value is None else self._operand(value, shardings, number in zeroed)
+            value and self._operand(value, shardings, number in zeroed)
             for number, (value, shardings) in enumerate(
                 zip(node.inputs, operand_shardings(items), strict=True)
             )
@@ -242,7 +243,7 @@ class _Sharding:
             raise InternalError(f"no collectives make {shardings}", where=value.name)
         state, cheapest = min(routes, key=lambda pair: pair[1].price)
         for step in cheapest.steps:
-            after = (*state[: step.axis], step.result, *state[step.axis + 1 :])
+            after = replaced(state, step.axis, step.result)
             if after not in arrays:
                 changer = self._changers[step.axis]
                 arrays[after] = changer.change(arrays[state], step.type, step.source, step.result)
@@ -299,11 +300,11 @@ def _local_arrays(array: Array, sharding: Sharding, ranks: int) -> list[Array]:
     axis, shape, groups = sharding.axis, array.shape, sharding.groups
     parts, group = sharding.parts(ranks), shape[axis] // groups
     block = as_int(sharding.length(const(shape[axis]), ranks)) or 0
-    parted = array.reshape(*shape[:axis], groups, group, *shape[axis + 1 :])
+    parted = array.reshape(replaced(shape, axis, groups, group))
     padding = [(0, 0)] * parted.ndim
     padding[axis + 1] = 0, block * parts - group
     covered = np.pad(parted, padding) if block * parts > group else parted
-    divided = covered.reshape(*shape[:axis], groups, parts, block, *shape[axis + 1 :])
-    local = (*shape[:axis], groups * block, *shape[axis + 1 :])
+    divided = covered.reshape(replaced(shape, axis, groups, parts, block))
+    local = replaced(shape, axis, groups * block)
     blocks = [part.reshape(local) for part in np.moveaxis(divided, axis + 1, 0)]
     return [blocks[place // sharding.copies] for place in range(ranks)]

@@ -14,7 +14,9 @@ from typing import TypeAlias
 
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
+from tcc.ir.narrow import packed_size
 from tcc.ir.types import TensorType
+from tcc.ops.shapes import replaced
 from tcc.schedule.nest import typical
 
 REDUCTIONS = ("sum", "prod", "max", "min")  # the monoids that collectives combine by
@@ -130,9 +132,9 @@ def local_type(type: TensorType, sharding: Sharding, ranks: int) -> TensorType:
     if axis >= type.rank:
         raise ValueError(f"{type} has no {ranks} equal blocks for {sharding}")
     size = sharding.length(type.shape[axis], ranks) * sharding.groups
-    return replace(type, shape=(*type.shape[:axis], size, *type.shape[axis + 1 :]))
+    return replace(type, shape=replaced(type.shape, axis, size))
 
 
 def type_bytes(type: TensorType) -> int:
     """Returns the bytes of an array; a symbolic size counts as its typical value."""
-    return -(-prod(map(typical, type.shape)) * type.dtype.bits // 8)
+    return packed_size(prod(map(typical, type.shape)), type.dtype)

@@ -54,12 +54,13 @@ from tcc.distributed.sharding import (
     even,
 )
 from tcc.frozen import frozen
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, source_shape
 from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
-from tcc.ir.index import Index, Indices, Var, as_int, free_vars, var_of
+from tcc.ir.index import Index, Var, as_int, free_vars, var_of
 from tcc.ir.program import COLLECTIVE_DTYPES
 from tcc.ir.region.affine import Size, Sizes, plain
 from tcc.ir.types import BOOL, DType
+from tcc.known import all_known
 from tcc.passes.derive.algebra.linear import is_linear
 
 # A parameter as its number, stage n as ~n.
@@ -188,10 +189,10 @@ def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
         if not isinstance(operand, int) or data is None:
             continue
         axis, _ = data
-        split = replace(even(_shape(expr, operand)[axis], ranks), axis=axis)
+        split = replace(even(source_shape(expr, operand)[axis], ranks), axis=axis)
         alone = sum(other.source == operand for other in every_read) == 1
         strategy = _strategy(expr, {}, (operand,), {}) if alone else None
-        if strategy is not None and _has_blocks(_shape(expr, operand)[axis], split, ranks):
+        if strategy is not None and _has_blocks(source_shape(expr, operand)[axis], split, ranks):
             operands = list(strategy.operands)
             operands[operand] = split
             yield replace(strategy, operands=tuple(operands), rows=operand)
@@ -215,11 +216,6 @@ def _has_blocks(size: Index, split: Split, ranks: int) -> bool:
         split.length(size, ranks)
         return True
     return False
-
-
-def _shape(expr: Expr, operand: int) -> Indices:
-    param = expr.params[operand]
-    return () if param is None else param.shape
 
 
 def _by_parts(expr: Expr) -> Iterator[Strategy]:
@@ -284,8 +280,7 @@ class _Division:
                 WHOLE if sharding is None and can_be_placed(index, block) else sharding
                 for sharding, index in zip(shardings, node.indices, strict=True)
             ]
-        present = tuple(sharding for sharding in shardings if sharding is not None)
-        return present if len(present) == len(shardings) else None
+        return all_known(shardings)
 
     def divide_axis(self, array: _Array, split: Split) -> bool:
         """Divides an axis of an array, and the loops of all stages that read it; False where that
@@ -354,9 +349,8 @@ class _Division:
         return True
 
     def _sizes(self, array: _Array) -> Sizes:
-        if array < 0:
-            return tuple(plain(dim) for dim in self._expr.stages[~array].types[0].shape)
-        return tuple(map(plain, _shape(self._expr, array)))
+        source = array if array >= 0 else StageRef(~array)
+        return tuple(map(plain, source_shape(self._expr, source)))
 
 
 def _is_computed(node: Read, loop: Var) -> bool:
@@ -419,11 +413,13 @@ def _partial_values(
     reduced: dict[int, tuple[str, ...]] = {}
     for number, stage in enumerate(expr.stages):
         block = blocks.get(number)
-        if block is not None and block.loop in stage.reduce and not _is_separable(stage):
-            assert stage.monoid is not None
-            if block.copies > 1 or not _is_reducible(stage) or _reads_any(stage, partial):
+        monoid = stage.monoid if block is not None and block.loop in stage.reduce else None
+        if block is not None and monoid is not None and not MONOIDS[monoid].parts:
+            # The components are combined together.
+            reads_parts = any(_array(node) in partial for node in reads(stage))
+            if block.copies > 1 or not _is_reducible(stage) or reads_parts:
                 return None
-            reduced[number] = (stage.monoid,) * len(stage.body)
+            reduced[number] = (monoid,) * len(stage.body)
             continue
         monoids = _partial_stage(stage, partial, block)
         if monoids is None:
@@ -442,15 +438,6 @@ def _partial_values(
         if monoids:
             partial[~number] = monoids
     return partial, tuple(sorted(reduced.items()))
-
-
-def _is_separable(stage: Stage) -> bool:
-    """True if the components of a reduction are combined independently."""
-    return stage.monoid is not None and bool(MONOIDS[stage.monoid].parts)
-
-
-def _reads_any(stage: Stage, partial: _Partial) -> bool:
-    return any(_array(node) in partial for node in reads(stage))
 
 
 def _is_reducible(stage: Stage) -> bool:

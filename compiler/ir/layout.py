@@ -68,7 +68,7 @@ def layout(
     fill: float | None = None,
 ) -> Layout:
     """Returns a layout of values of `shape`; `indices` are over `axis_vars(shape)`."""
-    return Layout(sizes, indices, tuple(free_vars(v)[0] for v in axis_vars(shape)), fill)
+    return Layout(sizes, indices, free_vars(*axis_vars(shape)), fill)
 
 
 def row_major(shape: Indices) -> Layout:
@@ -143,16 +143,6 @@ def place(where: Layout, logical: Indices) -> Indices:
     """Returns the storage indices of the element with logical index `logical`."""
     mapping = dict(zip(where.axes, logical, strict=True))
     return tuple(substitute(index, mapping) for index in where.indices)
-
-
-def strides(sizes: Indices) -> Indices:
-    """Returns row-major strides in elements."""
-    result: list[Index] = []
-    step = const(1)
-    for size in reversed(sizes):
-        result.append(step)
-        step = step * size
-    return tuple(reversed(result))
 
 
 def offset(where: Layout, logical: Indices) -> Index:

@@ -94,7 +94,7 @@ def joined(a: DType, b: DType) -> DType | None:
     if not (isinstance(a, ListType) and isinstance(b, ListType)) or a.optional != b.optional:
         return None
     item = joined(a.item, b.item)
-    return None if item is None else _interned(a.optional, item, joined_dims(a.dims, b.dims))
+    return item and _interned(a.optional, item, joined_dims(a.dims, b.dims))
 
 
 def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:

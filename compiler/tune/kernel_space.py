@@ -1,7 +1,9 @@
 """The candidates of a CPU kernel: other knobs, other variants of its schedule, other forms."""
 
 from collections.abc import Iterator
+from dataclasses import field
 
+from tcc.frozen import entity
 from tcc.ir.tile.group import TileGroup
 from tcc.passes.tile.cpu.plan import CoreChooser, Structure
 from tcc.passes.tile.plan import KernelKey
@@ -15,12 +17,14 @@ from tcc.schedule.loop_positions import by_name
 from tcc.tune.candidates import MOST_EXPENSIVE, KernelCandidate
 
 
+@entity
 class KernelSpace:
-    """The candidates of the kernel `key`, as texts of `CoreKernel`, with their prices."""
+    """The candidates of the kernel `_key`, as texts of `CoreKernel`, with their prices."""
 
-    def __init__(self, planner: CoreChooser, key: KernelKey, analytic: str) -> None:
-        self._planner, self._key, self._analytic = planner, key, analytic
-        self._structures: dict[object, Structure] = {}
+    _planner: CoreChooser
+    _key: KernelKey
+    _analytic: str
+    _structures: dict[object, Structure] = field(default_factory=dict)
 
     def near(self, text: str) -> list[KernelCandidate]:
         """Returns the candidates that differ from the candidate `text` in one respect.

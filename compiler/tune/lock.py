@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from tcc.frozen import frozen
+from tcc.frozen import field_names, frozen
 
 VERSION = 1
 # The verdicts: `changed` and `pinned` entries have an alternative. The others have none, because
@@ -53,13 +53,7 @@ class LockEntry:
     @property
     def record(self) -> dict[str, Any]:
         """Returns the entry as its JSON object."""
-        return {
-            "site": self.site,
-            "op": self.op,
-            "verdict": self.verdict,
-            "alternative": self.alternative,
-            "gain": self.gain,
-        }
+        return {name: getattr(self, name) for name in field_names(self) if name != "line"}
 
 
 @frozen

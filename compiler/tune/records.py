@@ -11,11 +11,12 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
@@ -94,7 +95,8 @@ def read_records(paths: Sequence[Path], flag: str = "--from") -> list[Record]:
     records: dict[bytes, Record] = {}
     for path in paths:
         with opened_file("records", f"{flag} {path}", path, _MOST_BYTES) as file:
-            for number, line in enumerate(_lines(file), 1):
+            lines = iter(partial(file.readline, _LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, 1):
                 try:
                     _add(line, records)
                 except ValueError as error:
@@ -105,10 +107,6 @@ def read_records(paths: Sequence[Path], flag: str = "--from") -> list[Record]:
                         hint="remove the line, or the file",
                     ) from error
     return [records[key] for key in sorted(records)]
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.readline(_LONGEST_LINE + 1), b"")
 
 
 def _add(line: bytes, records: dict[bytes, Record]) -> None:

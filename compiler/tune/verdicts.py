@@ -109,12 +109,6 @@ def model_digest(winners: Iterable[Win]) -> str:
     return digest_of("\n".join(sorted(f"{win.site} {win.candidate}" for win in winners)))
 
 
-def is_slower(measurement: Measurement) -> bool:
-    """Returns True if the model with all choices fails, or is slower than the analytic one in the
-    median."""
-    return gain_of(measurement) < 1
-
-
 def model_winners(measurements: Sequence[Measurement]) -> tuple[list[Win], bool]:
     """Returns (winners, measured): the winners that make the whole model not slower.
 
@@ -128,7 +122,7 @@ def model_winners(measurements: Sequence[Measurement]) -> tuple[list[Win], bool]
         measurement = models.get(model_digest(winners))
         if measurement is None or (measurement.outcome == TIMED and not measurement.ratios):
             return winners, False
-        if not is_slower(measurement):
+        if gain_of(measurement) >= 1:  # the model neither fails nor is slower in the median
             break
         winners = winners[: len(winners) // 2]
     return winners, True

@@ -9,7 +9,7 @@ its values has a formula of its own.
 
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
 from tcc.ir.expr.scalar import Read, walk
-from tcc.ir.index import Var, as_int, free_vars
+from tcc.ir.index import as_int, free_vars
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size, stage_reads
@@ -63,8 +63,6 @@ def _is_matrix(stage: Stage, node: Read) -> bool:
     at = free_vars(*(i for inner in positions if isinstance(inner, Read) for i in inner.indices))
     inside = set(free_vars(*node.indices)) - {v for v, _ in node.indirect}
     matrix_loops = (inside & {*stage.reduce}, inside & {*stage.iters})
-    return inside.isdisjoint(at) and all(map(_long, matrix_loops))
-
-
-def _long(loops: set[Var]) -> bool:
-    return any(known_extent(v) != 1 for v in loops if v.extent is not None)
+    return inside.isdisjoint(at) and all(
+        any(known_extent(v) != 1 for v in loops if v.extent is not None) for loops in matrix_loops
+    )

@@ -137,7 +137,11 @@ def _simplified(joined: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ..
     Its iterators have canonical names.
     """
     hoisted = hoist_normalisers(joined)
-    composed, read_operands = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
+    # The stages that do more than copy an element.
+    computing = frozenset(
+        n for n, s in enumerate(hoisted.stages) if not all(isinstance(b, Read) for b in s.body)
+    )
+    composed, read_operands = drop_unused(inline_pointwise(hoisted, computing))
     stored_form, operand_numbers = drop_unused(inline_pointwise(composed, costly(composed, limits)))
     if len(stored_form.stages) > 1 and too_large(stored_form, limits) is not None:
         stored_form, operand_numbers = drop_unused(inline_pointwise(composed))
@@ -190,13 +194,6 @@ def _own_names(stage: Stage, prefix: str) -> Stage:
 
 
 # ---- inlining -----------------------------------------------------------------------------------
-
-
-def _computing(expr: Expr) -> frozenset[int]:
-    """Returns the stages, by number, that do more than copy an element."""
-    return frozenset(
-        n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
-    )
 
 
 def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:

@@ -119,7 +119,9 @@ class _Partition:
             if not self._needed(node):
                 continue
             targets = self._user_groups(node)
-            if targets and (self._promised(node, targets) or self._joins(node, targets)):
+            # Accepted joins of later nodes may take the node into all of the groups.
+            promised = self.promises.get(node, set())
+            if targets and (promised >= {*targets} or self._joins(node, targets)):
                 for group in targets:
                     self._add(node, group)
             elif (first := self._first_of_several(node)) and self._joins_stored(node, first):
@@ -206,7 +208,10 @@ class _Partition:
         If all of them join, a tile computes each row of the operand once.  Returns None if the node
         reads data-dependent rows, because a kernel that gathers the rows first is faster.
         """
-        return None if self._is_data_dependent(node) else self._completing(node, _ANCHORS, group)
+        expr = node_expr(node)
+        if expr is not None and any(r.indirect for s in expr.stages for r in reads(s)):
+            return None
+        return self._completing(node, _ANCHORS, group)
 
     def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
         """Returns the nodes of `_completed` if they and their anchor may join the group; else
@@ -223,11 +228,6 @@ class _Partition:
         if way is None and not self.model.scratch:
             return self._completing(node, (NodeKind.CONTRACTION,), group)
         return way
-
-    def _is_data_dependent(self, node: Node) -> bool:
-        """Returns True if the node reads at data-dependent indices."""
-        expr = node_expr(node)
-        return expr is not None and any(r.indirect for s in expr.stages for r in reads(s))
 
     def _passing_matrices(self, node: Node, group: Group) -> _Way:
         """Returns the node if it only copies whole matrices at data-dependent indices; else None.
@@ -300,10 +300,6 @@ class _Partition:
                 self.promises.setdefault(node, set()).add(group)
         return True
 
-    def _promised(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Returns True if accepted joins of later nodes also take `node` into each of `groups`."""
-        return self.promises.get(node, set()) >= set(groups)
-
     def _way(self, node: Node, group: Group) -> _Way:
         """Returns `node` and the nodes that must join together with it; None if `node` cannot join
         the group."""
@@ -328,7 +324,8 @@ class _Partition:
         if group.anchors:
             return self._whole_or_streaming(node, group) if self._persists(node, group) else None
         rows = self.kinds[node] is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
-        if rows or self._reads_once(node, group):
+        sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
+        if rows or len(sizes) == 1:
             return self._if_sound([node], group)
         return self._spreading(node, group)
 
@@ -358,10 +355,6 @@ class _Partition:
         """Returns True if a node is a contraction that reads a constant."""
         constant = any(v in self.graph.constants for v in node.inputs)
         return constant and self.kinds[node] is NodeKind.CONTRACTION
-
-    def _reads_once(self, node: Node, group: Group) -> bool:
-        sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
-        return len(sizes) == 1
 
     def _spreading(self, node: Node, group: Group) -> _Way:
         """Returns [contraction, node that computes a factor of it] if both may join; else None.

@@ -62,7 +62,7 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
     match scalar.function:
         case "exp":
             shift = _shift(scalar.args[0], state)
-            return None if shift is None else apply("exp", shift)
+            return shift and apply("exp", shift)
         case "neg":
             return _ratio(scalar.args[0], state)
         case "mul" | "div":
@@ -97,7 +97,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
     match scalar.function:
         case "neg":
             inner = _shift(scalar.args[0], state)
-            return None if inner is None else _negated(inner)
+            return inner and _negated(inner)
         case "add" | "sub":
             a, b = (_shift(x, state) for x in scalar.args)
             return None if a is None or b is None else _simple(scalar.function, a, b)

@@ -178,7 +178,9 @@ def _fits(online: Streamed, limits: FusionLimits) -> bool:
     state by which other sums are rescaled must have common loops only, and stay in registers.
     """
     loop = online.stream.loop
-    if any(_is_cut(stage, loop) for stage in online.expr.stages):
+    every_read = (node for stage in online.expr.stages for node in reads(stage))
+    indices = (index for node in every_read for index in node.indices)
+    if any(loop in free_vars(index) and linear_in(index, loop) is None for index in indices):
         return False
     linked = linked_stages(online.expr)
     common = common_loops(linked)
@@ -195,12 +197,3 @@ def _fits(online: Streamed, limits: FusionLimits) -> bool:
         if needs_memory(linked, n, common)
     ]
     return all(size is not None and size <= limits.room for size in resident)
-
-
-def _is_cut(stage: Stage, loop: Var) -> bool:
-    """Returns True if some index of a stage is not linear in the loop."""
-    return any(
-        loop in free_vars(index) and linear_in(index, loop) is None
-        for node in reads(stage)
-        for index in node.indices
-    )

@@ -287,7 +287,8 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
     beyond: tuple[Guard, ...] = ()
     if (
         is_private
-        and _fills_agree(node, storage)
+        and node.fill is not None
+        and float(node.fill) == storage.layout.fill  # which lies outside of the value's elements
         and all(map(within, position, storage.layout.sizes))
     ):
         beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
@@ -304,11 +305,6 @@ def _logical_guards(node: Read, shape: Indices) -> tuple[Guard, ...]:
         for i, n in zip(node.indices, shape, strict=True)
         if loose & set(free_vars(i)) or not inside(i, n)
     )
-
-
-def _fills_agree(node: Read, storage: Storage) -> bool:
-    """Returns True if memory outside of the value's elements holds the fill value of the read."""
-    return node.fill is not None and float(node.fill) == storage.layout.fill
 
 
 def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:

@@ -16,20 +16,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from tcc.ir.expr import MONOIDS, Expr, Stage, known_extent, with_reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, known_extent, source_shape, with_reads
 from tcc.ir.expr.comparisons import held_where
 from tcc.ir.expr.scalar import (
     Apply,
     Const,
     Read,
     Scalar,
-    StageRef,
     literal,
     read,
     substitute_all,
     walk,
 )
-from tcc.ir.index import Index, Indices, Var, bounds, free_vars, iterator, step_in
+from tcc.ir.index import Index, Var, bounds, free_vars, iterator, step_in
 from tcc.ir.index.prove import inside
 from tcc.ir.region.neutral import folded
 from tcc.ir.types import BOOL
@@ -63,21 +62,12 @@ def _without_fills(stage: Stage, expr: Expr) -> Stage:
     """Returns `stage` without fill values in reads that are always inside."""
 
     def plain(node: Read) -> Scalar:
-        axes = zip(node.indices, _shape(node, expr), strict=True)
+        axes = zip(node.indices, source_shape(expr, node.source), strict=True)
         if node.fill is None or not all(inside(*axis) for axis in axes):
             return node
         return read(node.source, node.indices, node.dtype, indirect=node.indirect)
 
     return with_reads(stage, plain)
-
-
-def _shape(node: Read, expr: Expr) -> Indices:
-    source = node.source
-    if isinstance(source, StageRef):
-        return expr.stages[source.stage].types[source.component].shape
-    operand = expr.params[source]
-    assert operand is not None
-    return operand.shape
 
 
 # ---- terms that are not the identity ------------------------------------------------------------
@@ -109,7 +99,7 @@ def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scal
     for node in walk(body):
         match node:
             case Read() if node.fill is not None:
-                axes = zip(node.indices, _shape(node, expr), strict=True)
+                axes = zip(node.indices, source_shape(expr, node.source), strict=True)
                 bounds_of_read = [i for index, dim in axes for i in (index, dim - 1 - index)]
                 yield node, literal(node.fill, node.dtype), _within(bounds_of_read, var, size)
             case Apply():

@@ -132,19 +132,11 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     for number in range(len(stages) - 1, -1, -1):
         reader = _first_reader(linked, number)
         if reader is None and number < len(stages) - 1:
-            reader = _as_last_result(linked[number], linked[-1])
+            shape, last = (tuple(map(radix_size, linked[n].logical)) for n in (number, -1))
+            reader = linked[-1].logical if shape == last else None
         if reader is not None:
             linked[number] = _follow(linked[number], reader)
     return tuple(linked)
-
-
-def _as_last_result(shaped: Shaped, last: Shaped) -> Indices | None:
-    """Returns the result indices of the last stage, if the result of `shaped` has the same shape.
-
-    Returns None if the shapes differ.
-    """
-    sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
-    return last.logical if sizes[0] == sizes[1] else None
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:

@@ -279,7 +279,9 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
     shape = value.type.shape
     if pinned:
         return row_major(shape)
-    base = permuted(shape, _order(value)) if last or halo else row_major(shape)
+    rank = len(shape)
+    channels_last = (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+    base = permuted(shape, channels_last) if last or halo else row_major(shape)
     if halo is None:
         return base
     # The halo of a logical axis lies at the place of the axis in storage.
@@ -303,11 +305,6 @@ def _location(group: Group) -> str:
     named = group.anchor or group.sink
     more = len(group.members) - 1
     return named.loc + (f" (+{more})" if more else "")
-
-
-def _order(value: Value) -> tuple[int, ...]:
-    rank = value.type.rank
-    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
 
 
 def pinned_values(placed: Placed) -> set[Value]:
@@ -531,7 +528,12 @@ def _pad_pinned(
             result.append(step)
             continue
         sources = {v for _, v, _ in _padded_reads(kernel) if v in copies}
-        sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
+        # Other reads must have the fill value of the halo, or none.
+        sources -= {
+            v
+            for _, n, v in operand_reads(kernel)
+            if v in sources and n.fill not in (None, halos[v].fill)
+        }
         if not sources:
             result.append(step)
             continue
@@ -547,11 +549,6 @@ def _pad_pinned(
 def _padded_shape(value: Value, halo: _Halo) -> Shape:
     pairs = zip(value.type.shape, halo.widths, strict=True)
     return tuple(size + sum(widths) for size, widths in pairs)
-
-
-def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
-    """Returns True if each read of `value` has the fill value `fill`, or no fill value."""
-    return all(n.fill in (None, fill) for _, n, v in operand_reads(kernel) if v is value)
 
 
 def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:

@@ -32,7 +32,12 @@ def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
     than a byte.
     """
     outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
-    constants = [v for v in graph.constants if _is_large(v.type) and v not in outside]
+    constants = [
+        v
+        for v in graph.constants
+        if v.type.dtype.is_packed and v not in outside
+        if (as_int(element_count(v.type.shape)) or 0) >= _LARGE
+    ]
     if not outside and not constants:
         return graph, {}
     for output, state in graph.aliases:
@@ -43,11 +48,6 @@ def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
                 why=f"its element type is {state.type.dtype.name}",
             )
     return _Surface(graph).packed(outside, constants)
-
-
-def _is_large(type: TensorType) -> bool:
-    count = as_int(element_count(type.shape))
-    return type.dtype.is_packed and count is not None and count >= _LARGE
 
 
 class _Surface:

@@ -100,7 +100,7 @@ class _Eraser:
         return replace(
             node,
             attrs=_word_types(map_bodies(node.attrs, self.graph)) if bodies(node) else node.attrs,
-            inputs=tuple(None if v is None else self.value(v) for v in node.inputs),
+            inputs=tuple(v and self.value(v) for v in node.inputs),
             outputs=tuple(map(self.value, node.outputs)),
         )
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
 from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, as_int, const, nonnegative, var_of
+from tcc.ir.index import Index, as_int, nonnegative, var_of
 from tcc.ir.layout import part_of
 from tcc.ir.op import Array
 from tcc.ir.program import CallOp, ReadInt, Register, Registers, Relation, TensorRef
@@ -70,7 +70,7 @@ def _results(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
 
 def _literal(frame: GraphLowering, array: Array) -> TensorRef:
     """Returns an array that is known at compile time, as an argument of a call."""
-    dims = tuple(frame.size(const(n)) for n in array.shape)
+    dims = tuple(frame.size(n) for n in array.shape)
     return TensorRef(frame.literal(array), dtype_of(array), dims)
 
 
@@ -231,7 +231,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     axis, start = node.attrs.axis, node.attrs.start
     behind = x.type.shape[axis] - start - update.type.shape[axis]
     if not nonnegative(behind):
-        zero = frame.size(const(0))
+        zero = frame.size(0)
         message = f"{node.loc}: the rows do not fit behind those that are there"
         frame.check(Relation.LE, zero, frame.size(behind), message)
     target = frame.define(y)

@@ -9,7 +9,6 @@ from tcc.ir.program import (
     Collective,
     CollectiveKind,
     IntOp,
-    Let,
     RankGroup,
     Reduction,
     Relation,
@@ -35,8 +34,7 @@ def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
 
 def lower_rank(frame: GraphLowering, node: Node) -> None:
     """Emits the store of this rank's number to the node's result."""
-    register = frame.registers.fresh()
-    frame.out.append(Let(register, IntOp.RANK))
+    register = frame.computed(IntOp.RANK)
     frame.registers.bind(name := f"rank.{register}", register)
     frame.store_size(symbol(name), frame.define(node.outputs[0]))
 
@@ -57,7 +55,7 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
     for n in dict.fromkeys(attrs.rows):
         if as_int(n) is None:
             message = f"{node.loc}: a block has less than no rows"
-            frame.check(Relation.LE, frame.size(const(0)), frame.size(n), message)
+            frame.check(Relation.LE, frame.size(0), frame.size(n), message)
     due = sum(rows[:blocks], const(0))
     if as_int(due - first) != 0:
         message = f"{node.loc}: the blocks for {attrs.ranks} ranks must be all rows of {x.name}"

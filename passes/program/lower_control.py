@@ -20,7 +20,6 @@ from tcc.ir.program import (
     BufferId,
     Dynamic,
     IntOp,
-    Let,
     Loop,
     ReadInt,
     Register,
@@ -118,7 +117,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     attrs: LoopAttrs = node.attrs
     body = attrs.body
     trips_value, start, *initial = node.inputs
-    trips = frame.size(const(_FOREVER))
+    trips = frame.size(_FOREVER)
     if trips_value is not None:
         trips = frame.registers.fresh()
         frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.type.dtype))
@@ -193,10 +192,7 @@ def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Regis
         for dim in (dim for value in values for dim in value.type.shape[1:])
         if (var := var_of(dim)) is not None and not frame.registers.bound(var.name)
     )
-    registers = {name: frame.registers.fresh() for name in names}
-    for register in registers.values():
-        frame.out.append(Let(register, IntOp.CONST, 0))
-    return registers
+    return {name: frame.computed(IntOp.CONST) for name in names}
 
 
 def _same_row(
@@ -219,7 +215,7 @@ def _same_row(
             first_size, size = late[var.name], inner.size(actual)
             wrong = inner.computed(IntOp.MUL, inner.computed(IntOp.SUB, first_size, size), trip)
             message = f"{node.loc}: a loop stacks rows of different sizes"
-            inner.check(Relation.EQ, wrong, inner.size(const(0)), message)
+            inner.check(Relation.EQ, wrong, inner.size(0), message)
             inner.assign(first_size, size)
         elif dim is not actual:
             raise UserError(

@@ -20,14 +20,16 @@ from tcc.ir.expr.scalar import index_value
 from tcc.ir.graph import Graph, Handle, Value
 from tcc.ir.index import (
     Index,
+    IndexLike,
     Var,
+    as_index,
     as_int,
     const,
     free_vars,
-    linear_in,
     maximum,
     nonnegative,
     of_atom,
+    step_in,
     var_of,
 )
 from tcc.ir.layout import Layout, place, row_major
@@ -109,22 +111,22 @@ class GraphLowering:
 
     # ---- sizes ---------------------------------------------------------------------------
 
-    def size(self, index: Index) -> Register:
-        return self.registers.load(index, self.out)
+    def size(self, index: IndexLike) -> Register:
+        return self.registers.load(as_index(index), self.out)
 
     def early_size(self, index: Index) -> Register:
         """Returns the register of a size that is computed as early as possible.  A size that
         depends on no data is computed in the model's graph, before all bodies."""
         return (self if self.registers.is_late(index) else self.top or self).size(index)
 
-    def computed(self, op: IntOp, a: Register, b: Register) -> Register:
-        """Returns a new register that holds `op` of registers `a` and `b`."""
+    def computed(self, op: IntOp, a: int = 0, b: int = 0) -> Register:
+        """Returns a new register that holds the result of `Let(op, a, b)`."""
         self.out.append(Let(target := self.registers.fresh(), op, a, b))
         return target
 
     def assign(self, target: Register, source: Register) -> None:
         """Emits an assignment to an existing register."""
-        self.out.append(Let(target, IntOp.ADD, source, self.size(const(0))))
+        self.out.append(Let(target, IntOp.ADD, source, self.size(0)))
 
     def check(self, relation: Relation, a: Register, b: Register, message: str) -> None:
         """Emits a check that fails the run with `message` if the relation does not hold."""
@@ -403,9 +405,7 @@ def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
     for port, value in enumerate(graph.inputs):
         frame.buffers[value] = frame.new_buffer(Input(port), value.name)
         for axis, size in enumerate(frame.seen(value).shape):
-            actual = frame.registers.fresh()
-            frame.out.append(Let(actual, IntOp.DIM, port, axis))
-            dims.append(_Dim(value, axis, size, actual))
+            dims.append(_Dim(value, axis, size, frame.computed(IntOp.DIM, port, axis)))
     registers: dict[tuple[Value, int], Register] = {}
     waiting = [d for d in dims if not _bind_dim(frame, d, registers, plain=True)]
     while waiting:
@@ -434,8 +434,7 @@ def _bind_capacities(frame: GraphLowering, graph: Graph) -> None:
     for port, value in enumerate(graph.inputs):
         where = frame.layout(value)
         for axis in where.shared:
-            actual = frame.registers.fresh()
-            frame.out.append(Let(actual, IntOp.CAPACITY, port, axis))
+            actual = frame.computed(IntOp.CAPACITY, port, axis)
             (var,) = free_vars(where.sizes[axis])
             if var not in owners:
                 owners[var] = value
@@ -495,18 +494,18 @@ def _told(dim: _Dim, frame: GraphLowering) -> str:
 def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
     """Returns a register with the value of `var` for which `dim` equals the caller's size.  Returns
     None if `dim` does not have the form  number * `var` + a size whose value is already known."""
-    parts = linear_in(dim.size, var)
-    factor = None if parts is None else as_int(parts[0])
-    if parts is None or factor is None or factor < 1:
+    linear = step_in(dim.size, var)
+    if linear is None or linear[0] < 1:
         return None
+    factor, addend = linear
     value = dim.actual
-    if as_int(parts[1]) != 0:
-        offset = frame.size(parts[1])
-        message = f"{dim.what} ({dim.size.key}): at least {parts[1].key} is due"
+    if as_int(addend) != 0:
+        offset = frame.size(addend)
+        message = f"{dim.what} ({dim.size.key}): at least {addend.key} is due"
         frame.check(Relation.LE, offset, value, message)
         value = frame.computed(IntOp.SUB, dim.actual, offset)
     if factor > 1:
-        by = frame.size(const(factor))
+        by = frame.size(factor)
         frame.check(Relation.DIVIDES, by, value, f"{dim.what}: {dim.size.key} is due")
         value = frame.computed(IntOp.FLOORDIV, value, by)
     return value
@@ -520,13 +519,13 @@ def check_facts(
     checked only if it is above `floor`.  `what` names the size in messages; `hint` is the
     end of the message for a value that is too small."""
     if var.lo > floor:
-        low = frame.size(const(var.lo))
+        low = frame.size(var.lo)
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due{hint}")
     if var.hi is not None:
-        high = frame.size(const(var.hi))
+        high = frame.size(var.hi)
         frame.check(Relation.LE, register, high, f"{what}: at most {var.hi} is due")
     if var.divisor > 1:
-        by = frame.size(const(var.divisor))
+        by = frame.size(var.divisor)
         frame.check(Relation.DIVIDES, by, register, f"{what}: a multiple of {var.divisor} is due")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tcc.ir.graph import Node, walk_nodes
 from tcc.ir.index import const, symbol
-from tcc.ir.program import BufferId, Collective, CollectiveKind, IntOp, Let, Reduction, Wait
+from tcc.ir.program import BufferId, Collective, CollectiveKind, IntOp, Reduction, Wait
 from tcc.ir.types import I64
 from tcc.passes.program.lower_collectives import COLLECTIVES
 from tcc.passes.program.lower_graph import GraphLowering
@@ -21,8 +21,7 @@ _LEAST = -(1 << 63)
 
 def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) -> None:
     """Emits `op` of `value`, and stores the integer result in the buffer `target`."""
-    register = frame.registers.fresh()
-    frame.out.append(Let(register, op, value))
+    register = frame.computed(op, value)
     frame.registers.bind(name := f"random.{register}", register)
     frame.store_size(symbol(name, _LEAST), target)
 
@@ -37,7 +36,7 @@ def lower_run_seed(frame: GraphLowering, node: Node) -> None:
         return _store(frame, IntOp.SEED, frame.define(node.outputs[0]))
     mine = frame.temporary(const(I64.bytes), "seed")
     _store(frame, IntOp.SEED, mine)
-    target, one = frame.define(node.outputs[0]), (frame.size(const(1)),)
+    target, one = frame.define(node.outputs[0]), (frame.size(1),)
     kind, reduction = CollectiveKind.BROADCAST, Reduction.SUM
     start = Collective(kind, reduction, mine, target, one, I64, 0)
     frame.out += (start, Wait(start.ticket, mine, target))

@@ -150,24 +150,18 @@ class _Attends(WarpPart[AttentionKernel]):
         else:
             super()._statement(node)
 
-    def _loop(self, node: TileLoop) -> None:
+    def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
         writer = self._writer
-        names = [
-            writer.define(block.name, self._blocks[init].text).text
-            for block, init in zip(node.carried, node.inits, strict=True)
-        ]
         trips, _ = bounds(node.stop - node.start)
         if trips is not None and trips > 0:
-            self._steps(node, names)
+            self._iterations(node, names)
         else:
             start, stop = (self._indices.value(i).text for i in (node.start, node.stop))
             with writer.scope() as lines:
-                self._steps(node, names)
+                self._iterations(node, names)
             writer.block(f"if {start} < {stop}:", lines)
-        for block, name in zip(node.results, names, strict=True):
-            self._blocks[block] = PyExpr(name, writer.depth)
 
-    def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
+    def _iterations(self, node: TileLoop, names: Sequence[str]) -> None:
         """Prints the loop; each iteration's second matmul overlaps the next iteration.
 
         An iteration has three steps. The first matmul (queries times keys) gives the scores. The

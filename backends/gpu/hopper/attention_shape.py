@@ -96,7 +96,11 @@ def attention_kernel(
     printed = (keys.load, value_operand.load, scores, mixed, widened, zeros)
     other_nodes = [n for n in loop.body if n not in printed]
     split = _split(loop, mixed, other_nodes)
-    if split is None or zeros is None or not _starts_at_zero(before, loop, mixed):
+    if split is None or zeros is None:
+        return None
+    # The accumulator of the second matmul has to be zero before the first iteration.
+    starts = zip(loop.inits, loop.yields, strict=True)
+    if not all(_zeros(before, init) for init, result in starts if result is mixed.out):
         return None
     attention = AttentionKernel(
         halved, before, loop, after, queries, keys, value_operand, scores, mixed, *split
@@ -111,12 +115,6 @@ def _zeros(body: Sequence[Stmt], block: Block) -> Stmt | None:
             case Compute(body=Const(value=0)) if node.out is block:
                 return node
     return None
-
-
-def _starts_at_zero(before: Sequence[Stmt], loop: TileLoop, mixed: Contract) -> bool:
-    """True if the accumulator of the second matmul is zero before the first iteration."""
-    starts = zip(loop.inits, loop.yields, strict=True)
-    return all(_zeros(before, init) for init, result in starts if result is mixed.out)
 
 
 def _split(

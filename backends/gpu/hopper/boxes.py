@@ -13,7 +13,18 @@ from functools import reduce
 from math import gcd, prod
 
 from tcc.frozen import frozen
-from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
+from tcc.ir.index import (
+    Index,
+    Indices,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    linear_in,
+    mul,
+    of_atom,
+    step_in,
+)
 from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
 # Limits of the copy engine. Strides and addresses are multiples of `_STRIDE` bytes. A box has at
@@ -103,12 +114,11 @@ def box_of(node: Load | Store) -> Box | None:
     (index,) = node.indices
     steps, offset = [], index
     for lane in lanes(block.shape):
-        split = linear_in(offset, free_vars(lane)[0])
-        step = None if split is None else as_int(split[0])
-        if split is None or step is None:
+        linear = step_in(offset, free_vars(lane)[0])
+        if linear is None:
             return None
+        step, offset = linear
         steps.append(step)
-        offset = split[1]
     if 1 not in steps:
         return None
     inner = 1 if steps[1] == 1 else 0

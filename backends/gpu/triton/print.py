@@ -26,8 +26,8 @@ from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent, known_extent
 from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
-from tcc.ir.index import Var, const, free_vars, nonnegative
-from tcc.ir.layout import strides
+from tcc.ir.index import Var, free_vars, nonnegative
+from tcc.ir.layout import row_major_position
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -180,8 +180,7 @@ class Printer:
         """
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
-        steps = strides(node.buffer.sizes)
-        position = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
+        position = row_major_position(node.indices, node.buffer.sizes)
         offset = self._indices.value(position, shape, self._narrowed(node, blocks))
         span = full_span = span_of(position, shape, shapes)
         mask = self._mask(node.guards, shape, blocks) if node.guards else ""
@@ -359,10 +358,17 @@ class Printer:
     # ---- control flow ----------------------------------------------------------------------------
 
     def _loop(self, node: TileLoop) -> None:
+        names = [
+            self._writer.define(block.name, self._blocks[init].text).text
+            for block, init in zip(node.carried, node.inits, strict=True)
+        ]
+        self._steps(node, names)
+        for block, name in zip(node.results, names, strict=True):
+            self._blocks[block] = PyExpr(name, self._writer.depth)
+
+    def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
+        """Prints a loop; `names` are those of the variables that it carries."""
         writer = self._writer
-        names = []
-        for block, init in zip(node.carried, node.inits, strict=True):
-            names.append(writer.define(block.name, self._blocks[init].text).text)
         head, counter = self._head(node)
         with writer.scope() as lines:
             self._bind_counter(node, counter)
@@ -374,8 +380,6 @@ class Printer:
                 writer.line(f"{', '.join(names)} = {yields}")
             self._end_step()
         writer.block(head, lines)
-        for block, name in zip(node.results, names, strict=True):
-            self._blocks[block] = PyExpr(name, writer.depth)
 
     def _head(self, loop: TileLoop) -> tuple[str, str]:
         """Returns the head of a `for` loop, and the name of its counter."""

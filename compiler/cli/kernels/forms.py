@@ -3,20 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tcc.artifact import read_listings
 from tcc.cli.kernels.listing import kernel_listing
+from tcc.cli.later_modules import forms
+from tcc.cli.later_modules import text as programs
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.debug import Stopped
 from tcc.errors import InternalError, UserError
-from tcc.later import later
-
-if TYPE_CHECKING:
-    from tcc.ir.program import text as programs
-    from tcc.passes import forms
-else:
-    forms, programs = later("tcc.passes.forms"), later("tcc.ir.program.text")
 
 # The compile step whose result is shown as the form "graph" or "expr". The forms "tile", "schedule"
 # and "program" show the result of the step _LAST.

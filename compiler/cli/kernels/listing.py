@@ -1,18 +1,13 @@
 """Returns the code of an artifact's kernels, if it was compiled with --keep-ir."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tcc.artifact import read_listings, read_manifest
 from tcc.cli.kernels.facts import reading_manifest
+from tcc.cli.later_modules import compile
 from tcc.errors import UserError
-from tcc.later import later
 from tcc.target import CPU_TRIPLES, Target, cpu_profile
-
-if TYPE_CHECKING:
-    from tcc.backends.cpu import compile
-else:
-    compile = later("tcc.backends.cpu.compile")
 
 
 def kernel_listing(path: Path, kernel: str, form: str) -> str:

@@ -190,6 +190,14 @@ class Expr:
         return tuple(self.stages[o.stage].types[o.component] for o in self.outputs)
 
 
+def source_shape(expr: Expr, source: Source) -> Indices:
+    """Returns the shape of a parameter or of a stage's component; () for an absent parameter."""
+    if isinstance(source, StageRef):
+        return expr.stages[source.stage].types[source.component].shape
+    param = expr.params[source]
+    return () if param is None else param.shape
+
+
 def extent(var: Var) -> Index:
     """Returns the extent of an iterator; raises ValueError for a size symbol."""
     if var.extent is None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -27,9 +28,10 @@ from tcc.errors import InternalError, UserError
 from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Substitution, as_int, const, substitute
-from tcc.ir.narrow import rounded
+from tcc.ir.narrow import packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
+from tcc.known import all_known
 
 T = TypeVar("T")
 # A constant is hashed in pieces of _PIECE bytes, by _THREADS threads.
@@ -213,20 +215,17 @@ class ConstantStore:
 
 def on_each_rank(
     operands: Sequence[Sequence[Array] | None], compute: Callable[[Sequence[Any]], T | None]
-) -> list[T] | None:
+) -> tuple[T, ...] | None:
     """Returns the results of `compute` for the operands of each rank, or one result for all ranks.
 
     An operand is the array of each rank, one array that all ranks have, or None.  If `compute`
     returns None for one rank, the result is None: all ranks get the same program.
     """
     ranks = max((len(arrays) for arrays in operands if arrays is not None), default=1)
-    results = []
-    for rank in range(ranks):
-        result = compute([None if a is None else a[rank % len(a)] for a in operands])
-        if result is None:
-            return None
-        results.append(result)
-    return results
+    return all_known(
+        compute([None if a is None else a[rank % len(a)] for a in operands])
+        for rank in range(ranks)
+    )
 
 
 @entity
@@ -297,11 +296,9 @@ def captures(node: Node) -> Values:
     for body in bodies(node):
         bound = set(body.inputs) | set(body.constants)
         for inner in body.nodes:
-            for value in uses(inner):
-                if value not in bound:
-                    free[value] = None
+            free |= dict.fromkeys(value for value in uses(inner) if value not in bound)
             bound.update(inner.outputs)
-        free.update({value: None for value in body.outputs if value not in bound})
+        free |= dict.fromkeys(value for value in body.outputs if value not in bound)
     return tuple(free)
 
 
@@ -324,7 +321,7 @@ def constant_bytes(graph: Graph) -> int:
     """Returns the bytes of all constants of a graph and its bodies."""
     constants = (v for part in walk_graphs(graph) for v in part.constants)
     sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
-    return sum(-(-count * dtype.bits // 8) for count, dtype in sizes)
+    return sum(packed_size(*size) for size in sizes)
 
 
 def walk_values(graph: Graph) -> Iterator[Value]:
@@ -345,9 +342,7 @@ class GraphBuilder:
     ) -> None:
         self.name = name
         self.loc = ""
-        if store is None:
-            store = parent.store if parent else ConstantStore()
-        self.store: ConstantStore = store
+        self.store: ConstantStore = store or (parent.store if parent else ConstantStore())
         self._names: dict[str, int] = parent._names if parent else {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
@@ -420,7 +415,7 @@ class GraphBuilder:
         attrs = NoAttrs() if attrs is None else attrs
         loc = self.loc if loc is None else loc
         result = result_types(op, types_of(inputs), attrs, loc)
-        hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
+        hints = chain(names, repeat(op.name))
         outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
         self.append(Node(op, attrs, tuple(inputs), outputs, loc))
         return outputs
@@ -482,9 +477,7 @@ class GraphBuilder:
     ) -> Graph:
         """Returns the graph, without constants that nothing reads."""
         outs = tuple(outputs)
-        used_values = set(outs)
-        for node in self._nodes:
-            used_values.update(uses(node))
+        used_values = {*outs, *(value for node in self._nodes for value in uses(node))}
         constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases

@@ -15,7 +15,7 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.frozen import entity, frozen
 from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
-from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
+from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, var_of
 from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays, Trait
 from tcc.ir.types import BF16, DType
 
@@ -93,11 +93,11 @@ def _bind_dim(dim: Index, size: int, sizes: Sizes) -> str:
     if number is not None:
         return "" if number == size else f"{dim.key} = {number} is due"
     unknown = free_vars(unbound_dim)
-    parts = linear_in(unbound_dim, unknown[0]) if len(unknown) == 1 else None
-    if parts is None:
+    linear = step_in(unbound_dim, unknown[0]) if len(unknown) == 1 else None
+    if linear is None:
         return ""
-    coeff, offset = as_int(parts[0]), as_int(parts[1])
-    if coeff is None or offset is None:
+    coeff, offset = linear[0], as_int(linear[1])
+    if offset is None:
         return ""
     if (size - offset) % coeff:
         return f"{dim.key} has no such value"

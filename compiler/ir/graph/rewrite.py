@@ -79,7 +79,7 @@ class _Rebuild:
         fixed = set(old.outputs) if parent is None else set()
         occupied = {new[v] for v in (*old.inputs, *(fixed & set(old.constants)))}
         for node in old.nodes:
-            inputs, old_node = tuple(None if v is None else new[v] for v in node.inputs), node
+            inputs, old_node = tuple(v and new[v] for v in node.inputs), node
             node = self._with_bodies(node, b, new)
             if self._sizes:
                 node = replace(node, attrs=bind_attrs(node.attrs, self._sizes))

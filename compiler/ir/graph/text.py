@@ -212,7 +212,9 @@ class _Printer:
             outputs = ", ".join(map(self.name, node.outputs))
             types = ", ".join(repr(v.type) for v in node.outputs)
             text = f"{outputs} = {text} : {types}"
-        return text + (f"    ; {_location(node.loc)}" if node.loc else "")
+        loc = node.loc
+        plain = loc.isprintable() and loc == loc.strip() and not loc.startswith('"')
+        return text + (f"    ; {loc if plain else json.dumps(loc)}" if loc else "")
 
     def _fields(self, attrs: Any, indent: str) -> str:
         if not is_dataclass(attrs):
@@ -251,11 +253,6 @@ class _Printer:
 def number(value: bool | int | float) -> str:
     """Returns `true`, `-3`, `0.5`, `nan`, `-inf`: text that tells bool, int and float apart."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _location(loc: str) -> str:
-    plain = loc.isprintable() and loc == loc.strip() and not loc.startswith('"')
-    return loc if plain else json.dumps(loc)
 
 
 # ---- expressions -------------------------------------------------------------------------------

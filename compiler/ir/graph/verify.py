@@ -49,7 +49,12 @@ class _Verifier:
         for value in graph.outputs:
             if value not in visible:
                 self.problems.append(f"output %{value.name} of {graph.name} is not defined")
-        self._aliases(graph)
+        for output, source in graph.aliases:
+            pair = f"alias %{output.name} = %{source.name}"
+            if output not in graph.outputs or source not in graph.inputs:
+                self.problems.append(f"{pair} does not join an output and an input")
+            if output.type != source.type:
+                self.problems.append(f"{pair} joins {output.type!r} and {source.type!r}")
 
     def _define(self, value: Value, visible: set[Value], where: str) -> None:
         if value in self._defined:
@@ -107,14 +112,6 @@ class _Verifier:
             return
         if declared != due:
             self.problems.append(f"{where} has results {declared}, {due} is due")
-
-    def _aliases(self, graph: Graph) -> None:
-        for output, source in graph.aliases:
-            pair = f"alias %{output.name} = %{source.name}"
-            if output not in graph.outputs or source not in graph.inputs:
-                self.problems.append(f"{pair} does not join an output and an input")
-            if output.type != source.type:
-                self.problems.append(f"{pair} joins {output.type!r} and {source.type!r}")
 
 
 def _names(values: Values) -> str:

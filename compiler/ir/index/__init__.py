@@ -22,6 +22,7 @@ from tcc.frozen import entity
 from tcc.ir.index.interned import intern
 from tcc.ir.index.long import require_short
 from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
+from tcc.known import all_known
 
 
 @entity
@@ -414,9 +415,8 @@ def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
     """Returns a bound of `index` that contains no iterators; None if no bound is known. It is an
     upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is bounded by an
     expression in x, which helps if x cancels with another term."""
-    limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
-    term_limits = [limit for limit in limits if limit is not None]
-    return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None
+    limits = all_known(_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
+    return None if limits is None else _sum(limits, index.const)
 
 
 def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index | None:

@@ -82,8 +82,6 @@ class _Differing:
                     self.values.add(("b", number))
                 case State():
                     states.add(("b", number))
-                case _:
-                    pass
         previous: set[_Value] | None = None
         while self.values != previous:
             previous = set(self.values)

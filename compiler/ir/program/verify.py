@@ -109,7 +109,9 @@ class _State:
         ):
             raise self.fail("a plan has lists of different lengths")
         if isinstance(instr, Wait):
-            self._land(instr)
+            if self.flying.get(instr.ticket) != instr:
+                raise self.fail("no collective with this ticket and these buffers is under way")
+            self.flying = {t: wait for t, wait in self.flying.items() if t != instr.ticket}
         self._untouched(instr)
         if isinstance(instr, Collective):
             self._collective(instr)
@@ -182,11 +184,6 @@ class _State:
         if group >= len(self.program.groups):
             raise self.fail(f"group {group} of {len(self.program.groups)}")
         return len(self.program.groups[group].members[0])
-
-    def _land(self, instr: Wait) -> None:
-        if self.flying.get(instr.ticket) != instr:
-            raise self.fail("no collective with this ticket and these buffers is under way")
-        self.flying = {t: wait for t, wait in self.flying.items() if t != instr.ticket}
 
     def _untouched(self, instr: Instr) -> None:
         """Raises InternalError if an instruction uses memory of a collective in progress."""

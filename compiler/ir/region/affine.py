@@ -24,7 +24,6 @@ from tcc.ir.index import (
     Index,
     Quotient,
     Var,
-    Vars,
     as_index,
     as_int,
     free_vars,
@@ -230,7 +229,7 @@ def affine_of(index: Index, loops: Mapping[Var, int]) -> Affine | None:
     terms: _Terms = {}
     offset: Size = index.const
     for monomial, coeff in index.terms:
-        free = [a for a in monomial if not any(v in loops for v in _variables(a))]
+        free = [a for a in monomial if not any(v in loops for v in free_vars(of_atom(a)))]
         bound = [a for a in monomial if a not in free]
         step = plain(reduce(mul, map(of_atom, free), as_index(coeff)))
         if not bound:
@@ -241,10 +240,6 @@ def affine_of(index: Index, loops: Mapping[Var, int]) -> Affine | None:
             return None
         _count(terms, atom, step)
     return _form(terms, offset, len(loops))
-
-
-def _variables(atom: Atom) -> Vars:
-    return free_vars(of_atom(atom))
 
 
 def _atom_of(atom: Atom, loops: Mapping[Var, int]) -> _Atom | None:

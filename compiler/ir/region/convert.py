@@ -34,6 +34,7 @@ from tcc.ir.graph.text import expr_text
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator
 from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, affine_of, index_of, plain
+from tcc.known import all_known
 
 
 @lru_cache(maxsize=4096)  # cached for equal layers, and for later passes over the same graph
@@ -83,14 +84,13 @@ def _extents(variables: Vars) -> Sizes:
 
 def _factor(node: Read | IndexValue, loops: Mapping[Var, int]) -> Factor | None:
     indices = node.indices if isinstance(node, Read) else (node.index,)
-    forms = [affine_of(i, loops) for i in indices]
-    affine_forms = tuple(f for f in forms if f is not None)
-    if len(affine_forms) < len(forms) or (isinstance(node, Read) and node.indirect):
+    forms = all_known(affine_of(i, loops) for i in indices)
+    if forms is None or (isinstance(node, Read) and node.indirect):
         return None
     if isinstance(node, IndexValue):
-        return Factor(None, 0, affine_forms, node.dtype)
+        return Factor(None, 0, forms, node.dtype)
     fill = None if node.fill is None else literal(node.fill, node.dtype)
-    return Factor(*_number(node.source), affine_forms, node.dtype, fill)
+    return Factor(*_number(node.source), forms, node.dtype, fill)
 
 
 def _number(source: Source) -> tuple[int, int]:

@@ -48,7 +48,9 @@ def folded(
                 node = _folded(node, absorbs)
         parts = children(node)
         if computes and parts and all(isinstance(c, Const) for c in parts):
-            return _computed(node)
+            with np.errstate(all="ignore"):
+                (array,) = evaluate_scalars([node], {}, ())
+            return literal(array.item(), node.dtype)
         return node
 
     return transform_all(body, leaf)
@@ -67,13 +69,6 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
         case "eq", (Const(value=a), Const(value=b)):
             return literal(a == b, BOOL)
     return node
-
-
-def _computed(scalar: Scalar) -> Const:
-    """Returns the value of a scalar whose operands are literals."""
-    with np.errstate(all="ignore"):
-        (value,) = evaluate_scalars([scalar], {}, ())
-    return literal(value.item(), scalar.dtype)
 
 
 def value_at(

@@ -108,8 +108,6 @@ def _stores(
                 yield from _stores(node.body, buffer, axes, inner)
             case If():
                 yield from _branch_stores(node, buffer, axes, trips)
-            case _:
-                pass
 
 
 def _branch_stores(

@@ -15,7 +15,6 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     If,
-    Indirect,
     Load,
     Prefetch,
     Reduce,
@@ -103,9 +102,13 @@ class _Printer:
                 fill = "" if plain else f" fill {number(node.fill)}"
                 return f"load {self._place(node)}{guards_text(node)}{fill}"
             case Contract():
-                a = f"{self._name(node.a)}[{_labels(node.a_axes)}]"
-                b = f"{self._name(node.b)}[{_labels(node.b_axes)}]"
-                return f"contract {a} * {b} + {self._name(node.acc)}[{_labels(node.out_axes)}]"
+                a, b, acc = (
+                    f"{self._name(block)}[{','.join(axes)}]"
+                    for block, axes in (
+                        (node.a, node.a_axes), (node.b, node.b_axes), (node.acc, node.out_axes)
+                    )
+                )  # fmt: skip
+                return f"contract {a} * {b} + {acc}"
             case Broadcast():
                 return f"broadcast {self._name(node.block)}"
             case Relayout():
@@ -116,10 +119,8 @@ class _Printer:
 
     def _place(self, node: Load | Store | Prefetch) -> str:
         indices = ", ".join(i.key for i in node.indices)
-        return f"{self._name(node.buffer)}[{indices}{self._bindings(node.indirect)}]"
-
-    def _bindings(self, indirect: Indirect) -> str:
-        return "".join(f" | {iterator_text(v)} = {self._name(b)}" for v, b in indirect)
+        bindings = (f" | {iterator_text(v)} = {self._name(b)}" for v, b in node.indirect)
+        return f"{self._name(node.buffer)}[{indices}{''.join(bindings)}]"
 
     def _loop(self, node: TileLoop, indent: str) -> list[str]:
         results = ", ".join(map(self._typed, node.results))
@@ -140,7 +141,3 @@ def guards_text(node: Load | Store) -> str:
     """Returns ` where 0 <= i < n` for the guards of an access; empty without guards."""
     parts = ", ".join(f"0 <= {g.index.key} < {g.extent.key}" for g in node.guards)
     return f" where {parts}" if parts else ""
-
-
-def _labels(axes: Sequence[str]) -> str:
-    return ",".join(axes)

@@ -53,8 +53,6 @@ def _problems(kernel: TileKernel) -> Iterator[str]:
                     yield "a condition is over loops"
             case Prefetch() | Sync():
                 yield f"a {type(node).__name__} is in the body"
-            case _:
-                pass
 
 
 def _contract(node: Contract) -> Iterator[str]:

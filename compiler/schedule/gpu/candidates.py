@@ -56,12 +56,6 @@ def varied(schedule: BlockSchedule, pipelined: bool) -> list[BlockSchedule]:
     return [other for other in schedules if other != schedule]
 
 
-def _warps(elements: int) -> int:
-    """Returns the warps of a tile whose largest block has `elements`: about 64 elements a
-    thread."""
-    return min(16, max(4, power(elements // 2048)))
-
-
 # ---- pointwise ----------------------------------------------------------------------------------
 
 
@@ -126,7 +120,8 @@ def _rows(group: TileGroup) -> list[BlockSchedule]:
         inner = [
             (loops, length if size is None or size > _ROW else power(size)) for loops, size in every
         ]
-        schedules.append(schedule_of([(common, rows), *inner], [common], _warps(rows * length)))
+        warps = min(16, max(4, power(rows * length // 2048)))  # about 64 elements a thread
+        schedules.append(schedule_of([(common, rows), *inner], [common], warps))
     return schedules
 
 

@@ -143,13 +143,14 @@ class BlockChooser(KernelChooser):
             self.ledger.settle(here, rule, (choice,), choice, "")
         if not analytic:
             self.pinned.add(bound)
-        self.ledger.name_exactly(here, lambda: self._text(key, packing.form))
-        return packing.operands, bound
 
-    def _text(self, key: KernelKey, form: Form) -> str:
-        """Returns the text of the kernel of `key`, under the schedule that it has now."""
-        bound = self._known[key][1]
-        return kernel_text(bound.group, form, block_schedule(bound))
+        def text() -> str:
+            """Returns the text of the kernel under the schedule that it has when this is called."""
+            now = self._known[key][1]
+            return kernel_text(now.group, packing.form, block_schedule(now))
+
+        self.ledger.name_exactly(here, text)
+        return packing.operands, bound
 
     def _forced(self, key: KernelKey, here: SiteOf) -> tuple[BlockKernel, Bound] | None:
         """Returns the choice and the kernel that a line forces with its form.

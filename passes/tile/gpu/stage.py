@@ -55,7 +55,10 @@ def matmul_of(
     wide = [r for r in reduce if r.block > 1]
     if pair is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
         return None
-    a, b = _contract_operands(pair.a, pair.b)
+    a, b = pair.a, pair.b
+    # Products of values cast from one type of 16 or 8 bits are exact, so matrix units need no cast.
+    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
+        a, b = a.arg, b.arg
     if a.dtype is not b.dtype or a.dtype not in (F32, *_NARROW):
         return None
     first, second = depends(stage, pair.a), depends(stage, pair.b)
@@ -81,16 +84,6 @@ def matmul_of(
 
 def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
     return any(v in loops for v in axis.loops)
-
-
-def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Returns the operands of a matmul, without casts that matrix units make unnecessary.
-
-    Both factors may be cast from one type of 16 or 8 bits.  Their products are exact in f32 or i32.
-    """
-    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
-        return a.arg, b.arg
-    return a, b
 
 
 class BlockStage:
@@ -234,7 +227,8 @@ class BlockStage:
         sum."""
         body = GpuStageScalars(self.emitter, self.stage, frame)
         block = body.block(factor)
-        if not _loads_zero(factor):
+        # A load from memory gives zeros in masked lanes.
+        if not isinstance(factor, Read) or not isinstance(factor.source, int) or factor.fill:
             summed = [p for p in frame.axes if p in parts]
             active = body.active(summed)
             if active is not None:
@@ -288,8 +282,3 @@ def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
     unlisted = (p for p in parts if p.axis.name not in order)
     flat = (AxisRange(Axis(p.axis.loops, 1), p.base) for p in unlisted)
     return BlockAxes((*(by_name[name] for name in order), *flat))
-
-
-def _loads_zero(factor: Scalar) -> bool:
-    """Returns True if a factor is a load from memory, which gives zeros in masked lanes."""
-    return isinstance(factor, Read) and isinstance(factor.source, int) and not factor.fill

@@ -12,7 +12,6 @@ from tcc.ir.index import (
     Index,
     Var,
     as_int,
-    const,
     divisor_of,
     free_vars,
     linear_in,
@@ -21,7 +20,7 @@ from tcc.ir.index import (
     symbol,
     var_of,
 )
-from tcc.ir.layout import strides
+from tcc.ir.layout import row_major_position
 from tcc.ir.tile import Contract, If, Load, Stmt, Store, TileKernel, TileLoop, lanes
 from tcc.ir.types import F8E4M3FN, F8E5M2, F32, FLOAT8
 from tcc.target import GPUS
@@ -155,8 +154,7 @@ def _wide_accesses(compiled: CheckedKernel) -> Iterator[Load | Store]:
         many, lane = _WIDE // width, var_of(lanes(shape)[-1]) if shape else None
         if lane is None or shape[-1] < many:
             continue
-        parts = zip(node.indices, strides(node.buffer.sizes), strict=True)
-        at = sum((i * s for i, s in parts), const(0))
+        at = row_major_position(node.indices, node.buffer.sizes)
         guards = (g for g in node.guards if lane in free_vars(g.index))
         whole = _runs(at, lane, many, steps) and all(
             _runs(g.index, lane, many, steps) and not divisor_of(g.extent) % many for g in guards
