@@ -8,6 +8,7 @@ from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
+from warnings import warn
 
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
@@ -25,7 +26,7 @@ from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Progress, Stopped, Timing, Trace
 from tcc.distributed.shard import check_divisible
-from tcc.errors import InternalError, UserError
+from tcc.errors import CompileWarning, InternalError, UserError
 from tcc.frontends import assets_of, exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
@@ -416,7 +417,8 @@ def compile(
     `options` are the fields of `tcc.options.Options` as keywords (`tcc compile --help` explains
     them); `threads` and `comm` are as for `load`.  A `torch.nn.Module` is exported first: `inputs`
     are then example inputs, a tuple or a dict by name, and `dynamic_shapes` says which of their
-    sizes are symbolic, as for `torch.export.export`.  Raises TccError.
+    sizes are symbolic, as for `torch.export.export`.  Warns with a `CompileWarning` where `tcc
+    compile` prints a warning.  Raises TccError.
     """
     if not isinstance(target, str):
         raise UserError(
@@ -435,8 +437,10 @@ def compile(
         )
     with ExitStack() as ending:
         folder = ending.enter_context(temporary_folder())
-        path = compile_model(model, compile_options, folder / "model.so").path
-        module = load(path, threads, comm=comm)
+        result = compile_model(model, compile_options, folder / "model.so")
+        for warning in dict.fromkeys(result.warnings):
+            warn(warning, CompileWarning, stacklevel=2)
+        module = load(result.path, threads, comm=comm)
         weakref.finalize(module, ending.pop_all().close)
     return module
 
