@@ -40,13 +40,13 @@ from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import NamedArrays, Trait
-from tcc.ir.types import DTypeKind, TensorType
+from tcc.ir.types import DTYPES, DTypeKind, TensorType
 from tcc.options import EMITS, Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
-from tcc.passes.graph.state import appended_rows, empty_state_warnings
+from tcc.passes.graph.state import appended_rows, bind_states, empty_state_warnings
 from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
@@ -113,6 +113,15 @@ class Summary:
     priced: int
     needs: str
     tuned: Applied | None = None
+
+
+@frozen
+class NarrowStates:
+    """The states of an artifact, as pairs of an input and an output, and the type of `--state-type`
+    in which it stores them."""
+
+    pairs: Sequence[tuple[str, str]]
+    dtype: str
 
 
 @frozen
@@ -461,11 +470,19 @@ def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
 
 
 def evaluate_draws(
-    model: Path, draws: Sequence[NamedArrays], rounding: Rounding | None = None
+    model: Path,
+    draws: Sequence[NamedArrays],
+    rounding: Rounding | None = None,
+    states: NarrowStates | None = None,
 ) -> list[NamedArrays]:
-    """Returns `evaluate_model` for each of `draws`, at least one; `rounding` rounds the weights of
-    an archive."""
+    """Returns `evaluate_model` for each of `draws`, at least one.
+
+    `rounding` rounds the weights of an archive. With `states`, inputs and outputs are those of an
+    artifact: rows of states are rounded, and have room for new ones.
+    """
     graph = _with_inputs(model, [f"{name}=" for name in draws[0]], rounding)
+    if states is not None:
+        graph = bind_states(graph, states.pairs, DTYPES[states.dtype])
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 
