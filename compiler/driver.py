@@ -38,15 +38,20 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import as_int
 from tcc.ir.op import NamedArrays, Trait
-from tcc.ir.types import DTYPES, DTypeKind, TensorType
+from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import EMITS, Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
-from tcc.passes.graph.state import appended_rows, bind_states, empty_state_warnings
+from tcc.passes.graph.state import (
+    NarrowStates,
+    appends_entry,
+    empty_state_warnings,
+    with_states,
+)
 from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
@@ -113,15 +118,6 @@ class Summary:
     priced: int
     needs: str
     tuned: Applied | None = None
-
-
-@frozen
-class NarrowStates:
-    """The states of an artifact, as pairs of an input and an output, and the type of `--state-type`
-    in which it stores them."""
-
-    pairs: Sequence[tuple[str, str]]
-    dtype: str
 
 
 @frozen
@@ -233,7 +229,7 @@ def _compiled(
             variants,
             {
                 **common_facts(targets, options, ops),
-                **_appends(optimised[0][0]),
+                **appends_entry(optimised[0][0]),
                 **({} if form is None else {"call": form}),
                 **preprocess,
                 **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
@@ -394,25 +390,6 @@ def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[
     }
 
 
-def _appends(graph: Graph) -> dict[str, Any]:
-    """Returns the manifest's entry for inputs to which a run appends rows, such as caches.
-
-    For each input the entry has its name, the axis that grows, and the number of appended rows; the
-    number is a text if it depends on symbolic sizes.
-    """
-    return {
-        "appends": [
-            {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
-            for item in appended_rows(graph)
-        ]
-    }
-
-
-def _number_or_text(size: Index) -> int | str:
-    number = as_int(size)
-    return size.key if number is None else number
-
-
 def compile(
     model: Any,
     target: str = "cpu",
@@ -477,12 +454,10 @@ def evaluate_draws(
 ) -> list[NamedArrays]:
     """Returns `evaluate_model` for each of `draws`, at least one.
 
-    `rounding` rounds the weights of an archive. With `states`, inputs and outputs are those of an
-    artifact: rows of states are rounded, and have room for new ones.
+    `rounding` rounds the weights of an archive; `states` makes the ports those of an artifact.
     """
     graph = _with_inputs(model, [f"{name}=" for name in draws[0]], rounding)
-    if states is not None:
-        graph = bind_states(graph, states.pairs, DTYPES[states.dtype])
+    graph = graph if states is None else with_states(graph, states)
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tcc.cli.arrays import Draw, is_carried
 from tcc.cli.reference import ReferenceJob, reference_of, run_reference
-from tcc.driver import NarrowStates, float_types, input_values
+from tcc.driver import float_types, input_values
 from tcc.errors import UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
 from tcc.frozen import frozen
@@ -16,6 +16,7 @@ from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
+from tcc.passes.graph.state import NarrowStates
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.agreement import class_shares
 from tcc.runtime.allowance import allowance, judged

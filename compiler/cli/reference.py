@@ -11,11 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tcc.cli.peers.peer import CAP, PEERS, Peer, PeerKind
-from tcc.driver import NarrowStates, evaluate_draws
+from tcc.driver import evaluate_draws
 from tcc.frontends.onnx.rounded import write_rounded
 from tcc.frontends.rounding import Rounding
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
+from tcc.passes.graph.state import NarrowStates
 from tcc.temporary import temporary_folder
 
 _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")

@@ -36,12 +36,13 @@ from tcc.cli.rank_verification import check_whole_states, different_outputs, ver
 from tcc.cli.ranks import check_pin
 from tcc.cli.reference import Reference, reference_of
 from tcc.cli.show import print_json, say, say_all
-from tcc.driver import NarrowStates, model_inputs, precision_text
+from tcc.driver import model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.options import read_options
+from tcc.passes.graph.state import NarrowStates
 from tcc.preprocess import input_errors
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.input_texts import runs_of
