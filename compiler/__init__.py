@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from tcc.artifact import load
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
-    from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
+    from tcc.errors import (
+        CompileWarning,
+        InternalError,
+        RunTimeoutError,
+        TccError,
+        ToolError,
+        UserError,
+    )
     from tcc.runtime import Module, ray, tvm
     from tcc.runtime.graph import graph
     from tcc.runtime.profile import profile
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "CompileWarning": "tcc.errors",
     "InternalError": "tcc.errors",
     "Module": "tcc.runtime",
     "RunTimeoutError": "tcc.errors",
@@ -41,6 +49,7 @@ _HOME = {
     "tvm": "tcc.runtime",
 }
 __all__ = [
+    "CompileWarning",
     "InternalError",
     "Module",
     "RunTimeoutError",

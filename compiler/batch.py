@@ -34,7 +34,11 @@ def load_batched(model: Any, options: Options) -> Called:
     Raises UserError for a model that cannot be read or used, and as `with_batch` does.
     """
     graph, form = load_called(
-        model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
+        model,
+        dict(options.inputs),
+        allow_pickle=options.allow_pickle,
+        budgets=options.budgets,
+        symbols=dict(options.buckets),
     )
     return (graph if options.batch is None else with_batch(graph, options.batch)), form
 

@@ -8,6 +8,7 @@ from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
+from warnings import warn
 
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
@@ -25,7 +26,7 @@ from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Progress, Stopped, Timing, Trace
 from tcc.distributed.shard import check_divisible
-from tcc.errors import InternalError, UserError
+from tcc.errors import CompileWarning, InternalError, UserError
 from tcc.frontends import assets_of, exported, is_torch_module, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
@@ -45,7 +46,12 @@ from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.ledger import Line, ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
-from tcc.passes.graph.state import appended_rows, empty_state_warnings
+from tcc.passes.graph.state import (
+    NarrowStates,
+    appends_entry,
+    empty_state_warnings,
+    with_states,
+)
 from tcc.passes.pipeline import MERGE, SHARD
 from tcc.passes.program.lower_node import check_runnable
 from tcc.passes.program.lowered import Lowered
@@ -223,7 +229,7 @@ def _compiled(
             variants,
             {
                 **common_facts(targets, options, ops),
-                "appends": _appends(optimised[0][0]),
+                **appends_entry(optimised[0][0]),
                 **({} if form is None else {"call": form}),
                 **preprocess,
                 **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
@@ -384,19 +390,6 @@ def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[
     }
 
 
-def _appends(graph: Graph) -> list[dict[str, Any]]:
-    """Returns the manifest's entry for each input to which a run appends rows, such as a cache.
-
-    An entry has the input's name, the axis that grows, and the number of appended rows; the number
-    is a text if it depends on symbolic sizes.
-    """
-    return [
-        {"input": item.name, "axis": item.axis, "rows": item.rows.key if count is None else count}
-        for item in appended_rows(graph)
-        for count in (as_int(item.rows),)
-    ]
-
-
 def compile(
     model: Any,
     target: str = "cpu",
@@ -410,7 +403,8 @@ def compile(
     `options` are the fields of `tcc.options.Options` as keywords (`tcc compile --help` explains
     them); `threads` and `comm` are as for `load`.  A `torch.nn.Module` is exported first: `inputs`
     are then example inputs, a tuple or a dict by name, and `dynamic_shapes` says which of their
-    sizes are symbolic, as for `torch.export.export`.  Raises TccError.
+    sizes are symbolic, as for `torch.export.export`.  Warns with a `CompileWarning` where `tcc
+    compile` prints a warning.  Raises TccError.
     """
     if not isinstance(target, str):
         raise UserError(
@@ -429,8 +423,10 @@ def compile(
         )
     with ExitStack() as ending:
         folder = ending.enter_context(temporary_folder())
-        path = compile_model(model, compile_options, folder / "model.so").path
-        module = load(path, threads, comm=comm)
+        result = compile_model(model, compile_options, folder / "model.so")
+        for warning in dict.fromkeys(result.warnings):
+            warn(warning, CompileWarning, stacklevel=2)
+        module = load(result.path, threads, comm=comm)
         weakref.finalize(module, ending.pop_all().close)
     return module
 
@@ -451,11 +447,17 @@ def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
 
 
 def evaluate_draws(
-    model: Path, draws: Sequence[NamedArrays], rounding: Rounding | None = None
+    model: Path,
+    draws: Sequence[NamedArrays],
+    rounding: Rounding | None = None,
+    states: NarrowStates | None = None,
 ) -> list[NamedArrays]:
-    """Returns `evaluate_model` for each of `draws`, at least one; `rounding` rounds the weights of
-    an archive."""
+    """Returns `evaluate_model` for each of `draws`, at least one.
+
+    `rounding` rounds the weights of an archive; `states` makes the ports those of an artifact.
+    """
     graph = _with_inputs(model, [f"{name}=" for name in draws[0]], rounding)
+    graph = graph if states is None else with_states(graph, states)
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 

@@ -52,6 +52,10 @@ class TccError(Exception):
         return "\n".join(parts)
 
 
+class CompileWarning(UserWarning):
+    """A fact of a finished compile that may surprise, as `tcc compile` prints it."""
+
+
 class UserError(TccError):
     """The user can fix the cause: a model, an argument, an array."""
 

@@ -3,6 +3,9 @@
 context = TextContext(tcc.load("lm.so"), capacity=512)
 logits = context.append(tokens)           # the prompt; a later call appends to it
 token = next_token(logits[-1])
+
+batch = TextBatch(tcc.load("batched.so"), texts=2, capacity=512)
+logits = batch.append([tokens, others])   # a row for each text
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tcc.runtime.module import Module
 from tcc.runtime.ports import ModulePort
 from tcc.runtime.reports import InputError
 
-_TOKENS, _ROWS, _LOGITS = "tokens", "rows", "logits"
+_TOKENS, _ROWS, _LOGITS, _LENGTHS = "tokens", "rows", "logits", "lengths"
 # Control and format characters and surrogates of Unicode, and those of them that texts need.
 _CONTROLS, _KEPT = ("Cc", "Cf", "Cs"), "\n\t\u200c\u200d"
 
@@ -43,11 +46,7 @@ class TextContext:
         ports = {port.name: port for port in module.inputs}
         logits = {port.name: port for port in module.outputs}.get(_LOGITS)
         if _TOKENS not in ports or logits is None or {*ports} - {*axes, _TOKENS, _ROWS}:
-            raise InputError(
-                "the model is no language model that tcc imported",
-                why=f"its inputs are {', '.join(ports)}",
-                hint="compile a GGUF file or a folder with config.json",
-            )
+            raise _other_model(module)
         self.vocabulary = int(logits.shape[-1] or 0)
         self._has_rows = _ROWS in ports
         self._axes = axes
@@ -60,7 +59,15 @@ class TextContext:
         failed call leaves the length as it was. Raises InputError for no tokens, for a token
         outside the vocabulary, and for more tokens than the capacity leaves.
         """
-        self._check(tokens, rows)
+        if not len(tokens):
+            raise InputError("there are no tokens", hint="give at least one token")
+        if not 0 < rows <= len(tokens):
+            raise InputError(
+                "the logits of other tokens are not computed again",
+                why=f"{rows} rows of logits are asked for, and {len(tokens)} tokens are given",
+            )
+        _check_room(self.length, len(tokens), self.capacity)
+        _check_tokens(tokens, self.vocabulary)
         count, end = len(tokens), self.length + len(tokens)
         inputs: dict[str, Any] = {_TOKENS: np.asarray(tokens, np.int64)}
         if self._has_rows:
@@ -73,34 +80,120 @@ class TextContext:
 
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens of the text; raises InputError if it has fewer."""
-        if not 0 <= length <= self.length:
-            raise InputError(
-                "the text cannot be cut there", why=f"it has {self.length} tokens, not {length}"
-            )
+        _check_cut(length, self.length)
         self.length = length
 
-    def _check(self, tokens: Sequence[int], rows: int) -> None:
-        if not len(tokens):
-            raise InputError("there are no tokens", hint="give at least one token")
-        if not 0 < rows <= len(tokens):
+
+class TextBatch:
+    """Texts of unlike lengths in a language model, which run together.
+
+    `lengths` has the number of tokens of each text, and `vocabulary` the number of different
+    tokens. The model is one that was compiled for batches. All texts have memory for `capacity`
+    tokens each. Several batches may use one module.
+    """
+
+    def __init__(self, module: Module, texts: int, capacity: int) -> None:
+        """Makes empty texts; raises InputError for a module that takes no batches."""
+        ports = {port.name: port for port in module.inputs}
+        logits = {port.name: port for port in module.outputs}.get(_LOGITS)
+        names = {name for name in ports if name.startswith("cache.")}
+        if logits is None or {*ports} - names != {_TOKENS, _ROWS, _LENGTHS}:
+            raise _other_model(module)
+        self.lengths, self.capacity = [0] * texts, capacity
+        self.vocabulary = int(logits.shape[-1] or 0)
+        self._module = module
+        sizes = {name: [size or 0 for size in ports[name].shape[2:]] for name in names}
+        self._caches = {
+            name: np.zeros((capacity, texts, *shape), abi.numpy_dtype(ports[name].dtype))
+            for name, shape in sizes.items()
+        }
+
+    def append(self, tokens: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+        """Appends tokens to each text, and returns the logits behind the last of them.
+
+        The result is f32 [texts, vocabulary]. `tokens` has a list for each text; a text whose list
+        is empty stays as it is, and its logits are NaN. The longest text and the longest list must
+        fit into the capacity together. A failed call leaves the lengths as they were. Raises
+        InputError for no tokens at all, for a token outside the vocabulary, and for a full batch.
+        """
+        counts = [len(items) for items in tokens]
+        if len(counts) != len(self.lengths) or not any(counts):
             raise InputError(
-                "the logits of other tokens are not computed again",
-                why=f"{rows} rows of logits are asked for, and {len(tokens)} tokens are given",
+                "there are no tokens for the texts",
+                why=f"{len(counts)} lists with {sum(counts)} tokens are given for "
+                f"{len(self.lengths)} texts",
             )
-        if self.length + len(tokens) > self.capacity:
-            raise InputError(
-                "the context is full",
-                why=f"it has room for {self.capacity} tokens, and holds {self.length} before "
-                f"{len(tokens)} more",
-                hint="make a context with a larger capacity, or begin a new text",
-            )
-        if self.vocabulary and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            raise InputError(
-                "a token is not in the vocabulary",
-                why=f"tokens are numbers from 0 to {self.vocabulary - 1}, and those given are from "
-                f"{min(tokens)} to {max(tokens)}",
-                hint="use the tokenizer of this model",
-            )
+        most, longest = max(counts), max(self.lengths)
+        _check_room(longest, most, self.capacity)
+        # Lists are padded on the right: a token sees no later token, and the next run writes over
+        # the rows of the padding.
+        padded = np.zeros((len(counts), most), np.int64)
+        for row, items in zip(padded, tokens, strict=True):
+            if len(items):
+                _check_tokens(items, self.vocabulary)
+                row[: len(items)] = items
+        results = self._module.run(
+            {
+                _TOKENS: padded,
+                _ROWS: np.maximum(counts, 1)[:, np.newaxis] - 1,
+                _LENGTHS: np.array(self.lengths, np.int64),
+                **{name: cache[: longest + most] for name, cache in self._caches.items()},
+            }
+        )
+        self.lengths = [a + b for a, b in zip(self.lengths, counts, strict=True)]
+        logits: np.ndarray[Any, Any] = results[_LOGITS][:, 0]
+        logits[np.array(counts) == 0] = np.nan
+        return logits
+
+    def truncate(self, text: int, length: int) -> None:
+        """Keeps the first `length` tokens of text number `text`; raises InputError if it has
+        fewer."""
+        _check_cut(length, self.lengths[text])
+        self.lengths[text] = length
+
+
+def _other_model(module: Module) -> InputError:
+    """Returns the error to raise for a module whose ports are not the due ones."""
+    names = [port.name for port in module.inputs]
+    others = {name for name in names if not name.startswith("cache.")}
+    if {_TOKENS, _LENGTHS} <= others:
+        return InputError("the model is compiled for batches of texts", hint="use TextBatch")
+    if others == {_TOKENS, _ROWS}:
+        return InputError(
+            "the model is compiled for single texts",
+            hint="use TextContext, or compile the model with --bucket batch=1,4",
+        )
+    return InputError(
+        "the model is no language model that tcc imported",
+        why=f"its inputs are {', '.join(names)}",
+        hint="compile a GGUF file or a folder with config.json",
+    )
+
+
+def _check_room(length: int, count: int, capacity: int) -> None:
+    if length + count > capacity:
+        raise InputError(
+            "the context is full",
+            why=f"it has room for {capacity} tokens, and holds {length} before {count} more",
+            hint="make a context with a larger capacity, or begin a new text",
+        )
+
+
+def _check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
+    if vocabulary and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise InputError(
+            "a token is not in the vocabulary",
+            why=f"tokens are numbers from 0 to {vocabulary - 1}, and those given are from "
+            f"{min(tokens)} to {max(tokens)}",
+            hint="use the tokenizer of this model",
+        )
+
+
+def _check_cut(length: int, tokens: int) -> None:
+    if not 0 <= length <= tokens:
+        raise InputError(
+            "the text cannot be cut there", why=f"it has {tokens} tokens, not {length}"
+        )
 
 
 def _cache(port: ModulePort, axis: int, capacity: int) -> np.ndarray[Any, Any]:

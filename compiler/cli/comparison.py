@@ -16,6 +16,7 @@ from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
+from tcc.passes.graph.state import NarrowStates
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.agreement import class_shares
 from tcc.runtime.allowance import allowance, judged
@@ -97,13 +98,14 @@ def compared(
     numbers: Sequence[int],
     count: int,
     evaluator_only: bool,
+    states: NarrowStates | None,
 ) -> list[Verdict]:
     """Returns a verdict on each output of `module`.
 
     `draws` has sets of input arrays, and `outputs` the outputs of `module` for each of them.  The
     first `count` draws have the user's seed.  The allowed errors are computed with all later draws.
     `numbers` has the index of each draw in its list of `draws_of`.  `evaluator_only`: only tcc's
-    evaluator can run the model.
+    evaluator can run the model, as with `states`.
     """
     facts = dict(module.manifest), module.variant
     rounding = artifact_rounding(*facts)
@@ -117,7 +119,9 @@ def compared(
     ]
     threads = len(os.sched_getaffinity(0))
     names = [port.name for port in module.outputs]
-    expected, *runs = run_reference(model, names, jobs, [*draws, *nudged], threads, evaluator_only)
+    expected, *runs = run_reference(
+        model, names, jobs, [*draws, *nudged], threads, evaluator_only, states
+    )
     if sorted(expected[0]) != sorted(names):
         raise UserError(
             "the artifact was compiled from another model",

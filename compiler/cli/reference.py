@@ -16,6 +16,7 @@ from tcc.frontends.onnx.rounded import write_rounded
 from tcc.frontends.rounding import Rounding
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
+from tcc.passes.graph.state import NarrowStates
 from tcc.temporary import temporary_folder
 
 _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
@@ -72,11 +73,13 @@ def run_reference(
     draws: Sequence[NamedArrays],
     threads: int,
     evaluator_only: bool,
+    states: NarrowStates | None = None,
 ) -> list[list[NamedArrays]]:
     """Returns the outputs of the model by name, for each job and for each of the job's draws.
 
     `draws` has the inputs of all draws, of which a job takes a range. `names` are the names of an
-    archive's outputs, which PyTorch only numbers. `evaluator_only`: no peer can run the model.
+    archive's outputs, which PyTorch only numbers. `evaluator_only`: no peer can run the model, as
+    with `states`, which the evaluator rounds.
     """
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:
@@ -89,7 +92,10 @@ def run_reference(
         if row is None:
             return [
                 evaluate_draws(
-                    model if is_archive else path, [draws[n] for n in job.draws], job.rounding
+                    model if is_archive else path,
+                    [draws[n] for n in job.draws],
+                    job.rounding,
+                    states,
                 )
                 for path, job in zip(paths, jobs, strict=True)
             ]

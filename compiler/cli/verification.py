@@ -42,6 +42,7 @@ from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.options import read_options
+from tcc.passes.graph.state import NarrowStates
 from tcc.preprocess import input_errors
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.input_texts import runs_of
@@ -135,10 +136,12 @@ def _verify_outputs(
     A rank of a job compares its own, and finds outputs of which ranks have different bits.  With
     `report` the exit code is 0.
     """
+    states = None
     with opened_artifact(artifact or model, inputs) as path, ExitStack() as ending:
         module, comm = ending.enter_context(joined(path, threads, always=report))
         if artifact is not None:
             _check_same_inputs(artifact, module, model)
+            states = _narrow_states(module, model)
             weights = find_weights(path, dict(module.manifest))
             if weights is not None:
                 verify_weights(weights)
@@ -146,8 +149,10 @@ def _verify_outputs(
         if comm is not None:
             check_whole_states(module, model)
         model, evaluated = click.get_current_context().with_resource(drawn_model(model))
-        evaluator_only = evaluated or any(
-            is_carried(port) for port in (*module.inputs, *module.outputs)
+        evaluator_only = (
+            evaluated
+            or states is not None
+            or any(is_carried(port) for port in (*module.inputs, *module.outputs))
         )
         with input_errors():
             files = [texts for _, texts in runs_of(module.inputs, inputs)]
@@ -162,12 +167,14 @@ def _verify_outputs(
         different = different_outputs(comm, [*runs.values(), *checked.values()])
         allowance_draws = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
         model_draws = [
-            _as_the_model_takes(draw, module.manifest)
+            _as_the_model_takes(draw, module.manifest if states is None else {})
             for draw in (*(drawn[n] for n in runs), *allowance_draws.values())
         ]
         results = [*runs.values(), *(checked or runs).values()]
         numbers = [n * (len(files) < 2) for n in (*runs, *allowance_draws)]
-    verdicts = compared(model, module, model_draws, results, numbers, len(runs), evaluator_only)
+    verdicts = compared(
+        model, module, model_draws, results, numbers, len(runs), evaluator_only, states
+    )
     verdicts = [_within(item, *bounds) for item in verdicts]
     unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
     verdicts = [_with_equal_bits(item, different) for item in verdicts]
@@ -362,8 +369,8 @@ def _refusal(values: Mapping[str, Any], error: UserError) -> str:
 
 
 def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
-    """Raises UserError where the artifact was compiled from a model with other inputs, with
-    --state-type, or with --batch, because the reference runs the model with its own batch.
+    """Raises UserError where the artifact was compiled from a model with other inputs, or with
+    --batch, because the reference runs the model with its own batch.
 
     Batches of states may differ: an artifact gives states room for new rows, and a rank has a part.
     """
@@ -371,13 +378,6 @@ def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
     names, model_names = ([port.name for port in ports] for ports in (module.inputs, expected))
     states = {port.state for port in module.outputs}
     for n, (port, model_port) in enumerate(zip(module.inputs, expected, strict=False)):
-        if n in states and port.dtype != model_port.dtype:
-            raise UserError(
-                "the artifact stores a state in another type than the model",
-                where=artifact,
-                why=f"input {port.name} is {port.dtype}, in the model {model_port.dtype}",
-                hint="verify an artifact that was compiled without --state-type",
-            )
         batches = {*port.shape[:1], *model_port.shape[:1]}
         if n not in states and None not in batches and len(batches) > 1:
             names[n], model_names[n] = (
@@ -390,6 +390,14 @@ def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
             why=f"its inputs are {', '.join(names)}; those of {model} are {', '.join(model_names)}",
             hint=f"compile it again without --batch: tcc compile {model} -o {artifact}",
         )
+
+
+def _narrow_states(module: Module, model: Path) -> NarrowStates | None:
+    """Returns the states of an artifact that stores some in another type than the model."""
+    expected = {port.name: port.dtype for port in model_inputs(model, [])}
+    pairs = [(module.inputs[p.state], p.name) for p in module.outputs if p.state >= 0]
+    types = [port.dtype for port, _ in pairs if port.dtype != expected[port.name]]
+    return NarrowStates([(a.name, b) for a, b in pairs], types[0]) if types else None
 
 
 def _check_arrays(ports: Sequence[ModulePort], use: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -68,6 +68,7 @@ def load_called(
     allow_pickle: bool = False,
     budgets: Budgets = BUDGETS,
     rounding: Rounding | None = None,
+    symbols: Collection[str] = (),
 ) -> Called:
     """Returns the graph of a model, and the form in which callers may nest its inputs
     (`call_form`).
@@ -80,8 +81,9 @@ def load_called(
     it has an operator without a converter.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
-    `rounding` rounds the weights of an archive. Raises `UserError` where the model cannot be read
-    or used; the error names every unsupported operator.
+    `rounding` rounds the weights of an archive. `symbols` are sizes that the user names elsewhere:
+    "batch" gives a language model a batch of texts. Raises `UserError` where the model cannot be
+    read or used; the error names every unsupported operator.
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
         return _import_archive(os.fspath(model), inputs, allow_pickle, rounding)
@@ -93,7 +95,7 @@ def load_called(
             hint="give example inputs: tcc.compile(module, inputs=(x,))",
         )
     if (checkpoint := _checkpoint(model)) is not None:
-        return import_checkpoint(checkpoint, inputs), None
+        return import_checkpoint(checkpoint, inputs, symbols), None
     return import_model(read_model(model), inputs, budgets), None
 
 

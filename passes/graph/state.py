@@ -16,13 +16,14 @@ to it, and readers convert its elements back.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, types_of, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
-from tcc.ir.index import Index, bounds, const, nonnegative
-from tcc.ir.types import DType
+from tcc.ir.index import Index, as_int, bounds, const, nonnegative
+from tcc.ir.types import DTYPES, DType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.ops.algebra.unary import CastAttrs
@@ -45,6 +46,20 @@ class Appended:
     name: str
     axis: int
     rows: Index
+
+
+@frozen
+class NarrowStates:
+    """The states of an artifact, as pairs of an input and an output, and the type of `--state-type`
+    in which it stores them."""
+
+    pairs: Sequence[tuple[str, str]]
+    dtype: str
+
+
+def with_states(graph: Graph, states: NarrowStates) -> Graph:
+    """Returns `graph` with an artifact's states; raises UserError as `bind_states` does."""
+    return bind_states(graph, states.pairs, DTYPES[states.dtype])
 
 
 def bind_states(
@@ -84,6 +99,25 @@ def appended_rows(graph: Graph) -> tuple[Appended, ...]:
         Appended(past.name, axis := node.attrs.axis, past.type.shape[axis] - node.attrs.start)
         for _, past, node in appends(graph)
     )
+
+
+def appends_entry(graph: Graph) -> dict[str, Any]:
+    """Returns the manifest's entry for inputs to which a run appends rows, such as caches.
+
+    For each input the entry has its name, the axis that grows, and the number of appended rows; the
+    number is a text if it depends on symbolic sizes.
+    """
+    return {
+        "appends": [
+            {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
+            for item in appended_rows(graph)
+        ]
+    }
+
+
+def _number_or_text(size: Index) -> int | str:
+    number = as_int(size)
+    return size.key if number is None else number
 
 
 def empty_state_warnings(graph: Graph) -> tuple[str, ...]:

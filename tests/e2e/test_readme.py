@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.frontends.weights.gguf_models import write_gguf
 from tests.lib.language_model import STATES, byte_tokenizer, language_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,12 +64,18 @@ def promised(text: str) -> str:
     return "".join(f"{said}\n" for said in re.findall(r"# prints (.*)", text))
 
 
-def compile_language_model(folder: Path) -> None:
-    """Writes lm.so, a language model with a tokenizer that has a token for each byte."""
+def compile_language_models(folder: Path) -> None:
+    """Writes lm.so and batched.so, language models with a token for each byte.
+
+    The first takes single texts, the second takes batches.
+    """
     onnx.save(language_model(257), folder / "lm.onnx")
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     flags = [word for state in STATES for word in ("--state", state)]
     words = ["compile", "lm.onnx", "-o", "lm.so", "--tokenizer", "tokenizer.json", *flags]
+    run([sys.executable, "-m", "tcc", *words], folder)
+    write_gguf("llama", folder / "batched.gguf", vocab_size=257, num_hidden_layers=1)
+    words = ["compile", "batched.gguf", "--tokenizer", "tokenizer.json", "--input=tokens=batchxseq"]
     run([sys.executable, "-m", "tcc", *words], folder)
 
 
@@ -84,7 +91,7 @@ def run(command: list[str], folder: Path) -> str:
 
 @pytest.mark.gpu
 def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
-    compile_language_model(tmp_path)
+    compile_language_models(tmp_path)
     for kind, text in BLOCKS:
         if kind == "python":
             found = run([sys.executable, "-c", text], tmp_path)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import concat, constant, counted, emit, size_scalar
+from tcc.frontends.emit import concat, constant, counted, emit, size_scalar, stack
 from tcc.frontends.operand import Operand
 from tcc.frontends.weights.config import Config
 from tcc.frontends.weights.rotary import Rotary
@@ -17,52 +17,88 @@ from tcc.ir.types import F32
 class DecoderRun:
     """The values that all layers of a run share.
 
-    The run has `seq` rows behind `past` rows of the caches. `angles` holds cos and sin, f32 `[seq,
-    1, dims // 2]`, and `masks` the visible keys, bool `[1, 1, seq, past + seq]`, by window.
+    The run has `seq` tokens of each of `batch` texts, which are rows `[batch * seq, ...]`, behind
+    `past` rows of the caches. `angles` holds cos and sin, f32 `[rows, 1, dims // 2]`, and `masks`
+    the visible keys, bool `[batch, 1, seq, past + seq]`, by window.
+
+    A batch has `lengths`, i64 `[batch]`: the tokens of each text in the caches, at most `past`. Its
+    `ends`, of the same form, count the tokens of the run too. Both are None for one text, of which
+    the caches hold `past` tokens.
     """
 
     config: Config
     tensors: Tensors
     past: Index
     seq: Index
+    batch: Index
+    lengths: Operand | None
+    ends: Operand | None
     angles: dict[Rotary, Sequence[Operand]]
     masks: dict[int, Operand]
 
+    @property
+    def rows(self) -> Index:
+        return self.batch * self.seq
+
     def positions(self) -> Operand:
-        """Returns the positions of the rows, i64 `[seq]`."""
-        return counted(self.seq) + size_scalar(self.past)
+        """Returns the positions of the rows, i64 `[rows]`."""
+        if self.lengths is None:
+            return counted(self.seq) + size_scalar(self.past)
+        return (self.lengths.unsqueeze(1) + counted(self.seq)).flat()
 
     def turns(self, rotary: Rotary) -> Sequence[Operand]:
         """Returns cos and sin of the angles of the rows, times the magnitude."""
         if rotary not in self.angles:
             frequencies = constant(rotary.frequencies)
+            positions = self.positions().cast(F32).reshape((self.rows, 1, 1))
             if rotary.long is not None:
-                is_long = size_scalar(self.past + self.seq) > rotary.limit
-                frequencies = is_long.select(constant(rotary.long), frequencies)
-            angle = self.positions().cast(F32).reshape((self.seq, 1, 1)) * frequencies
+                ends = size_scalar(self.past + self.seq) if self.ends is None else self.ends
+                if self.ends is not None:
+                    # Each text decides for its own rows.
+                    ends = ends.unsqueeze(1).expand((self.batch, self.seq)).reshape((self.rows, 1))
+                    ends = ends.unsqueeze(2)
+                frequencies = (ends > rotary.limit).select(constant(rotary.long), frequencies)
+            angle = positions * frequencies
             turns = [angle.cos(), angle.sin()]
             if rotary.magnitude != 1:
                 turns = [turn * rotary.magnitude for turn in turns]
             self.angles[rotary] = turns
         return self.angles[rotary]
 
-    def mask(self, window: int) -> Operand:
-        """Returns the keys that are not behind the window of each row."""
+    def mask(self, window: int) -> Operand | None:
+        """Returns the keys that a row sees: those of its own text, and not behind its window.
+
+        Returns None if the order of the rows says it all.
+        """
+        if not window and self.lengths is None:
+            return None
         if window not in self.masks:
-            keys = self.past + self.seq
-            first = self.positions().reshape((self.seq, 1)) - window
-            is_near = counted(keys).reshape((1, keys)) > first
-            self.masks[window] = is_near.reshape((1, 1, self.seq, keys))
+            count = self.past + self.seq
+            keys, rows = counted(count).reshape((1, count)), self.positions().unsqueeze(1)
+            parts = [keys > rows - window] if window else []
+            parts += [] if self.lengths is None else [keys <= rows]
+            is_visible = parts[0] & parts[1] if len(parts) > 1 else parts[0]
+            self.masks[window] = is_visible.reshape((self.batch, 1, self.seq, count))
         return self.masks[window]
+
+    def appended(self, cache: Operand, rows: Operand) -> Operand:
+        """Returns a cache with the rows of the run, `[rows, key heads, head width]`.
+
+        A batch writes the rows of each text behind its own.
+        """
+        if self.lengths is None:
+            return concat([cache, rows], 0)
+        texts = counted(self.batch).unsqueeze(1).expand((self.batch, self.seq)).flat()
+        return cache.scatter_nd(stack([self.positions(), texts], 1), rows, reduction="none")
 
 
 def attention(
     context: DecoderRun, x: Operand, layer: int, caches: Sequence[Operand]
 ) -> tuple[Operand, list[Operand]]:
-    """Returns the mixed values of normalised rows `x` `[seq, width]`, and the two longer caches.
+    """Returns the mixed values of normalised rows `x` `[rows, width]`, and the two longer caches.
 
-    The mixed values are `[seq, heads * head_width]`. The caches have keys and values, `[past, key
-    heads, head_width]`.
+    The mixed values are `[rows, heads * head_width]`. The caches have keys and values, `[past, key
+    heads, head_width]`, or `[past + seq, batch, key heads, head_width]` in a batch.
     """
     config = context.config
     count, width = config.heads, config.head_width
@@ -79,21 +115,26 @@ def attention(
             rows, turns = heads[n].unsqueeze(2), context.turns(rotary)
             rows = rows.rotary_embedding(*turns, interleaved=False, rotary_dim=rotary.dims)
             heads[n] = rows.squeeze((2,))
-    heads[1:] = (concat([cache, rows], 0) for cache, rows in aligned(caches, heads[1:]))
+    longer = [context.appended(cache, rows) for cache, rows in aligned(caches, heads[1:])]
+    if context.lengths is None:
+        operands = [x.transpose((1, 0, 2)).unsqueeze(0) for x in (heads[0], *longer)]
+    else:
+        query = heads[0].reshape((context.batch, context.seq, count, width))
+        operands = [query.transpose((0, 2, 1, 3)), *(x.transpose((1, 2, 0, 3)) for x in longer)]
     mixed = emit(
         "attention",
-        *(x.transpose((1, 0, 2)).unsqueeze(0) for x in heads),
-        context.mask(window) if window else None,
+        *operands,
+        context.mask(window),
         scale=config.scale,
         is_causal=True,
         softcap=config.score_cap,
         offset=context.past,
     )
-    return mixed.transpose((0, 2, 1, 3)).reshape((context.seq, count * width)), heads[1:]
+    return mixed.transpose((0, 2, 1, 3)).reshape((context.rows, count * width)), longer
 
 
 def _projections(context: DecoderRun, x: Operand, layer: int) -> list[Operand]:
-    """Returns queries, keys and values, `[seq, heads, head_width]`.
+    """Returns queries, keys and values, `[rows, heads, head_width]`.
 
     Their matrices may be one tensor.
     """
@@ -108,5 +149,5 @@ def _projections(context: DecoderRun, x: Operand, layer: int) -> list[Operand]:
             rows = tensors.matmul(x, start + part, count * width)
         else:
             rows = packed.slice_axis(1, first * width, count * width)
-        parts.append(rows.reshape((context.seq, count, width)))
+        parts.append(rows.reshape((context.rows, count, width)))
     return parts

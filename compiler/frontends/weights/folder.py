@@ -83,6 +83,9 @@ class _Folder:
         names = filter(self._has, (TOKENIZER, TEMPLATE))
         assets = {name: self._bytes(name) for name in names}
         template = self._optional("tokenizer_config.json").get("chat_template")
+        if isinstance(template, list):  # of templates with names
+            named = [item for item in template if isinstance(item, dict)]
+            template = {str(t.get("name")): t.get("template") for t in named}.get("default")
         if isinstance(template, str):
             assets.setdefault(TEMPLATE, template.encode())
         tokens = {**config, **self._optional("generation_config.json")}

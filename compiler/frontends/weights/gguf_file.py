@@ -37,25 +37,56 @@ _FIELDS, _TEXT, _LIST = "BbHhIif?..Qqd", 8, 9
 # 300,000 tokens, 600,000 merges and 16 MiB.
 _MOST_ENTRIES, _MOST_BYTES = 1 << 16, 1 << 25
 _HINT = "copy the file again, or convert the model again"
+# The most files of a model; the largest models have 200.
+_MOST_PARTS = 1 << 10
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
     """Returns the contents of a GGUF file, whose tensors are read on demand.
 
-    Raises `UserError` for a file that is not GGUF or is damaged, and for a tensor of a type that
+    A model in several files is read by its first, `NAME-00001-of-00003.gguf`. Raises `UserError`
+    for a file that is not GGUF or is damaged, for missing parts, and for a tensor of a type that
     tcc does not read.
     """
-    data = map_file(Path(path), "tcc reads GGUF files")
+    facts, weights = _file(Path(path))
     with readable(path, _HINT):
-        header = _Header(data)
-        facts = header.facts()
-        weights = header.weights(facts.get("general.alignment", 32))
+        for number, part in enumerate(_later_parts(Path(path), facts), 1):
+            own_facts, own_weights = _file(part)
+            numbers = [own_facts.get(key) for key in ("split.no", "split.count")]
+            if numbers != [number, facts["split.count"]] or own_weights.keys() & weights:
+                raise ValueError(f"{part.name} is no part of it, or has a tensor for a second time")
+            weights = MappingProxyType({**weights, **own_weights})
+        if facts.get("split.tensors.count", len(weights)) != len(weights):
+            raise ValueError(f"its parts have {len(weights)} tensors")
 
     def assets() -> Mapping[str, bytes]:
         with readable(path, _HINT):
             return gguf_assets(facts)
 
     return Checkpoint("gguf", facts, weights, assets, os.fspath(path))
+
+
+def _file(path: Path) -> tuple[Mapping[str, Any], Mapping[str, StoredTensor]]:
+    """Returns the fields and the tensors of one file."""
+    data = map_file(path, "tcc reads GGUF files")
+    with readable(path, _HINT):
+        header = _Header(data)
+        facts = header.facts()
+        return facts, header.weights(facts.get("general.alignment", 32))
+
+
+def _later_parts(path: Path, facts: Mapping[str, Any]) -> list[Path]:
+    """Returns the paths of the files behind the first of a model."""
+    count = facts.get("split.count", 1)
+    if count == 1:
+        return []
+    if type(count) is not int or not 0 < count <= _MOST_PARTS:
+        raise ValueError(f"it is one of {str(count)[:80]} parts")
+    end = f"-of-{count:05}.gguf"
+    name = path.name.removesuffix(f"-00001{end}")
+    if name == path.name or facts.get("split.no"):
+        raise ValueError(f"it is one of {count} parts; give the first, NAME-00001{end}")
+    return [path.with_name(f"{name}-{number:05}{end}") for number in range(2, count + 1)]
 
 
 class _Header:

@@ -1,11 +1,11 @@
 """Imports a language model from a file of weights as a graph with its caches bound as states."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import Emitter
+from tcc.frontends.emit import Emitter, size_scalar
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import LARGEST_SIZE, Operand
 from tcc.frontends.outputs import output_values, rename
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.weights.attention import DecoderRun, attention
@@ -18,12 +18,17 @@ from tcc.ir.index import Index, const
 from tcc.ir.types import F32, I64, tensor
 from tcc.passes.graph.state import bind_states
 
-# Prices assume a prompt of this many tokens, behind as many, if no bucket says otherwise.
-_TYPICAL = 128
+# Prices assume a prompt of this many tokens, behind as many, if no bucket says otherwise; and this
+# many texts in a batch.
+_TYPICAL, _TYPICAL_BATCH = 128, 4
 _TOKENS, _ROWS = "tokens", "rows"
+# The symbol of a batch, if `tokens` gets no shape.
+_BATCH = "batch"
 
 
-def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> Graph:
+def import_checkpoint(
+    checkpoint: Checkpoint, shapes: Shapes | None = None, symbols: Collection[str] = ()
+) -> Graph:
     """Returns the graph of a language model.
 
     Inputs: `tokens`, i64 `[seq]`; `rows`, i64 `[n]`, the rows of `tokens` that get logits; and for
@@ -32,20 +37,34 @@ def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> G
     `cache.L.k.next` and `cache.L.v.next`, which are the caches with the run's rows appended in
     place. `past` may be 0.
 
-    `shapes` gives `tokens` and `rows` their sizes, or names them. Raises `UserError` for a family,
-    a tensor, a fact or a rotary form that tcc does not know.
+    A batch of texts has `tokens` `[batch, seq]`, `rows` `[batch, n]`, caches `[past + seq, batch,
+    key heads, head width]` and `logits` `[batch, n, vocabulary]`. Its input `lengths`, i64
+    `[batch]`, counts the rows that earlier runs have written for each text, at most `past`; the
+    run's rows follow them. Texts with fewer tokens than others end in any tokens, which no token of
+    the text sees. The last token is the last of `rows`.
+
+    `shapes` gives `tokens` and `rows` their sizes, or names them. Two sizes of `tokens`, or
+    "batch" among `symbols`, make a batch. Raises `UserError` for a family, a tensor, a fact or a
+    rotary form that tcc does not know.
     """
     config = read_config(checkpoint)
     tensors = Tensors(checkpoint, config)
     scope = Scope(ImportSession(), GraphBuilder("model"))
-    seq, n = _sizes(scope.session, shapes or {})
+    *batch, seq, n = _sizes(scope.session, shapes or {}, symbols)
     past = scope.session.fresh_symbol("past", typical=_TYPICAL)
-    context = DecoderRun(config, tensors, past, seq, {}, {})
-    ports = [scope.input(_TOKENS, tensor(I64, seq)), scope.input(_ROWS, tensor(I64, n))]
+    ports = [
+        scope.input(name, tensor(I64, *batch, size)) for name, size in ((_TOKENS, seq), (_ROWS, n))
+    ]
+    ports += [scope.input(name, tensor(I64, *batch)) for name in ["lengths"] * len(batch)]
     names = [f"cache.{layer}.{part}" for layer in range(config.layers) for part in "kv"]
-    form = tensor(F32, past, config.key_heads, config.head_width)
+    rows = past + seq if batch else past
+    form = tensor(F32, rows, *batch, config.key_heads, config.head_width)
     caches = [scope.input(name, form) for name in names]
     results = ["logits", *(f"{name}.next" for name in names)]
+    with _Part(scope, "lengths").writing():
+        lengths, ends = _lengths(seq, *ports[1:]) if batch else (None, None)
+    texts = batch[0] if batch else const(1)
+    context = DecoderRun(config, tensors, past, seq, texts, lengths, ends, {}, {})
     longer = _model(scope, context, ports, caches)
     tensors.check_all_read()
     values = output_values(scope, [*ports, *caches], aligned(results, longer))
@@ -53,14 +72,23 @@ def import_checkpoint(checkpoint: Checkpoint, shapes: Shapes | None = None) -> G
     return bind_states(graph, aligned(names, results[1:]))
 
 
-def _sizes(session: ImportSession, shapes: Shapes) -> list[Index]:
-    """Returns the sizes of `tokens` and `rows`; raises `UserError` for shapes that do not fit."""
+def _sizes(session: ImportSession, shapes: Shapes, symbols: Collection[str]) -> list[Index]:
+    """Returns the sizes of `tokens`, and the last size of `rows`.
+
+    Raises `UserError` for shapes that do not fit.
+    """
     check_names(shapes, (_TOKENS, _ROWS), "language model, beside its caches,")
+    shape = tuple(shapes.get(_TOKENS, (_BATCH, "seq") if _BATCH in symbols else ("seq",)))
+    rows = tuple(shapes.get(_ROWS, (*shape[:-1], "n")))
+    check_rank(_TOKENS, shape, 1 + (len(shape) == 2), "model declares")
+    check_rank(_ROWS, rows, len(shape), "model declares")
+    if rows[:-1] != shape[:-1]:
+        raise contradiction(_ROWS, rows[0], f"{_TOKENS} declare", shape[0])
     sizes = []
-    for name, hint, typical in ((_TOKENS, "seq", _TYPICAL), (_ROWS, "n", 1)):
-        shape = shapes.get(name, (hint,))
-        check_rank(name, shape, 1, "model declares")
-        size = shape[0]
+    typicals = (*[_TYPICAL_BATCH] * (len(shape) - 1), _TYPICAL, 1)
+    for name, size, typical in zip(
+        (*[_TOKENS] * len(shape), _ROWS), (*shape, rows[-1]), typicals, strict=True
+    ):
         if size == 0:
             raise contradiction(name, size, "model declares", "at least 1")
         if isinstance(size, str):
@@ -68,6 +96,16 @@ def _sizes(session: ImportSession, shapes: Shapes) -> list[Index]:
         else:
             sizes.append(const(size))
     return sizes
+
+
+def _lengths(seq: Index, rows: Operand, lengths: Operand) -> tuple[Operand, Operand]:
+    """Returns the lengths of a batch's texts in the caches before and after the run.
+
+    A negative length would count from the end of the caches, so it becomes one behind them.
+    """
+    lengths = (lengths < 0).select(LARGEST_SIZE, lengths)
+    last = (rows < 0).select(rows + size_scalar(seq), rows).max(1)
+    return lengths, lengths + last + 1
 
 
 class _Part(Emitter):
@@ -85,7 +123,7 @@ def _model(
     The last layer and what follows it work on the rows that get logits, except for its keys and
     values.
     """
-    tokens, rows = ports
+    tokens, rows = ports[:2]
     longer: list[Operand] = []
     with _Part(scope, "token_embd").writing():
         x = _embeddings(context, tokens)
@@ -96,13 +134,24 @@ def _model(
             mixed, pair = attention(context, normal, layer, caches[2 * layer : 2 * layer + 2])
             longer += pair
             if layer == context.config.layers - 1:
-                mixed, x = (y.gather(rows, axis=0) for y in (mixed, x))
+                mixed, x = (_wanted(context, y, rows) for y in (mixed, x))
             y = context.tensors.matmul(mixed, f"{start}attn_output", context.config.width)
             x = x + _post_norm(context, y, f"{start}post_attention_norm")
             y = mlp(context, _norm(context, x, f"{start}ffn_norm"), f"{start}ffn")
             x = x + _post_norm(context, y, f"{start}post_ffw_norm")
     with _Part(scope, "output").writing():
-        return [_logits(context, _norm(context, x, "output_norm")), *longer]
+        logits = _logits(context, _norm(context, x, "output_norm"))
+        return [logits.reshape((*rows.shape, logits.shape[1])), *longer]
+
+
+def _wanted(context: DecoderRun, x: Operand, rows: Operand) -> Operand:
+    """Returns the rows of `x` that get logits."""
+    if context.lengths is None:
+        return x.gather(rows, axis=0)
+    texts = x.reshape((context.batch, context.seq, x.shape[1]))
+    return texts.gather_nd(rows.unsqueeze(2), batch_dims=1).reshape(
+        (rows.shape[0] * rows.shape[1], x.shape[1])
+    )
 
 
 def _embeddings(context: DecoderRun, tokens: Operand) -> Operand:
@@ -111,6 +160,7 @@ def _embeddings(context: DecoderRun, tokens: Operand) -> Operand:
     A negative token would count from the end of the table, so it becomes one behind the table.
     """
     tensors, family, table = context.tensors, context.config.family, "token_embd.weight"
+    tokens = tokens.flat()
     x = tensors.gathered(table, (tokens < 0).select(tensors.shape(table)[0], tokens))
     if family.scaled:
         x = x * context.config.width**0.5

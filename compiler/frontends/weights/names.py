@@ -27,14 +27,15 @@ def named_tensors(
     """
     if checkpoint.form == "gguf":
         return {name: [weight] for name, weight in checkpoint.weights.items()}
-    table = _name_table(checkpoint, family, layers)
+    tables = _name_tables(checkpoint, family, layers)
     tensors: dict[str, dict[int, StoredTensor]] = {}
     for name, weight in checkpoint.weights.items():
         if _BUFFERS.fullmatch(name):
             continue
         expert = _EXPERT.fullmatch(name)
         start, number, end = expert.groups() if expert else (name, "0", "")
-        canonical = table.get_name(start + end, try_suffixes=(".weight", ".bias"))
+        names = (table.get_name(start + end, (".weight", ".bias")) for table in tables)
+        canonical = next(filter(None, names), None)
         if canonical is None or int(number) in tensors.setdefault(canonical, {}):
             raise unknown_tensor(checkpoint, name, family)
         tensors[canonical][int(number)] = weight
@@ -63,8 +64,11 @@ def unknown_tensor(checkpoint: Checkpoint, name: str, family: ModelFamily) -> Us
     )
 
 
-def _name_table(checkpoint: Checkpoint, family: ModelFamily, layers: int) -> Any:
-    """Returns the table of the library gguf from Hugging Face's names to GGUF's."""
+def _name_tables(checkpoint: Checkpoint, family: ModelFamily, layers: int) -> Sequence[Any]:
+    """Returns tables of the library gguf from Hugging Face's names to GGUF's.
+
+    The second has the parts of Llama, which layers without experts have in families with experts.
+    """
     if find_spec("gguf") is None:
         raise UserError(
             "folders of language models need the package gguf",
@@ -73,4 +77,5 @@ def _name_table(checkpoint: Checkpoint, family: ModelFamily, layers: int) -> Any
         )
     gguf = import_module("gguf")
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    return gguf.get_tensor_name_map(kinds[family.architecture], layers)
+    names = (family.architecture, "llama")
+    return [gguf.get_tensor_name_map(kinds[name], layers) for name in names]

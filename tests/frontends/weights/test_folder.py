@@ -109,6 +109,26 @@ def test_assets_are_the_files_and_the_tokens(tmp_path: Path) -> None:
     assert json.loads(assets["generation.json"]) == {"bos": None, "eos": [2], "context": 64}
 
 
+@pytest.mark.parametrize(
+    ("templates", "template"),
+    [
+        (
+            [{"name": "tools", "template": "t"}, {"name": "default", "template": "{{ d }}"}],
+            "{{ d }}",
+        ),
+        ([{"name": "tools", "template": "t"}], None),
+        ([7, {"name": "default", "template": 7}], None),
+    ],
+)
+def test_the_default_of_named_templates_is_taken(
+    templates: Any, template: str | None, tmp_path: Path
+) -> None:
+    save_file({"a": np.ones(1, np.float32)}, tmp_path / "model.safetensors")
+    _folder(tmp_path, **{"tokenizer_config.json": {"chat_template": templates}})
+    stored = read_folder(tmp_path).assets().get("chat_template.jinja")
+    assert stored == (None if template is None else template.encode())
+
+
 def test_a_cache_of_links_is_read(tmp_path: Path) -> None:
     """Hugging Face's cache has links to files that are named by their contents."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"

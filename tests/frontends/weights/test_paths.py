@@ -22,7 +22,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[Checkpoint]:
     """The checkpoints that are imported; the import itself gives no graph."""
     checkpoints: list[Checkpoint] = []
 
-    def import_checkpoint(checkpoint: Checkpoint, shapes: Any) -> None:
+    def import_checkpoint(checkpoint: Checkpoint, *_arguments: Any) -> None:
         checkpoints.append(checkpoint)
 
     monkeypatch.setattr(frontends, "import_checkpoint", import_checkpoint)

@@ -137,7 +137,7 @@ def test_a_missing_tensor_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "shapes", [{"tokens": [1, 4]}, {"tokens": [0]}, {"cache.0.k": [4, 2, 4]}, {"x": [1]}]
+    "shapes", [{"tokens": [1, 1, 4]}, {"tokens": [0]}, {"cache.0.k": [4, 2, 4]}, {"x": [1]}]
 )
 def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, Any]) -> None:
     assert next(iter(shapes)) in _refused(_checkpoint(), shapes=shapes)

@@ -99,6 +99,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "shared_expert_intermediate_size": 32,
             **_EXPERTS,
         },
+        "qwen2-moe-dense": {
+            "model_type": "qwen2_moe",
+            "shared_expert_intermediate_size": 32,
+            "mlp_only_layers": [0],
+            **_EXPERTS,
+        },
         "qwen3-moe": {
             "model_type": "qwen3_moe",
             "head_dim": 12,
