@@ -20,7 +20,7 @@ from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, kernel_table, symbolic_sizes_line
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say, say_all
+from tcc.cli.show import print_json, print_text, say, say_all
 from tcc.errors import UserError
 from tcc.later import later
 from tcc.runtime.artifact_page import page
@@ -144,7 +144,7 @@ def inspect(
         return
     _refuse("derivations", {"--replay": replay, "--svg": svg})
     if form is not None:
-        click.echo(form_text(artifact, form, kernel, inputs))
+        print_text(form_text(artifact, form, kernel, inputs))
         return
     if kernel is not None:
         raise UserError("a kernel is shown in a form", where="--kernel", hint="add --form tile")

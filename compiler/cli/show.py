@@ -34,6 +34,14 @@ def say_all(items: Iterable[str | Table], *, err: bool = False) -> None:
             print(line, file=stream, flush=True)
 
 
+def print_text(text: str) -> None:
+    """Prints a text whose lines fit a terminal; a file gets it as it is."""
+    if sys.stdout.isatty():
+        say_all(text.expandtabs().splitlines())
+    else:
+        click.echo(text)
+
+
 def print_json(value: Any) -> None:
     """Prints a result as JSON."""
     click.echo(json.dumps(value))
