@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tcc.errors import ToolError, check_written
+from tcc.errors import ToolError, UserError, check_written
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
 from tcc.runtime.worker import read_arrays, write_arrays
@@ -69,6 +69,20 @@ def check_installed(row: PeerKind) -> None:
     parents = [row.package.rpartition(".")[0], row.package]
     if not all(find_spec(name) for name in parents if name):
         raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+
+
+def peer_names(text: str) -> list[str]:
+    """Returns the names in a text like "ort,tvm".
+
+    Raises UserError for a name that `PEERS` lacks, and ToolError for a peer that is not installed.
+    """
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in PEERS:
+            hint = f"there are: {', '.join(PEERS)}"
+            raise UserError(f"unknown peer {name!r}", where="--peers", hint=hint)
+        check_installed(PEERS[name])
+    return names
 
 
 def check_format(row: PeerKind, model: Path) -> None:
