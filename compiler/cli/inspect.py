@@ -20,7 +20,7 @@ from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, kernel_table, symbolic_sizes_line
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, print_text, say, say_all
+from tcc.cli.show import print_json, print_text, say, say_all, write_text
 from tcc.errors import UserError
 from tcc.later import later
 from tcc.runtime.artifact_page import page
@@ -66,7 +66,7 @@ else:
 )
 @click.option(
     "--svg",
-    type=click.File("w", atomic=True),
+    type=OUTPUT,
     help="With --derivations: draws a site before and after: the replayed site, else the first "
     "that changes.",
 )
@@ -110,7 +110,7 @@ def inspect(
     kernel: str | None,
     derivations: bool,
     replay: TextIO | None,
-    svg: TextIO | None,
+    svg: Path | None,
     show_choices: bool,
     graph: Path | None,
     kind: str | None,
@@ -250,7 +250,7 @@ def _show_choices(
 
 
 def _show_derivations(
-    model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: TextIO | None, as_json: bool
+    model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: Path | None, as_json: bool
 ) -> None:
     if is_artifact(model):
         raise UserError(
@@ -262,7 +262,7 @@ def _show_derivations(
     records = derived.derivation_records(driver.model_derivations(model, inputs, chain))
     if svg is not None:
         picture = derivation_svg(*derived.drawn(records))
-        svg.write(picture)
+        write_text(svg, "the picture", picture)
     if as_json:
         print_json(records)
         return

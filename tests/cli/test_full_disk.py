@@ -32,12 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_disk(folder: Path, words: str, kibibytes: int, disk: Path) -> tuple[int, str, list[str]]:
     """Returns (exit code, stderr, files left) of a command whose disk has so many kibibytes.
 
-    The disk holds the temporary files and what the command writes to OUT. It is mounted for the
-    command alone, and skips the test where that is not allowed.
+    The disk holds the temporary files and what the command writes to OUT; one of 4 kibibytes is
+    full from the start. It is mounted for the command alone, and the test is skipped where that is
+    not allowed.
     """
     script = (
-        'mount -t tmpfs -o size="$1"k tmpfs "$2" || exit 99; mkdir "$2/tmp"; disk="$2"; shift 2\n'
-        '"$@" >/dev/null; code=$?; find "$disk" -type f; exit $code'
+        'mount -t tmpfs -o size="$1"k tmpfs "$2" || exit 99; mkdir "$2/tmp"; disk="$2"\n'
+        '[ "$1" -gt 4 ] || head -c 4096 /dev/zero >"$disk/filler"; shift 2\n'
+        '"$@" >/dev/null; code=$?; find "$disk" -type f ! -name filler; exit $code'
     )
     command = (sys.executable, "-m", "tcc", *words.replace("OUT", str(disk)).split())
     unshare = shutil.which("unshare")
@@ -64,6 +66,7 @@ def on_disk(folder: Path, words: str, kibibytes: int, disk: Path) -> tuple[int, 
         ("quantize good.onnx --data samples -o OUT/q.onnx", 8),  # samples cannot be stored
         ("quantize good.onnx --data samples -o OUT/q.onnx", 36),  # the worker cannot say why
         ("quantize good.onnx --data samples -o OUT/q.onnx", 48),  # the worker fails
+        ("plan model.onnx --ranks 2 --input x=2x3 -o OUT/plan.json", 4),
         ("verify model.onnx model.so --input x=9000x3xf32", 32),
     ],
 )
