@@ -5,10 +5,14 @@ There are three kinds, by who can fix the cause, each with an exit code of the p
 `InternalError` (a fault of tcc: 70).
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
+
+DISK_ERRORS = (ENOSPC, EDQUOT, EFBIG, EIO)
 
 
 def printable(text: str, allowed: str = "") -> str:
@@ -76,6 +80,15 @@ class InternalError(TccError):
     """A fault inside tcc.  The message names the pass or form that detected it."""
 
     exit_code = 70
+
+
+def check_written(program: str, words: str) -> None:
+    """Raises `UserError` if the last words of another program say that a disk is full or fails."""
+    texts = [*map(os.strerror, DISK_ERRORS)]
+    for line in words.splitlines():
+        if any(text in line for text in texts):
+            hint = "free space; TMPDIR and XDG_CACHE_HOME name other places for temporary files"
+            raise UserError(f"{program} could not write a file", why=line.strip(), hint=hint)
 
 
 def require_none(what: str, problems: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -22,7 +23,7 @@ from tcc.backends.gpu.backend import GpuBackend
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph
+from tcc.ir.graph import Graph, Value
 from tcc.ir.op import Array
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
@@ -237,6 +238,14 @@ def make_variants(
     return variants
 
 
+def _source_names(lowered: Lowered, values: Sequence[Value]) -> list[str]:
+    """Returns the model's names of the constants from which constants were computed, if known."""
+    graph = lowered.placed.graph
+    handles = {value: graph.constants.get(value) for value in values}
+    names = ((h and graph.store.sources(h)) or (v.name,) for v, h in handles.items())
+    return [*dict.fromkeys(chain.from_iterable(names))]
+
+
 def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:
     """Returns the symbols of the program's kernels."""
     return tuple(map(place.symbol, range(len(lowered.kernels))))
@@ -291,7 +300,7 @@ def variant_of(
         # The number of matmul and convolution weights by type; {} for the precision f32.
         "weight_types": dict(Counter(types.values())),
         # The names of these weights that have another type than the one that was asked for.
-        "wide": [value.name for value, type in types.items() if type != options.narrow],
+        "wide": _source_names(parts[0], [v for v, type in types.items() if type != options.narrow]),
         "steps": list(steps_of(program.body)),
         "profile": profile_facts(program),
         "buckets": list(options.bucket_sizes),

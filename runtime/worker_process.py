@@ -6,8 +6,10 @@ with {"error": text}.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -111,4 +113,7 @@ class JsonWorker:
     def _last_words(self) -> str:
         status = self._process.wait()
         log = self._log.read_text(errors="replace").strip()
+        folder = self._log.parent
+        if not shutil.disk_usage(folder).free:  # then the log lacks the reason
+            log += f"\n{folder}: {os.strerror(errno.ENOSPC)}"
         return ending(status) + (f": {log[-_LAST_WORDS:]}" if log else "")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tcc.backends.artifact.toolchain import Toolchain, build_library, find_toolchain, runtime_folder
-from tcc.errors import ToolError
+from tcc.errors import file_errors
 
 LIBRARY = "libtcc_comm.so"
 # -O3 vectorises the loops of reduce.c. nodelete keeps the library loaded, because it registers
@@ -36,17 +36,13 @@ def comm_sources() -> tuple[Path, ...]:
 def build_comm_library(toolchain: Toolchain, folder: Path) -> Path:
     """Writes libtcc_comm.so into `folder`, completely or not at all, and returns its path.
 
-    Raises ToolError if the compiler fails or the folder cannot be written.
+    Raises ToolError if the compiler fails, and UserError if the folder cannot be written.
     """
     base = runtime_folder()
     flags = (*FLAGS, f"-I{base / 'include'}", f"-I{base / 'src'}")
-    try:
+    with file_errors("the communication library cannot be stored", folder):
         folder.mkdir(parents=True, exist_ok=True)
         return build_library(toolchain, folder / LIBRARY, flags, comm_sources())
-    except OSError as error:
-        raise ToolError(
-            "the communication library cannot be stored", where=str(folder), why=str(error)
-        ) from error
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tcc.errors import ToolError
+from tcc.errors import UserError
 from tcc.temporary import locked_folder
 
 
@@ -15,14 +15,14 @@ def folder_beside(
     """Yields a temporary folder on the same disk as `out`.
 
     Folders that killed processes left there are deleted. An OSError in the context becomes a
-    ToolError that says that `what` cannot be written.
+    UserError that says that `what` cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with locked_folder(".tcc-made-", out.parent) as folder:
             yield folder
     except OSError as error:
-        raise ToolError(
+        raise UserError(
             f"{what} cannot be written",
             where=str(error.filename or out),
             why=error.strerror or str(error),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tcc.backends.artifact.cache import cache_folder, check_own, make_own
 from tcc.backends.environment import compiler_environment
-from tcc.errors import ToolError
+from tcc.errors import ToolError, UserError, check_written
 from tcc.frozen import frozen
 from tcc.target import ARCHITECTURES
 from tcc.temporary import temporary_folder
@@ -97,7 +97,10 @@ def _user_command() -> tuple[str, ...]:
 
 
 def run_tool(command: Sequence[str], folder: Path) -> str:
-    """Runs `command` in `folder` and returns its output; raises ToolError if it fails."""
+    """Runs `command` in `folder` and returns its output.
+
+    Raises ToolError if it fails, and UserError if it could not write a file.
+    """
     try:
         # A compiler that is killed leaves its temporary files behind.
         with temporary_folder() as temporary:
@@ -111,6 +114,7 @@ def run_tool(command: Sequence[str], folder: Path) -> str:
         ) from error
     if result.returncode:
         output = (result.stderr or result.stdout)[-4000:]
+        check_written(command[0], output)
         raise ToolError(
             f"{command[0]} failed with exit code {result.returncode}",
             why=f"{shlex.join(command)}\n{output}",
@@ -339,8 +343,8 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
             build_folder.rename(folder)
         except OSError as error:
             if not folder.is_dir():
-                raise ToolError(
-                    "the compiled runtime cannot be stored", where=str(folder), why=str(error)
+                raise UserError(
+                    "the compiled runtime cannot be stored", where=folder, why=error.strerror or ""
                 ) from error
 
 

@@ -14,7 +14,7 @@ from tcc.cli.deadline import timeout_flag
 from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
 from tcc.cli.opened import is_artifact, opened_artifact
-from tcc.cli.peers.peer import CAP, PEERS, Peer, check_format, check_installed
+from tcc.cli.peers.peer import CAP, PEERS, Peer, check_format, peer_names
 from tcc.cli.progress import progress
 from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
@@ -214,16 +214,7 @@ def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
 
 
 def _kinds(peers: str, model: Path) -> list[str]:
-    peer_names = [name for name in peers.split(",") if name]
-    unknown = [name for name in peer_names if name not in PEERS]
-    if unknown:
-        raise UserError(
-            f"unknown peer {unknown[0]!r}",
-            where="--peers",
-            hint=f"there are: {', '.join(PEERS)}",
-        )
-    if peer_names and is_artifact(model):
+    names = peer_names(peers)
+    if names and is_artifact(model):
         raise UserError("peers need the model, not the artifact", where=model)
-    for name in peer_names:
-        check_installed(PEERS[name])
-    return list(dict.fromkeys(["tcc", *peer_names]))
+    return list(dict.fromkeys(["tcc", *names]))

@@ -5,7 +5,6 @@ tcc, 130 interrupted (also where the reader of the output has closed its pipe).
 """
 
 import atexit
-import errno
 import gc
 import os
 import signal
@@ -22,11 +21,10 @@ from click.shell_completion import CompletionItem
 from tcc import __version__
 from tcc.cli.choices import switch
 from tcc.cli.log import LOG, level_flags, print_event, read_level
-from tcc.errors import InternalError, TccError, UserError
+from tcc.errors import DISK_ERRORS, InternalError, TccError, UserError
 from tcc.later import later
 from tcc.runtime import terminal
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _USER = UserError.exit_code
 _INTERRUPTED = 128 + signal.SIGINT
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
@@ -149,7 +147,7 @@ def execute(args: Sequence[str] | None = None) -> int:
     except TccError as error:
         return _failed(session, f"error: {error}", error.exit_code)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in DISK_ERRORS:
             return _internal(session, error)
         _print_no_more()
         return _failed(session, f"error: something cannot be written: {error.strerror}", _USER)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from tcc.cli.arrays import Draw, is_carried
+from tcc.cli.peers.peer import PEERS, Peer
 from tcc.cli.reference import ReferenceJob, reference_of, run_reference
 from tcc.driver import float_types, input_values
-from tcc.errors import UserError
+from tcc.errors import ToolError, UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
 from tcc.frozen import frozen
 from tcc.ir.narrow import FORMATS
@@ -148,6 +149,28 @@ def compared(
         shares = class_shares(got, exact)
         verdicts.append(Verdict(name, error, allowed.share, cost, not why, why, *shares))
     return verdicts
+
+
+def peer_line(
+    kind: str, model: Path, draw: NamedArrays, outputs: NamedArrays, verdicts: Sequence[Verdict]
+) -> tuple[str, bool]:
+    """Returns (line, False if an output differs) on a comparison with the peer `kind`.
+
+    `outputs` are those of the artifact for `draw`. The peer runs the unrounded model. So an output
+    may differ by its verdict's `cost`, and by what noise allows. A peer that does not run the model
+    says nothing of the artifact, and the line says why.
+    """
+    title = PEERS[kind].title
+    try:
+        with Peer(kind, model, draw, len(os.sched_getaffinity(0))) as peer:
+            results = peer.outputs()
+    except ToolError as error:
+        return f"{title} does not run the model: {error.why.strip().splitlines()[-1]}", True
+    errors = {v: compare(v.output, outputs[v.output], results[v.output], 0.0) for v in verdicts}
+    wrong = [v.output for v, item in errors.items() if not item.error <= v.cost + v.allowed]
+    worst = max(item.error for item in errors.values())
+    text = f"{', '.join(wrong)} differ" if wrong else "agrees"
+    return f"{title} {text}: largest error {worst:.1e} of the largest value", not wrong
 
 
 def _kinds(inputs: NamedArrays, numbers: Sequence[int], scales: Sequence[float]) -> list[float]:

@@ -11,7 +11,7 @@ from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.later_modules import driver, forms
 from tcc.cli.log import LOG
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say, say_all
+from tcc.cli.show import print_json, print_text, say, say_all
 from tcc.debug import Stopped, timing_table
 from tcc.errors import UserError, file_errors
 from tcc.ir.container import SIDE_SUFFIX
@@ -65,7 +65,7 @@ def compile(
                 _check_package(output, package)
                 compiled = driver.compile_package(model, options, package, _name(model), stage)
     except Stopped as stopped:
-        click.echo(forms.text(stopped.form))
+        print_text(forms.text(stopped.form))
         return
     for warning in compiled.warnings:
         say(f"warning: {warning}", err=True)
@@ -75,7 +75,7 @@ def compile(
         print_json({**record, "timings": timings} if options.time_passes else record)
         return
     if options.time_passes:
-        click.echo(timing_table(compiled.timings))
+        print_text(timing_table(compiled.timings))
         say(f"{compiled.summary.priced} schedules priced")
     if LOG.level != "quiet":
         say_all([Table([*summary_text.summary_rows(record)], has_heads=False)])

@@ -15,8 +15,8 @@ from tcc.cli.choices import OUTPUT, json_flag, switch
 from tcc.cli.later_modules import calibrate as measuring
 from tcc.cli.later_modules import machine_file, shipped_machines
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say, say_all
-from tcc.errors import ToolError, UserError, file_errors
+from tcc.cli.show import print_json, say, say_all, write_text
+from tcc.errors import ToolError, UserError
 from tcc.options import Options
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
@@ -78,8 +78,7 @@ def _calibrate(output: Path | None, as_json: bool) -> None:
         machine = measuring.calibrate(_target())
     text = machine_file.machine_text(machine)
     if output is not None:
-        with file_errors("the constants cannot be written", f"-o {output}"):
-            output.write_text(text)
+        write_text(output, "the file of constants", text)
     if as_json or output is None:
         click.echo(text, nl=False)
     else:

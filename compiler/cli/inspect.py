@@ -23,7 +23,7 @@ from tcc.cli.later_modules import derivations as derived
 from tcc.cli.later_modules import driver, options
 from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say, say_all
+from tcc.cli.show import print_json, print_text, say, say_all, write_text
 from tcc.errors import UserError
 from tcc.runtime.artifact_page import page
 from tcc.runtime.kernel_facts import KernelFacts
@@ -56,7 +56,7 @@ from tcc.runtime.terminal import Table
 )
 @click.option(
     "--svg",
-    type=click.File("w", atomic=True),
+    type=OUTPUT,
     help="With --derivations: draws a site before and after: the replayed site, else the first "
     "that changes.",
 )
@@ -96,7 +96,7 @@ def inspect(
     kernel: str | None,
     derivations: bool,
     replay: TextIO | None,
-    svg: TextIO | None,
+    svg: Path | None,
     show_choices: bool,
     graph: Path | None,
     kind: str | None,
@@ -130,7 +130,7 @@ def inspect(
         return
     _refuse("derivations", {"--replay": replay, "--svg": svg})
     if form is not None:
-        click.echo(form_text(artifact, form, kernel, inputs))
+        print_text(form_text(artifact, form, kernel, inputs))
         return
     if kernel is not None:
         raise UserError("a kernel is shown in a form", where="--kernel", hint="add --form tile")
@@ -236,7 +236,7 @@ def _show_choices(
 
 
 def _show_derivations(
-    model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: TextIO | None, as_json: bool
+    model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: Path | None, as_json: bool
 ) -> None:
     if is_artifact(model):
         raise UserError(
@@ -248,7 +248,7 @@ def _show_derivations(
     records = derived.derivation_records(driver.model_derivations(model, inputs, chain))
     if svg is not None:
         picture = derivation_svg(*derived.drawn(records))
-        svg.write(picture)
+        write_text(svg, "the picture", picture)
     if as_json:
         print_json(records)
         return

@@ -14,8 +14,8 @@ from tcc.cli.later_modules import driver, facts, layers, plan_picture, planner, 
 from tcc.cli.later_modules import plan as plans
 from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say_all
-from tcc.errors import UserError, file_errors
+from tcc.cli.show import print_json, say_all, write_text
+from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, constant_bytes
 from tcc.options import Options
@@ -201,7 +201,7 @@ def _plan(
             text = plan_picture.plan_svg(name, result.facts, result.collectives, rows, bytes_text)
         else:
             text = plans.plan_text(graph, result.plan)
-        _write(output, text)
+        write_text(output, "the plan", text)
     record = {**result.facts, "nodes": result.rows, "collectives": result.collectives}
     return record, plan_lines(result)
 
@@ -218,12 +218,3 @@ def _check(graph: Graph, checked: "plans.Plan", job: _Job) -> _Printed:
     solver, cluster, states = planner.partition_solver(), job.cluster, job.options.state
     proof = facts.proved(graph, checked, cluster, solver, states)
     return asdict(proof), proof_lines(proof, cluster.hosts)
-
-
-def _write(output: Path, text: str) -> None:
-    """Writes a file completely or not at all."""
-    with (
-        file_errors("the plan cannot be written", output),
-        click.open_file(str(output), "w", encoding="utf-8", atomic=True) as file,
-    ):
-        file.write(text)

@@ -3,13 +3,15 @@
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
 from tcc.cli.log import LOG, print_event
-from tcc.errors import printable
+from tcc.errors import file_errors, printable
 from tcc.runtime import terminal
 from tcc.runtime.terminal import Table
+from tcc.runtime.whole_files import write_whole
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -32,6 +34,20 @@ def say_all(items: Iterable[str | Table], *, err: bool = False) -> None:
         width, styles = terminal.columns(stream), terminal.has_styles(stream)
         for line in terminal.lines(escaped, width, styles=styles):
             print(line, file=stream, flush=True)
+
+
+def print_text(text: str) -> None:
+    """Prints a text whose lines fit a terminal; a file gets it as it is."""
+    if sys.stdout.isatty():
+        say_all(text.expandtabs().splitlines())
+    else:
+        click.echo(text)
+
+
+def write_text(output: Path, what: str, text: str) -> None:
+    """Writes a file completely or not at all; raises UserError if `what` cannot be written."""
+    with file_errors(f"{what} cannot be written", output):
+        write_whole(output, text.encode())
 
 
 def print_json(value: Any) -> None:

@@ -23,14 +23,14 @@ from tcc.cli.arrays import (
     make_inputs,
     program_of,
 )
-from tcc.cli.comparison import Verdict, compared, draws_of, mode_cost
+from tcc.cli.comparison import Verdict, compared, draws_of, mode_cost, peer_line
 from tcc.cli.deadline import interruptible
 from tcc.cli.drawn import drawn_model
 from tcc.cli.joined import joined
 from tcc.cli.layer_results import Finding, Report, finding_table, write_reproduction
 from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
-from tcc.cli.peers.peer import SEED
+from tcc.cli.peers.peer import SEED, peer_names
 from tcc.cli.progress import progress
 from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
 from tcc.cli.ranks import check_pin
@@ -67,6 +67,7 @@ def verify(
     reproduce: Path | None,
     nproc: int | None,
     pin: bool,
+    peers: str,
     report: bool,
     as_json: bool,
 ) -> int:
@@ -76,6 +77,9 @@ def verify(
     """
     check_pair(model, artifact)
     _check_rank_flags(nproc, pin, layers)
+    kinds = peer_names(peers)
+    if kinds and (layers or nproc):
+        raise UserError("peers run whole models on one rank", where="--peers")
     if layers and model.suffix == ".pt2":
         raise UserError(
             "only ONNX files are checked layer by layer",
@@ -108,7 +112,7 @@ def verify(
         words += [f"--top1={top1}"] * (top1 is not None)
         return verify_ranks(model, artifact, inputs, nproc, pin, words, as_json)
     bounds = tolerance, top1
-    return _verify_outputs(model, artifact, inputs, seed, threads, bounds, report, as_json)
+    return _verify_outputs(model, artifact, inputs, seed, threads, bounds, kinds, report, as_json)
 
 
 def _check_rank_flags(nproc: int | None, pin: bool, layers: bool) -> None:
@@ -128,6 +132,7 @@ def _verify_outputs(
     seed: int,
     threads: int | None,
     bounds: tuple[float | None, float | None],
+    peers: Sequence[str],
     report: bool,
     as_json: bool,
 ) -> int:
@@ -179,6 +184,8 @@ def _verify_outputs(
     unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
     verdicts = [_with_equal_bits(item, different) for item in verdicts]
     failed = [item for item in verdicts if not item.ok]
+    beside = [peer_line(p, model, model_draws[0], results[0], verdicts) for p in peers]
+    ok = not failed and all(agrees for _, agrees in beside)
     refused = [_refusal(drawn[n], error) for n, error in errors.items()]
     oracle = reference_of(model, evaluator_only)
     reference = oracle.name
@@ -188,8 +195,9 @@ def _verify_outputs(
         facts = {"oracle": reference, "precision": precision, "unchanging": unchanging}
         run_facts = {"runs": len(results), "refused": refused}
         run_facts |= {} if comm is None else {"different": different}
-        print_json({**facts, **run_facts, "ok": not failed, "outputs": outputs})
-        return int(bool(failed) and not report)
+        run_facts |= {"peers": [line for line, _ in beside]} if beside else {}
+        print_json({**facts, **run_facts, "ok": ok, "outputs": outputs})
+        return int(not (ok or report))
     say(f"{precision}, beside {reference} in {len(results)} runs")
     say_all(_reference_lines(oracle, precision))
     for item in verdicts:
@@ -199,8 +207,9 @@ def _verify_outputs(
     say_all(refused)
     for name in unchanging:
         say(f"{name}: the same for all inputs, so this says little of it")
+    say_all(line for line, _ in beside)
     say(_last_line(verdicts, precision, reference))
-    return int(bool(failed))
+    return int(not ok)
 
 
 def _verify_layers(

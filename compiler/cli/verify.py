@@ -56,6 +56,13 @@ else:
     "the bits of all ranks have to be equal. Without ARTIFACT the model is compiled for them.",
 )
 @click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
+@click.option(
+    "--peers",
+    default="",
+    metavar="NAMES",
+    help="Compares the first run also with other runtimes of `tcc bench`, such as tvm (Relax) or "
+    "openvino, as far as they run MODEL.",
+)
 @click.option("--report", is_flag=True, hidden=True, help="Ends with exit code 0.")
 @json_flag
 @timeout_flag

@@ -7,6 +7,8 @@ A term f(x, m) has a factor h if f(x, m') = f(x, m) * h(m, m') for all x.  The f
 from the term by rules of algebra, and then tested on numbers.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -4,7 +4,8 @@
 
 The first line of the output is JSON: the ports of the models and of the metrics. Each line "kill"
 on the input kills one replica, and the answer is the number of replicas killed: 0 while none runs.
-The application `/echo` answers a request with its body, as Ray's tutorial does.
+The application `/echo` answers a request with its body, as Ray's tutorial does. It has as many
+replicas as the model.
 """
 
 from __future__ import annotations
@@ -59,13 +60,14 @@ def main(artifact: str, options: str) -> None:
     settings = json.loads(options)
     settings.setdefault("name", "served")
     port, metrics = free_port(), free_port()
-    cpus = settings.get("replicas", 1) * settings.get("cores", 1) + 1
+    replicas = settings.get("replicas", 1)
+    cpus = replicas * (settings.get("cores", 1) + 1)
     ray.init(
         num_cpus=cpus, include_dashboard=False, _metrics_export_port=metrics, log_to_driver=False
     )
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     echo = serve.deployment(Echo).options(
-        max_ongoing_requests=32, ray_actor_options={"num_cpus": 1}
+        num_replicas=replicas, max_ongoing_requests=32, ray_actor_options={"num_cpus": 1}
     )
     serve.run(echo.bind(), name="echo", route_prefix="/echo")
     serve.run(tcc.ray.application(artifact, **settings), name="model", route_prefix="/")

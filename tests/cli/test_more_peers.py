@@ -107,7 +107,7 @@ def test_a_peer_that_fails_gets_a_row_with_the_cause(
         return Peer(kind, *rest, **fields)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tcc.cli.bench.Peer", prepared)
-    monkeypatch.setattr("tcc.cli.bench.check_installed", lambda row: None)
+    monkeypatch.setattr("tcc.cli.peers.peer.check_installed", lambda row: None)
     assert cli.execute(["bench", str(files[".onnx"]), "--peers", "openvino,ort", *QUICK]) == 3
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("ONNX Runtime") and line.endswith("x") for line in lines)

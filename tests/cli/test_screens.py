@@ -95,6 +95,8 @@ COMMANDS = (
     "inspect network.so --measure --runs 1",
     "inspect network.onnx --derivations",
     "inspect network.onnx --choices",
+    "inspect network.onnx --form tile",
+    "inspect network.onnx --form asm --kernel 0",
     "tune network.onnx --pin",
     "tune network.onnx --check",
     "plan network.onnx --ranks 2",

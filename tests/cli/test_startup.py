@@ -175,6 +175,6 @@ def test_a_missing_peer_is_reported_before_the_model_is_read(
 ) -> None:
     row = replace(peer.PEERS["ort"], package="no.such")
     rows = MappingProxyType({**peer.PEERS, "ort": row})
-    monkeypatch.setattr("tcc.cli.bench.PEERS", rows)
+    monkeypatch.setattr("tcc.cli.peers.peer.PEERS", rows)
     assert cli.execute(["bench", str(folder / "absent.onnx"), "--peers", "ort"]) == 3
     assert "ONNX Runtime is not installed" in capsys.readouterr().err

@@ -96,6 +96,19 @@ def test_nothing_is_listed_where_nothing_is_rounded() -> None:
     assert tcc.compile(model()).manifest["variants"][0]["rounded"] == []
 
 
+def test_weights_that_stay_wide_have_the_names_of_the_model() -> None:
+    """Two small matrices, one of them transposed, of which the compiler makes one."""
+    text = """<ir_version: 9, opset_import: ["": 17]>
+        small (float[b, 128] x) => (float[b, 10] y)
+        { h = MatMul (x, body)  r = Relu (h)  g = Gemm <transB = 1> (r, head)
+          y = Gemm <transB = 1> (g, tail) }"""
+    small = onnx.parser.parse_model(text)
+    for name, shape in {"body": (128, 128), "head": (12, 128), "tail": (10, 12)}.items():
+        small.graph.initializer.append(onnx.numpy_helper.from_array(weights(*shape), name))
+    [variant] = tcc.compile(small, weights="int8").manifest["variants"]
+    assert set(variant["wide"]) == {"head", "tail"}
+
+
 def test_halves_are_listed_too() -> None:
     module = tcc.compile(model(), precision="f16", cpu="x86-64-v3")
     listed = module.manifest["variants"][0]["rounded"]

@@ -1,8 +1,8 @@
 """Prints scalar bodies as Triton expressions.
 
 f16 and bf16 are computed in f32 and rounded after each function, as the IR defines. Some functions
-of Triton are inexact on devices, or differ between devices. Functions of `functions.triton` take their
-place.
+of Triton are inexact on devices, or differ between devices. Functions of `functions.triton` take
+their place.
 """
 
 from __future__ import annotations

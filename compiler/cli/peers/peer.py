@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tcc.errors import ToolError
+from tcc.errors import ToolError, UserError, check_written
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
 from tcc.runtime.worker import read_arrays, write_arrays
@@ -71,6 +71,20 @@ def check_installed(row: PeerKind) -> None:
         raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
 
 
+def peer_names(text: str) -> list[str]:
+    """Returns the names in a text like "ort,tvm".
+
+    Raises UserError for a name that `PEERS` lacks, and ToolError for a peer that is not installed.
+    """
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in PEERS:
+            hint = f"there are: {', '.join(PEERS)}"
+            raise UserError(f"unknown peer {name!r}", where="--peers", hint=hint)
+        check_installed(PEERS[name])
+    return names
+
+
 def check_format(row: PeerKind, model: Path) -> None:
     """Raises ToolError where the peer does not read files of the model's kind."""
     if row.reads_archives != (model.suffix == ".pt2"):
@@ -84,8 +98,9 @@ class Peer(AbstractContextManager["Peer"]):
     """A running worker; use it in a `with`.
 
     `row` describes a peer that `PEERS` lacks.  `cap` bounds the seconds of each answer.  Raises
-    ToolError where the peer is not installed, where the worker fails (with the end of its log), or
-    where an answer takes longer than `cap`.
+    UserError where the worker could not write a file, and ToolError where the peer is not
+    installed, where the worker fails (with the end of its log), or where an answer takes longer
+    than `cap`.
     """
 
     def __init__(
@@ -153,6 +168,7 @@ class Peer(AbstractContextManager["Peer"]):
             title = self._row.title
             if error.late:
                 raise ToolError(f"{title} took more than {self._cap:g} seconds") from error
+            check_written(title, error.why)
             hint = f"see whether {title} alone runs the model on these inputs"
             raise ToolError(
                 f"{title} failed", where=self._model, why=error.why, hint=hint

@@ -153,7 +153,10 @@ def _with_one_name_each(program: Any) -> Any:
     if not replacements:
         return program
     module = deepcopy(program.graph_module)
-    nodes = {node.name: node for node in module.graph.find_nodes(op="placeholder")}
+    names = [spec.arg.name for spec in program.graph_signature.input_specs]
+    nodes = dict(zip(names, module.graph.find_nodes(op="placeholder"), strict=True))
+    for name, node in nodes.items():
+        node.name = node.target = name  # a copy of a name like `input` has a number
     for name, first in replacements.items():
         nodes[name].replace_all_uses_with(nodes[first])
     module.recompile()

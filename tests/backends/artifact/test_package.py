@@ -13,7 +13,7 @@ import numpy as np
 import programs
 import pytest
 from tcc.backends.artifact.package import complete_package, new_package, package_library
-from tcc.errors import ToolError
+from tcc.errors import UserError
 from tcc.options import EMITS
 from tcc.runtime import load
 
@@ -170,7 +170,7 @@ def test_the_library_follows_its_side_file_and_precedes_what_finds_it(
 
 def test_a_folder_in_the_place_of_a_file_is_an_error(kernels: bytes, tmp_path: Path) -> None:
     (tmp_path / "lib" / "mini.so").mkdir(parents=True)
-    with pytest.raises(ToolError, match="the package cannot be written") as caught:
+    with pytest.raises(UserError, match="the package cannot be written") as caught:
         write_package(tmp_path, kernels)
     assert caught.value.hint == "choose another folder"
     assert not list(tmp_path.glob(".tcc-made-*"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
-from tcc.errors import ToolError
+from tcc.errors import DISK_ERRORS, ToolError, UserError
 
 SOURCE = "#include <stddef.h>\nsize_t size(void) { return sizeof(void *); }\n"
 
@@ -57,3 +58,11 @@ def test_a_tool_that_is_killed_leaves_no_temporary_file(
     with pytest.raises(ToolError, match="exit code -9"):
         run_tool(("sh", "-c", "touch $TMPDIR/cc.res; kill -9 $$"), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", DISK_ERRORS)
+def test_a_tool_that_cannot_write_is_an_error_of_the_user(tmp_path: Path, number: int) -> None:
+    line = f"ld: final link failed: {os.strerror(number)}"
+    with pytest.raises(UserError, match="sh could not write a file") as caught:
+        run_tool(("sh", "-c", f"echo usage >&2; echo '{line}' >&2; exit 1"), tmp_path)
+    assert caught.value.why == line

@@ -336,6 +336,27 @@ def test_a_constant_with_two_names_is_one_state() -> None:
         np.testing.assert_array_equal(*memory.values(), eager.cache.numpy())
 
 
+class SharedConstants(torch.nn.Module):
+    """Two constants of one memory, and an input with the name of a function of Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.tensor([1.0, 2.0, 3.0]))
+        self.parts = [self.first, self.first.detach()]
+
+    def forward(self, input: Any) -> Any:
+        return input * self.first + self.parts[0] * self.parts[1]
+
+
+def test_an_input_may_have_the_name_of_a_builtin_beside_shared_constants() -> None:
+    program = export(SharedConstants(), torch.ones(3))
+    module = tcc.compile(program, jobs=1, level=1)
+    assert [port.name for port in module.inputs] == ["input"]
+    x = torch.randn(3)
+    found = module(x.numpy())
+    np.testing.assert_allclose(found, SharedConstants()(x).numpy(), rtol=1e-6, atol=1e-6)
+
+
 def test_backend_of_torch_compile() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
     compiled = torch.compile(network, backend=tcc.torch_backend, options={"jobs": 1})

@@ -290,7 +290,9 @@ def test_error_bounds(results: Results) -> None:
         worst = ulps(got[-1], want)
         at = int(np.argmax(worst))
         where = ", ".join(repr(float(a[at])) for a in x)
-        assert worst[at] <= bound + excess, f"{name}({where}) = {got[-1][at]!r}, {worst[at]:.2f} ULP off"
+        assert worst[at] <= bound + excess, (
+            f"{name}({where}) = {got[-1][at]!r}, {worst[at]:.2f} ULP off"
+        )
 
 
 FLUSHED = """
