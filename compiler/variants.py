@@ -35,6 +35,7 @@ from tcc.passes.layout.weights import WeightTable
 from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.quantize.level_bytes import BYTES
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets
@@ -228,6 +229,14 @@ def make_variants(
             "reads as its constant operand",
             hint="leave --weights out",
         )
+    if options.activations and not any(_rounds_to_bytes(parts) for _, parts in lowerings):
+        raise UserError(
+            "no matmul of the model can multiply bytes",
+            where=f"--activations {options.activations}",
+            why="bytes are multiplied with integer weights, along sums of a multiple of 32, with a "
+            "scale for 16, 32, 64 ... elements of a column",
+            hint="add --weights int8 or --weights int4, or leave --activations out",
+        )
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
         variants.append(variant_of(code, lowered, unfused, options, trace, label, variants, place))
@@ -237,6 +246,11 @@ def make_variants(
 def _integer_weights(parts: Sequence[Lowered]) -> bool:
     """True where a program stores a weight as integers."""
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
+
+
+def _rounds_to_bytes(parts: Sequence[Lowered]) -> bool:
+    """Returns True if a program rounds what it multiplies with levels to bytes."""
+    return any(entry.operands == BYTES for part in parts for entry in part.weights.rounded)
 
 
 def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:

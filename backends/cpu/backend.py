@@ -93,11 +93,13 @@ class CpuBackend(Backend):
         # scatter_rows runs as a C function of the runtime on the host, so only this backend
         # creates such nodes.
         pairs = options.precision == "bf16" and profile.multiplies_pairs
-        settings = GraphSettings(scatter_rows=True, check_indices=True, split_level_zeros=pairs)
+        settings = GraphSettings(
+            scatter_rows=True,
+            check_indices=True,
+            split_level_zeros=pairs or options.activations is not None,
+        )
         if profile.multiplies_bytes:
-            # `signed` is True if an instruction multiplies signed bytes by signed bytes, and
-            # `mixed` if an instruction multiplies unsigned bytes by signed bytes.
-            signed, mixed = (bool(byte_dot(profile, u, False, 4)) for u in (False, True))
+            signed, mixed = self._multiplied_bytes()
             settings = replace(
                 settings,
                 int8_weight_matmuls=True,
@@ -123,6 +125,12 @@ class CpuBackend(Backend):
         derivations = Derivations(prices, options.weight_growth, strict=strict)
         return replace(settings, merges=MergePrices(self.planner), derivations=derivations)
 
+    def _multiplied_bytes(self) -> tuple[bool, bool]:
+        """Returns (signed, mixed): True if an instruction multiplies signed bytes by signed bytes,
+        and True if one multiplies unsigned bytes by signed bytes."""
+        signed, mixed = (bool(byte_dot(self.target.profile, u, False, 4)) for u in (False, True))
+        return signed, mixed
+
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
         why = {"--precision": "tf32 is a precision of GPUs"} if options.precision == "tf32" else {}
@@ -136,7 +144,11 @@ class CpuBackend(Backend):
         pairs = self.target.profile.multiplies_pairs
         # The processes start while the first kernels are being planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
-        plan = LoweringContext(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
+        precision = Precision(floats, bits, pairs, uses)
+        if self.options.activations is not None:
+            unsigned = self._multiplied_bytes() == (False, True)
+            precision = replace(precision, level_bytes=U8 if unsigned else I8)
+        plan = LoweringContext(self.planner, arena_planner(), precision)
         lowered = lower(graph, plan, trace)
         self._plans[lowered.placed.graph] = plan
         return lowered
