@@ -52,10 +52,10 @@ from tcc.schedule.nest import multiplied, multiplied_parts
 
 BYTES = "int8"  # the type of rounded factors in a manifest
 # The neighbours of x that share a scale.
-_GROUP = 32
+GROUP = 32
 # Groups of smaller values are scaled as if this were their largest, so that 127 divided by it is
 # finite.
-_LEAST = 2.0**-100
+LEAST = 2.0**-100
 # The size of the groups that have a start, and the offset of the levels.
 _Start: TypeAlias = tuple[int, int]
 
@@ -146,7 +146,7 @@ class _Rounding:
         rows = m.x.indices[:-1]
         product = _f32(read(first, m.x.indices, I8)) * _f32(self._level(m, first + 3))
         start = _f32(read(first + 2, (*rows, m.k // m.size), I32)) * literal(1 / m.size, F32)
-        parts = (*m.scales, read(first + 1, (*rows, m.k // _GROUP), F32))
+        parts = (*m.scales, read(first + 1, (*rows, m.k // GROUP), F32))
         body = (product + start) * reduce(partial(apply, "mul"), parts)
         stages = [replace(s, body=(body,)) if s is m.stage else s for s in kernel.expr.stages]
         params = tuple(v.type for v in operands)
@@ -210,20 +210,20 @@ def _rounding(value: Value, starts: Mapping[_Start, Value], loc: str) -> Kernel:
         *rows, group, k = b.iters(*sizes, depth // size, size)
         return (*rows, group), group * size + k, k
 
-    at, place, k = groups(_GROUP)
+    at, place, k = groups(GROUP)
     element = abs(_f32(b.read(0, *at[:-1], place)))
     largest = b.stage(at, element, over=(k,), monoid="max")
-    at = b.iters(*sizes, depth // _GROUP)
-    scales = b.stage(at, fn("max", b.read(largest, *at), _LEAST) / 127.0)
+    at = b.iters(*sizes, depth // GROUP)
+    scales = b.stage(at, fn("max", b.read(largest, *at), LEAST) / 127.0)
     *rows, k = b.iters(*sizes, depth)
-    least = fn("max", b.read(largest, *rows, k // _GROUP), _LEAST)
+    least = fn("max", b.read(largest, *rows, k // GROUP), LEAST)
     scaled = _f32(b.read(0, *rows, k)) * (literal(127.0, F32) / least)
     bytes_ = b.stage((*rows, k), cast(fn("round", scaled), I8))
     sums = []
     for size, offset in starts:
         at, place, k = groups(size)
         sums.append(b.sum(at, cast(b.read(bytes_, *at[:-1], place), I32) * -offset, over=(k,)))
-    results = (_part(value, "bytes", I8, 1), _part(value, "scales", F32, _GROUP))
+    results = (_part(value, "bytes", I8, 1), _part(value, "scales", F32, GROUP))
     return Kernel(b.done(bytes_, scales, *sums), (value,), (*results, *starts.values()), loc)
 
 
@@ -243,7 +243,7 @@ def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matm
     """Yields the stages of `kernel` that multiply constant levels with rows of a value."""
     for stage in kernel.expr.stages:
         factors, loops = multiplied(stage), [v for v in stage.reduce if known_extent(v) != 1]
-        if factors is None or len(loops) != 1 or (known_extent(loops[0]) or 1) % _GROUP:
+        if factors is None or len(loops) != 1 or (known_extent(loops[0]) or 1) % GROUP:
             continue
         k = of_atom(loops[0])
         parts = [*multiplied_parts(factors.a), *multiplied_parts(factors.b)]
@@ -253,7 +253,7 @@ def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matm
             continue
         ((level, place),), ((x, node),) = levels, rows
         scales = tuple(p for p in parts if p not in (level, x))
-        size = next((n for n in (_GROUP, 16) if all(_shared(s, k, n) for s in scales)), None)
+        size = next((n for n in (GROUP, 16) if all(_shared(s, k, n) for s in scales)), None)
         if size is not None:
             yield _Matmul(stage, k, node, *place, scales, size)
 
