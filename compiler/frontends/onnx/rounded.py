@@ -255,7 +255,6 @@ class _Rounder:
             yield make_node("Sub", [raised, name], [low])
             yield make_node("Sub", [raised, low], [result])
 
-
     def _as_bytes(self, name: str, result: str) -> Iterator[onnx.NodeProto]:
         """Yields nodes that round each group of neighbours to bytes with a common scale."""
         numbers = {"limit": np.float32(127), "least": np.float32(LEAST), "by": [-1, GROUP]}
@@ -267,9 +266,12 @@ class _Rounder:
             op, output, *operands = text.split()
             is_old = op == "ReduceMax" and not reads_axes
             inputs = [name if part == "x" else f"{result}/{part}" for part in operands]
-            axes = {"axes": [-1]} if is_old else {}
             output = result if output == "y" else f"{result}/{output}"
-            yield make_node(op, inputs[:1] if is_old else inputs, [output], **axes)
+            yield (
+                make_node(op, inputs[:1], [output], axes=[-1])
+                if is_old
+                else make_node(op, inputs, [output])
+            )
 
 
 def _sources_of_moves(

@@ -123,6 +123,9 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
     rows = contraction.rows
     if rows:
         row_limit = most_rows(-(-block // lanes), core)
+        factors = contraction_factors(stage)
+        if factors is not None and factors.start is not None:
+            row_limit //= 2  # the sums of a group have registers of their own
         blocks[_blocked(rows, row_limit)] = (
             min(row_limit, 4) if contraction.along_both else row_limit
         )
@@ -430,7 +433,8 @@ def _element(contraction: ContractionLoops) -> float:
     step, reads = _streamed_reads(contraction)
     if step is None:
         return stage.body[0].dtype.bytes
-    inside = stage.reduce[stage.reduce.index(step) + 1 :]
+    varying = frozenset().union(*(depends(stage, node) for node in reads))
+    inside = [v for v in stage.reduce if v not in varying]
     return sum(node.dtype.bytes for node in reads) / points(inside)
 
 
@@ -551,8 +555,12 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
         return False
     irregular = [v for v in stage.reduce if v is not step and stride(access, v) is None]
     # Steps are compared in whole words, because neighbouring steps may be stored in one word.
-    count = max(2, neighbours(stage))
-    after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
+    count, moved = max(2, neighbours(stage)), step
+    if trips(step) == count:  # `step` counts the levels of a word, and another loop the words
+        outer = [v for v in stage.reduce if v is not step and v in depends(stage, reads[0])]
+        moved = outer[-1] if outer else step
+    places = (0, count if moved is step else 1)
+    first, after = (substitute(access.offset, {moved: const(n)}) for n in places)
     return not irregular and as_int(after - first) == count * block
 
 
