@@ -99,7 +99,9 @@ class CpuBackend(Backend):
             split_level_zeros=pairs or options.activations is not None,
         )
         if profile.multiplies_bytes:
-            signed, mixed = self._multiplied_bytes()
+            # `signed` is True if an instruction multiplies signed bytes by signed bytes, and
+            # `mixed` if an instruction multiplies unsigned bytes by signed bytes.
+            signed, mixed = (bool(byte_dot(profile, u, False, 4)) for u in (False, True))
             settings = replace(
                 settings,
                 int8_weight_matmuls=True,
@@ -125,12 +127,6 @@ class CpuBackend(Backend):
         derivations = Derivations(prices, options.weight_growth, strict=strict)
         return replace(settings, merges=MergePrices(self.planner), derivations=derivations)
 
-    def _multiplied_bytes(self) -> tuple[bool, bool]:
-        """Returns (signed, mixed): True if an instruction multiplies signed bytes by signed bytes,
-        and True if one multiplies unsigned bytes by signed bytes."""
-        signed, mixed = (bool(byte_dot(self.target.profile, u, False, 4)) for u in (False, True))
-        return signed, mixed
-
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
         why = {"--precision": "tf32 is a precision of GPUs"} if options.precision == "tf32" else {}
@@ -146,8 +142,7 @@ class CpuBackend(Backend):
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
         precision = Precision(floats, bits, pairs, uses)
         if self.options.activations is not None:
-            unsigned = self._multiplied_bytes() == (False, True)
-            precision = replace(precision, level_bytes=U8 if unsigned else I8)
+            precision = replace(precision, level_bytes=self.settings.factor_type or I8)
         plan = LoweringContext(self.planner, arena_planner(), precision)
         lowered = lower(graph, plan, trace)
         self._plans[lowered.placed.graph] = plan

@@ -26,7 +26,6 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder, Stage, known_extent
 from tcc.ir.expr.scalar import (
-    Cast,
     IndexValue,
     Read,
     Scalar,
@@ -41,7 +40,7 @@ from tcc.ir.graph import Graph, Handle, Value
 from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, of_atom, substitute
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F32, I8, I32, U8, DType, TensorType
+from tcc.ir.types import F32, I8, I32, U8, DType, TensorType
 from tcc.ops.formula import fn
 from tcc.ops.shapes import replaced
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
@@ -211,13 +210,12 @@ def _rounding(value: Value, starts: Mapping[_Start, Value], loc: str) -> Kernel:
         return (*rows, group), group * size + k, k
 
     at, place, k = groups(GROUP)
-    element = abs(_f32(b.read(0, *at[:-1], place)))
-    largest = b.stage(at, element, over=(k,), monoid="max")
+    largest = b.stage(at, abs(b.read(0, *at[:-1], place)), over=(k,), monoid="max")
     at = b.iters(*sizes, depth // GROUP)
     scales = b.stage(at, fn("max", b.read(largest, *at), LEAST) / 127.0)
     *rows, k = b.iters(*sizes, depth)
     least = fn("max", b.read(largest, *rows, k // GROUP), LEAST)
-    scaled = _f32(b.read(0, *rows, k)) * (literal(127.0, F32) / least)
+    scaled = b.read(0, *rows, k) * (literal(127.0, F32) / least)
     bytes_ = b.stage((*rows, k), cast(fn("round", scaled), I8))
     sums = []
     for size, offset in starts:
@@ -248,26 +246,25 @@ def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matm
         k = of_atom(loops[0])
         parts = [*multiplied_parts(factors.a), *multiplied_parts(factors.b)]
         levels = [(p, place) for p in parts if (place := _place(p, k, kernel, constants))]
-        rows = [(p, node) for p in parts if (node := _row(p, k, kernel, constants))]
+        rows = [node for p in parts if (node := _row(p, k, kernel, constants))]
         if len(levels) != 1 or len(rows) != 1:
             continue
-        ((level, place),), ((x, node),) = levels, rows
+        ((level, place),), (x,) = levels, rows
         scales = tuple(p for p in parts if p not in (level, x))
         size = next((n for n in (GROUP, 16) if all(_shared(s, k, n) for s in scales)), None)
         if size is not None:
-            yield _Matmul(stage, k, node, *place, scales, size)
+            yield _Matmul(stage, k, x, *place, scales, size)
 
 
 def _row(factor: Scalar, k: Index, kernel: Kernel, constants: Mapping[Value, Graph]) -> Read | None:
     """Returns the read of a factor that reads whole rows of a value in order; None for others."""
-    node = factor.arg if isinstance(factor, Cast) and factor.arg.dtype is BF16 else factor
-    if not isinstance(node, Read) or not isinstance(node.source, int) or node.indirect:
+    if not isinstance(factor, Read) or not isinstance(factor.source, int) or factor.indirect:
         return None
-    value, (loop,) = _operand(kernel, node), free_vars(k)
-    if value in constants or node.fill is not None or node.indices[-1] is not k:
+    value, (loop,) = _operand(kernel, factor), free_vars(k)
+    if value in constants or factor.fill is not None or factor.indices[-1] is not k:
         return None
     whole = as_int(value.type.shape[-1]) == known_extent(loop)
-    return node if whole and loop not in free_vars(*node.indices[:-1]) else None
+    return factor if whole and loop not in free_vars(*factor.indices[:-1]) else None
 
 
 def _place(

@@ -555,12 +555,8 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
         return False
     irregular = [v for v in stage.reduce if v is not step and stride(access, v) is None]
     # Steps are compared in whole words, because neighbouring steps may be stored in one word.
-    count, moved = max(2, neighbours(stage)), step
-    if trips(step) == count:  # `step` counts the levels of a word, and another loop the words
-        outer = [v for v in stage.reduce if v is not step and v in depends(stage, reads[0])]
-        moved = outer[-1] if outer else step
-    places = (0, count if moved is step else 1)
-    first, after = (substitute(access.offset, {moved: const(n)}) for n in places)
+    count = max(2, neighbours(stage))
+    after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
     return not irregular and as_int(after - first) == count * block
 
 

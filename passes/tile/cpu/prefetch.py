@@ -60,8 +60,6 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
     index = access.offset
     spans = [flat(s) for s in (*outer, *steps)]
     # Loops that do not occur in the index read the same elements again, so they are left out.
-    if any(as_int(s.base) for s in steps if s.var not in free_vars(index)):
-        return
     steps = [s for s in steps if s.var in free_vars(index)]
     ranges = [context.k_blocks.get(s.var) or everything(s.var) for s in steps]
     rows = [s for s in outer if s.var not in free_vars(index)]
