@@ -107,11 +107,11 @@ def scaled_factors(stage: GroupStage) -> Factors | None:
     a, b = inner
     factors = Factors(a, b, reduce(partial(apply, "mul"), scales))
     if start is not None:
-        shared = factors.scaled_loops(stage)
-        if not isinstance(start, Apply) or start.args[1] is not literal(1 / points(shared), F32):
+        loops = [*factors.scaled_loops(stage)]
+        if not isinstance(start, Apply) or start.args[1] is not literal(1 / points(loops), F32):
             return None
         sums = start.args[0]
-        if not isinstance(sums, Cast) or depends(stage, sums).intersection(shared):
+        if not isinstance(sums, Cast) or depends(stage, sums).intersection(loops):
             return None
         factors = replace(factors, start=sums.arg)
     is_narrow = _is_pair if start is None else _is_byte

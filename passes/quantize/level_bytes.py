@@ -120,14 +120,14 @@ class _Rounding:
         layouts = {**self.placed.layouts, **{v: row_major(v.type.shape) for v in values}}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.new_constants})
-        rounded = (*self._noted(),)
-        return replace(self.placed, graph=graph, steps=(*steps,), layouts=layouts, rounded=rounded)
+        records = (*self._records(),)
+        return replace(self.placed, graph=graph, steps=(*steps,), layouts=layouts, rounded=records)
 
     def _offset(self, m: _Matmul) -> int:
         """Returns what is added to the levels where they are stored."""
         return 8 if m.bits == 4 else 128 if self.dtype is U8 else 0
 
-    def _noted(self) -> Iterator[Rounded]:
+    def _records(self) -> Iterator[Rounded]:
         """Yields what the manifest says of constants, with the types of rounded factors."""
         for r in self.placed.rounded:
             yield replace(r, operands=BYTES) if r.sources in self.sources else r
@@ -157,8 +157,8 @@ class _Rounding:
             return read(source, m.levels.indices, self.dtype)
         indices = replaced(m.levels.indices, m.axis, m.k // 8 * 4 + m.k % 4)
         first_bit = index_value(m.k // 4 % 2 * 4, I32)
-        shifted = fn("shift_right", cast(read(source, indices, U8), I32), first_bit)
-        return cast(fn("bit_and", shifted, literal(15, I32)), self.dtype)
+        bits = fn("shift_right", cast(read(source, indices, U8), I32), first_bit)
+        return cast(fn("bit_and", bits, literal(15, I32)), self.dtype)
 
     def _stored(self, value: Value, m: _Matmul) -> Value:
         """Returns the constant of the levels `value` as bytes are multiplied with it."""
@@ -173,9 +173,9 @@ class _Rounding:
             elif dtype is U8:
                 arrays = tuple(a.view(np.uint8) ^ np.uint8(128) for a in arrays)
             shape = tuple(map(const, arrays[0].shape))
-            stored = Value(f"{value.name}.bytes", TensorType(dtype, shape))
+            constant = Value(f"{value.name}.bytes", TensorType(dtype, shape))
             handle = self.placed.graph.store.put_per_rank(arrays, dtype, sources)
-            self.new_constants[stored], self.levels[value, m.axis] = handle, stored
+            self.new_constants[constant], self.levels[value, m.axis] = handle, constant
         return self.levels[value, m.axis]
 
 
@@ -184,8 +184,8 @@ def _in_words(packed: Array, axis: int) -> Array:
     parts = np.moveaxis(packed.view(np.uint8) ^ np.uint8(0x88), axis, 0)
     levels = np.stack([parts & 15, parts >> 4], 1).reshape(-1, 2, 4, *parts.shape[1:])
     words = (levels[:, 0] | levels[:, 1] << 4).reshape(parts.shape)
-    stored: Array = np.ascontiguousarray(np.moveaxis(words, 0, axis))
-    return stored
+    array: Array = np.ascontiguousarray(np.moveaxis(words, 0, axis))
+    return array
 
 
 # ---- the kernel that rounds ----------------------------------------------------------------------
@@ -215,8 +215,8 @@ def _rounding(value: Value, starts: Mapping[_Start, Value], loc: str) -> Kernel:
     scales = b.stage(at, fn("max", b.read(largest, *at), LEAST) / 127.0)
     *rows, k = b.iters(*sizes, depth)
     least = fn("max", b.read(largest, *rows, k // GROUP), LEAST)
-    scaled = b.read(0, *rows, k) * (literal(127.0, F32) / least)
-    bytes_ = b.stage((*rows, k), cast(fn("round", scaled), I8))
+    element = b.read(0, *rows, k) * (literal(127.0, F32) / least)
+    bytes_ = b.stage((*rows, k), cast(fn("round", element), I8))
     sums = []
     for size, offset in starts:
         at, place, k = groups(size)

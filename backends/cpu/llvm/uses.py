@@ -77,8 +77,8 @@ def _bytes_of_levels(statements: Sequence[Stmt]) -> dict[Block, Block]:
     Nothing else uses these bytes.
     """
     nodes = [n for n in statements if isinstance(n, Compute) and shift_of_nibble(n) is not None]
-    loaded = {n.out for n in statements if isinstance(n, Load)}
-    free = loaded - _operands(n for n in statements if n not in nodes)
+    blocks = {n.out for n in statements if isinstance(n, Load)}
+    free = blocks - _operands(n for n in statements if n not in nodes)
     return {n.out: n.args[0] for n in nodes if n.args[0] in free}
 
 

@@ -433,8 +433,8 @@ def _element(contraction: ContractionLoops) -> float:
     step, reads = _streamed_reads(contraction)
     if step is None:
         return stage.body[0].dtype.bytes
-    varying = frozenset().union(*(depends(stage, node) for node in reads))
-    inside = [v for v in stage.reduce if v not in varying]
+    loops = frozenset().union(*(depends(stage, node) for node in reads))
+    inside = [v for v in stage.reduce if v not in loops]
     return sum(node.dtype.bytes for node in reads) / points(inside)
 
 
