@@ -100,8 +100,8 @@ def scaled_factors(stage: GroupStage) -> Factors | None:
     scales = [p for p in parts if loops[-1] not in depends(stage, p)]
     start = None
     if len(inner) == 1 and isinstance(inner[0], Apply) and inner[0].function == "add":
-        product, start = inner[0].args
-        inner = multiplied_parts(product)
+        term, start = inner[0].args
+        inner = multiplied_parts(term)
     if len(inner) != 2 or not scales:
         return None
     a, b = inner

@@ -143,10 +143,10 @@ class _Rounding:
         constant = self._stored(_operand(kernel, m.levels), m)
         operands = (*kernel.operands, bytes_, scales, self.starts[x][key], constant)
         rows = m.x.indices[:-1]
-        product = _f32(read(first, m.x.indices, I8)) * _f32(self._level(m, first + 3))
+        term = _f32(read(first, m.x.indices, I8)) * _f32(self._level(m, first + 3))
         start = _f32(read(first + 2, (*rows, m.k // m.size), I32)) * literal(1 / m.size, F32)
         parts = (*m.scales, read(first + 1, (*rows, m.k // GROUP), F32))
-        body = (product + start) * reduce(partial(apply, "mul"), parts)
+        body = (term + start) * reduce(partial(apply, "mul"), parts)
         stages = [replace(s, body=(body,)) if s is m.stage else s for s in kernel.expr.stages]
         params = tuple(v.type for v in operands)
         expr = replace(kernel.expr, params=params, stages=tuple(stages))
@@ -263,8 +263,12 @@ def _row(factor: Scalar, k: Index, kernel: Kernel, constants: Mapping[Value, Gra
     value, (loop,) = _operand(kernel, factor), free_vars(k)
     if value in constants or factor.fill is not None or factor.indices[-1] is not k:
         return None
-    whole = as_int(value.type.shape[-1]) == known_extent(loop)
-    return factor if whole and loop not in free_vars(*factor.indices[:-1]) else None
+    length = as_int(value.type.shape[-1])
+    return (
+        factor
+        if length == known_extent(loop) and loop not in free_vars(*factor.indices[:-1])
+        else None
+    )
 
 
 def _place(
