@@ -243,7 +243,9 @@ def _compiled(
     if assets and "assets" not in manifest:
         warnings += (f"the file does not hold the model's {', '.join(sorted(assets))}",)
     summary = Summary(
-        targets_text(targets), ops, options.precision, options.narrow,
+        targets_text(targets), ops,
+        precision_text({"precision": options.precision, "activations": options.activations}),
+        options.narrow,
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
@@ -374,9 +376,13 @@ def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:
-    """Returns an artifact's precision as text: `f32`, or `f32 with int8 weights`."""
-    precision, weights = manifest.get("precision", "f32"), manifest.get("quantized")
-    return f"{precision} with {weights} weights" if weights else str(precision)
+    """Returns an artifact's precision as text, as in `f32 with int4 weights and int8 activations`;
+    the last part says that matmuls multiply bytes with integer weights."""
+    kinds = (("quantized", "weights"), ("activations", "activations"))
+    parts = [f"{manifest[key]} {what}" for key, what in kinds if manifest.get(key)]
+    return " with ".join(
+        [manifest.get("precision", "f32"), *([" and ".join(parts)] if parts else [])]
+    )
 
 
 def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
@@ -386,6 +392,7 @@ def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[
         "target": {"text": targets_text(targets), "triple": targets[0].triple},
         "precision": options.precision,
         "quantized": options.weights,
+        "activations": options.activations,
         "ops": ops,
     }
 

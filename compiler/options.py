@@ -374,6 +374,13 @@ class Options:
         "arithmetic in f32.",
         _one_of(tuple(WEIGHTS), str), default=None,
     )
+    activations: str | None = _option(
+        "--activations", "TYPE",
+        "int8: what a matmul multiplies with integer weights becomes bytes, with a scale for "
+        "every 32 of a row, and bytes are multiplied.  On CPUs, for weights of --weights or "
+        "integer weights that the model stores.",
+        _one_of(("int8",), str), default=None,
+    )
     allow_pickle: bool = _option(
         "--allow-pickle", "",
         "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author put "
@@ -486,6 +493,7 @@ class Choices(TypedDict, total=False):
     require_tuned: float | str | None
     precision: Literal["f32", "tf32", "bf16", "f16"]
     weights: Literal["int8", "int4"] | None
+    activations: Literal["int8"] | None
     allow_pickle: bool
     allow_host: bool
     gpu_kernels: Literal["auto", "triton"]

@@ -36,6 +36,7 @@ from tcc.passes.layout.weights import WeightTable
 from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.quantize.level_bytes import BYTES
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets
@@ -232,6 +233,14 @@ def make_variants(
             "reads as its constant operand",
             hint="leave --weights out",
         )
+    if options.activations and not any(_rounds_to_bytes(parts) for _, parts in lowerings):
+        raise UserError(
+            "no matmul of the model can multiply bytes",
+            where=f"--activations {options.activations}",
+            why="bytes are multiplied with integer weights, along sums of a multiple of 32, with a "
+            "scale for 16, 32, 64 ... elements of a column",
+            hint="add --weights int8 or --weights int4, or leave --activations out",
+        )
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
         variants.append(variant_of(code, lowered, unfused, options, trace, label, variants, place))
@@ -244,6 +253,11 @@ def _source_names(lowered: Lowered, values: Sequence[Value]) -> list[str]:
     handles = {value: graph.constants.get(value) for value in values}
     names = ((h and graph.store.sources(h)) or (v.name,) for v, h in handles.items())
     return [*dict.fromkeys(chain.from_iterable(names))]
+
+
+def _rounds_to_bytes(parts: Sequence[Lowered]) -> bool:
+    """Returns True if a program rounds what it multiplies with levels to bytes."""
+    return any(entry.operands == BYTES for part in parts for entry in part.weights.rounded)
 
 
 def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:

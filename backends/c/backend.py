@@ -69,6 +69,7 @@ class CBackend(Backend):
     settings = GraphSettings(check_indices=True)
     refusals = MappingProxyType(
         {
+            "activations": "C files compute as the model says",
             "precision": "C files compute as the model says",
             "allow_host": "all code is the host's already",
             "gpu_kernels": "there are kernels for GPUs only with a GPU target",

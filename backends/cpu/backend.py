@@ -93,7 +93,11 @@ class CpuBackend(Backend):
         # scatter_rows runs as a C function of the runtime on the host, so only this backend
         # creates such nodes.
         pairs = options.precision == "bf16" and profile.multiplies_pairs
-        settings = GraphSettings(scatter_rows=True, check_indices=True, split_level_zeros=pairs)
+        settings = GraphSettings(
+            scatter_rows=True,
+            check_indices=True,
+            split_level_zeros=pairs or options.activations is not None,
+        )
         if profile.multiplies_bytes:
             # `signed` is True if an instruction multiplies signed bytes by signed bytes, and
             # `mixed` if an instruction multiplies unsigned bytes by signed bytes.
@@ -136,7 +140,10 @@ class CpuBackend(Backend):
         pairs = self.target.profile.multiplies_pairs
         # The processes start while the first kernels are being planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
-        plan = LoweringContext(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
+        precision = Precision(floats, bits, pairs, uses)
+        if self.options.activations is not None:
+            precision = replace(precision, level_bytes=self.settings.factor_type or I8)
+        plan = LoweringContext(self.planner, arena_planner(), precision)
         lowered = lower(graph, plan, trace)
         self._plans[lowered.placed.graph] = plan
         return lowered

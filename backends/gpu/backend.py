@@ -46,7 +46,12 @@ class GpuBackend(Backend):
     """Generates code for the GPUs of `target`."""
 
     kinds = ("cuda", "rocm")
-    refusals = MappingProxyType({"machine": "machine files describe processors, not GPUs"})
+    refusals = MappingProxyType(
+        {
+            "activations": "kernels for GPUs multiply levels as floats",
+            "machine": "machine files describe processors, not GPUs",
+        }
+    )
     planner: BlockChooser
 
     def __init__(

@@ -211,5 +211,5 @@ def mode_cost(manifest: Mapping[str, Any], model: Path) -> float:
 
     Its integer weights and the model's own narrow floats count too.
     """
-    modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
+    modes = [manifest.get("precision", "f32"), *map(manifest.get, ("quantized", "activations"))]
     return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))

@@ -238,7 +238,8 @@ def _verify_layers(
 
     arrays = make_inputs(ports, inputs, seed, program, embedded_settings(manifest))
     allowed = mode_cost(manifest, model) if tolerance is None else tolerance
-    options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
+    facts = {"precision": "precision", "weights": "quantized", "activations": "activations"}
+    options = {option: manifest.get(fact) for option, fact in facts.items()}
     with temporary_folder() as folder, progress(f"{model.name}") as stage:
         pieces = PieceModel(model, {name: value.shape for name, value in arrays.items()})
         report = LayerCheck(

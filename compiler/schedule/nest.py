@@ -1,13 +1,14 @@
 """Properties of a tile group that schedulers need: strides, work, and kinds of contractions."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from itertools import takewhile
 from math import prod
 
 from tcc.frozen import frozen
 from tcc.ir.expr import Stage, extent, known_extent
-from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, apply, walk
+from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, apply, literal, walk
 from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
@@ -28,12 +29,14 @@ class Factors:
     """The two factors of a stage that computes `sum(k) a * b`.
 
     With a `scale`, the stage computes `sum(g) scale * sum(k) a * b`: the scale multiplies the sum
-    over the loops k, with which it does not vary.
+    over the loops k, with which it does not vary.  With a `start`, an i32, it computes
+    `sum(g) scale * (start + sum(k) a * b)`.
     """
 
     a: Scalar
     b: Scalar
     scale: Scalar | None = None
+    start: Scalar | None = None
 
     @property
     def operands(self) -> tuple[Scalar, Scalar]:
@@ -81,11 +84,13 @@ def plain_factors(stage: GroupStage) -> Factors | None:
 
 @lru_cache(1 << 12)
 def scaled_factors(stage: GroupStage) -> Factors | None:
-    """Returns the factors of a contraction of bf16 whose terms share scales; None for other stages.
+    """Returns the factors of a contraction whose terms share scales; None for other stages.
 
         sum(g, k) f32(x[i, g, k]) * (f32(level[g, k, j]) * f32(scale[g, j]))
+        sum(g, k) (f32(x[i, g, k]) * f32(level[g, k, j]) + f32(start[i, g]) / size) * scale[i, g, j]
 
-    Both factors x and level are bf16 and vary with the innermost summed loop; no scale does.
+    Both factors x and level are bf16 in the first form, and bytes in the second.  They vary with
+    the innermost summed loop; no scale does.  Each element of `start` belongs to `size` terms.
     """
     pair, loops = multiplied(stage), [v for v in stage.reduce if known_extent(v) != 1]
     if pair is None or not loops or stage.body[0].dtype is not F32:
@@ -93,10 +98,24 @@ def scaled_factors(stage: GroupStage) -> Factors | None:
     parts = [*multiplied_parts(pair.a), *multiplied_parts(pair.b)]
     inner = [p for p in parts if loops[-1] in depends(stage, p)]
     scales = [p for p in parts if loops[-1] not in depends(stage, p)]
-    if len(inner) != 2 or not scales or not all(map(_is_pair, inner)):
+    start = None
+    if len(inner) == 1 and isinstance(inner[0], Apply) and inner[0].function == "add":
+        term, start = inner[0].args
+        inner = multiplied_parts(term)
+    if len(inner) != 2 or not scales:
         return None
     a, b = inner
-    return Factors(a, b, reduce(partial(apply, "mul"), scales))
+    factors = Factors(a, b, reduce(partial(apply, "mul"), scales))
+    if start is not None:
+        loops = [*factors.scaled_loops(stage)]
+        if not isinstance(start, Apply) or start.args[1] is not literal(1 / points(loops), F32):
+            return None
+        sums = start.args[0]
+        if not isinstance(sums, Cast) or depends(stage, sums).intersection(loops):
+            return None
+        factors = replace(factors, start=sums.arg)
+    is_narrow = _is_pair if start is None else _is_byte
+    return factors if all(map(is_narrow, inner)) else None
 
 
 def multiplied_parts(scalar: Scalar) -> list[Scalar]:
@@ -107,8 +126,9 @@ def multiplied_parts(scalar: Scalar) -> list[Scalar]:
 
 
 def of_bytes(stage: GroupStage) -> bool:
-    """Returns True for a contraction of bytes accumulated in i32."""
-    return contraction_factors(stage) is not None and not stage.body[0].dtype.is_float
+    """Returns True for a contraction of bytes accumulated in i32; scales may multiply its sums."""
+    factors = contraction_factors(stage)
+    return factors is not None and (factors.start is not None or not stage.body[0].dtype.is_float)
 
 
 def of_pairs(stage: GroupStage) -> bool:

@@ -86,6 +86,7 @@ class Precision:
     `uses`: the limit for weights that no such instruction multiplies.  A weight is stored narrow
     only if at most this many results use each element (`schedule.cpu.narrow_storage.most_uses`).
     `everywhere`: True if all values between kernels are narrow, not only factors of contractions.
+    `level_bytes`: I8 or U8, the type of levels whose other factors become bytes; None: none do.
     """
 
     floats: DType = F32
@@ -93,6 +94,7 @@ class Precision:
     pairs: bool = False
     uses: float = inf
     everywhere: bool = False
+    level_bytes: DType | None = None
 
 
 FULL = Precision()
@@ -165,7 +167,8 @@ class _Narrowing:
         self.matmuls = [p for p in matmuls if p not in self.quantized and not _batched(p)]
         levels = [replace(p, computed=True) for p in self.quantized]
         stored_levels = [p for k in self.kernels for p in _level_matmuls(k, constants)]
-        if self._exchanges():
+        self.pairs_levels = self._exchanges() and precision.level_bytes is None
+        if self.pairs_levels:
             self.matmuls += [p for p in (*levels, *stored_levels) if not _batched(p)]
         self.activations = self._activations()
         self._note_levels(levels, stored_levels)
@@ -199,7 +202,7 @@ class _Narrowing:
         if not replacements and results == kernel.results and inside is kernel:
             return kernel
         rewritten = _rewritten(inside, replacements, results)
-        if not self._exchanges():
+        if not self.pairs_levels:
             return rewritten
         return replace(rewritten, expr=with_paired_levels(rewritten.expr))
 
@@ -330,7 +333,7 @@ class _Narrowing:
 
     def _note_levels(self, levels: Sequence[_Matmul], stored_levels: Sequence[_Matmul]) -> None:
         """Notes the constants that become levels, and the operands that levels round."""
-        pairs = [p for p in (*levels, *stored_levels) if self._exchanges() and self._paired(p)]
+        pairs = [p for p in (*levels, *stored_levels) if self.pairs_levels and self._paired(p)]
         rounding = {p.constant for p in pairs}
         for value in dict.fromkeys(p.constant for p in levels):
             self._note(value, self.types[value], BF16.name if value in rounding else "")
@@ -360,9 +363,12 @@ class _Narrowing:
         return graph.store.arrays(graph.constants[value])
 
     def _constant(self, source: Value, arrays: Sequence[Array], dtype: DType) -> Value:
+        graph = self.constants[source]
+        # The step `level-bytes` finds the record of levels by their sources.
+        sources = graph.store.sources(graph.constants[source]) if dtype is I8 else ()
         shape = tuple(map(const, arrays[0].shape))
         value = Value(f"{source.name}.{dtype.name}", TensorType(dtype, shape))
-        self.new_constants[value] = self.placed.graph.store.put_per_rank(arrays, dtype)
+        self.new_constants[value] = self.placed.graph.store.put_per_rank(arrays, dtype, sources)
         return value
 
 

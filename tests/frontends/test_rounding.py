@@ -9,8 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from tcc.frontends.onnx.rounded import write_rounded
 from tcc.frontends.rounding import Rounding, artifact_rounding, changed_rounding
+
+from tests.passes.quantize.test_level_bytes import close, drawn, rounded_bytes
 
 
 def manifest(*weights: str, kind: str = "i8") -> dict[str, Any]:
@@ -63,3 +66,28 @@ def test_what_is_multiplied_with_packed_levels_is_rounded(tmp_path: Path, name: 
     (node,) = (n for n in rounded.graph.node if n.op_type == "MatMulNBits")
     assert [*node.input] == ["x/bf16", "B", "S"]
     assert [n.op_type for n in rounded.graph.node if n is not node].count("Cast") >= 2
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_bytes_are_rounded_for_their_contractions_alone(tmp_path: Path, opset: int) -> None:
+    rng = np.random.default_rng(opset)
+    w = rng.standard_normal((64, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            helper.make_node("Neg", ["x"], ["z"]),
+        ],
+        "bytes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 64])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "z")],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model, target = tmp_path / "model.onnx", tmp_path / "rounded.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), model)
+    write_rounded(model, target, Rounding({}, {"w": "int8"}, spread=True))
+    x = drawn(3, 64)
+    y, z = ReferenceEvaluator(onnx.load(target)).run(None, {"x": x})
+    bytes_, scales = rounded_bytes(x)
+    rounded = (bytes_ * scales[..., None].astype(np.float64)).reshape(x.shape)
+    close(y, rounded @ w)
+    np.testing.assert_array_equal(z, -x)

@@ -11,7 +11,7 @@ from tcc.backends.cpu.llvm.contract import contract
 from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words, store_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
-from tcc.backends.cpu.llvm.nibble_words import nibble_words
+from tcc.backends.cpu.llvm.nibble_words import nibble_words, nibbles_of_words, shift_of_nibble
 from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.stores import store
@@ -113,7 +113,9 @@ class Statements:
         """Returns the result of a Compute statement, in words if its uses need words."""
         if node.out not in self._words:
             return compute(self._indices, node, args)
-        code = self._indices.code
+        code, bit = self._indices.code, shift_of_nibble(node)
+        if bit is not None and node.args[0] in self._words:
+            return nibbles_of_words(code, bit, args[0])
         words = nibble_words(code, node, [*args.values()])
         return join_words(code, compute(self._indices, node, args)) if words is None else words
 

@@ -1,23 +1,28 @@
-"""Words of two bf16 that are computed from the two levels of a byte, by one look-up in a table.
+"""Words that are computed from levels of four bits.
 
     bf16[2, 64] = compute(i8[1, 64]) bf16(i8(byte << (28 - 4 * row) >> 28))
+    u8[4, 64] = compute(u8[4, 64]) byte >> 4 & 15
 
-x86-64 processors with AVX512BW look up 16-bit elements (vpermw).
+The two levels of a byte become a word of bf16 by one look-up in a table: x86-64 processors with
+AVX512BW look up 16-bit elements (vpermw).  The bytes of a word become unsigned levels by a shift
+and a mask.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from tcc.backends.cpu.llvm.blocks import RegisterBlock
 from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts, vector_type
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, index_value, literal
-from tcc.ir.index import Index
+from tcc.ir.index import Index, const
 from tcc.ir.narrow import bf16_bits
 from tcc.ir.tile import Compute, lanes
-from tcc.ir.types import BF16, I8, I32, U32
+from tcc.ir.types import BF16, I8, I32, U8, U32
 
 # The bits of the levels 0 to 7 and -8 to -1 in bf16, in the order of their lowest four bits.
 _TABLE = bf16_bits(np.array([*range(8), *range(-8, 0)], np.float32)).tolist()
+_NIBBLES = 0x0F0F0F0F  # a mask of the lower half of each byte of a word
 # Narrower vectors have fewer than sixteen elements.
 _NAMES = {8: "llvm.x86.avx512.permvar.hi.256", 16: "llvm.x86.avx512.permvar.hi.512"}
 
@@ -44,6 +49,27 @@ def _levels_of_byte(row: Index) -> Scalar:
     """Returns the body that computes the level in half `row` of a byte."""
     raised = apply("shift_left", cast(argument(0, I8), I32), index_value(28 - 4 * row, I32))
     return cast(cast(apply("shift_right", raised, literal(28, I32)), I8), BF16)
+
+
+def shift_of_nibble(node: Compute) -> int | None:
+    """Returns the first bit of the levels that `node` takes out of bytes; None for other nodes."""
+    if len(node.args) != 1 or node.args[0].dtype is not U8:
+        return None
+    byte = cast(argument(0, U8), I32)
+    for bit in (0, 4):
+        shifted = apply("shift_right", byte, index_value(const(bit), I32))
+        if node.body is cast(apply("bit_and", shifted, literal(15, I32)), node.out.dtype):
+            return bit
+    return None
+
+
+def nibbles_of_words(code: Code, bit: int, words: RegisterBlock) -> RegisterBlock:
+    """Returns the levels from bit `bit` on of all bytes of `words`."""
+
+    def unpacked(reg: Reg) -> Reg:
+        return code.op("and", code.op("lshr", reg, bit) if bit else reg, _NIBBLES)
+
+    return replace(words, regs=tuple(map(unpacked, words.regs)))
 
 
 def _looked_up(code: Code, levels: Reg) -> Reg:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
+from tcc.backends.cpu.llvm.nibble_words import shift_of_nibble
 from tcc.ir.tile import (
     Block,
     Compute,
@@ -35,15 +36,18 @@ def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
     """Returns the blocks whose elements are best held in packed 32-bit words.
 
     A word holds four bytes or two bf16. The blocks are loaded, or they are computed vectors of
-    bf16. All uses of these blocks are contractions that multiply and add all elements of a word in
-    one instruction (`multiplies_words`), or stores in scratch from which words are loaded.
+    bf16 or of levels of four bits; then the bytes of these levels are loaded as words too. All uses
+    of these blocks are contractions that multiply and add all elements of a word in one instruction
+    (`multiplies_words`), or stores in scratch from which words are loaded.
     """
     statements = list(walk_statements(body))
     contractions = [
         n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)
     ]
     repeated = {block for n in contractions for block in scalar_operands(n)}
+    bytes_of = _bytes_of_levels(statements)
     computed = {n.out for n in statements if isinstance(n, Compute) and n.out.dtype is BF16}
+    computed |= bytes_of.keys()
     blocks = {node.out for node in statements if isinstance(node, Load)} | (computed - repeated)
     while True:
         other_operands = _operands(n for n in statements if n not in contractions)
@@ -51,6 +55,7 @@ def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
         remaining = [n for n in contractions if {n.a, n.b} <= free]
         if len(remaining) == len(contractions):
             words = {block for n in contractions for block in (n.a, n.b)}
+            words |= {bytes_of[block] for block in words if block in bytes_of}
             return frozenset(words | (_copied_words(statements, words - repeated) & computed))
         contractions = remaining
 
@@ -64,6 +69,17 @@ def _copied_words(statements: Sequence[Stmt], words: Collection[Block]) -> set[B
     # An even number of rows begins at a whole word.
     plain = {block for block in whole if block.shape[-2] % 2 == 0}
     return plain - _operands(n for n in statements if n not in stores)
+
+
+def _bytes_of_levels(statements: Sequence[Stmt]) -> dict[Block, Block]:
+    """Maps each block of levels of four bits to the loaded bytes from which alone it is computed.
+
+    Nothing else uses these bytes.
+    """
+    nodes = [n for n in statements if isinstance(n, Compute) and shift_of_nibble(n) is not None]
+    blocks = {n.out for n in statements if isinstance(n, Load)}
+    free = blocks - _operands(n for n in statements if n not in nodes)
+    return {n.out: n.args[0] for n in nodes if n.args[0] in free}
 
 
 def _operands(statements: Iterable[Stmt]) -> set[Block]:

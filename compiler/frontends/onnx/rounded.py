@@ -19,6 +19,7 @@ from tcc.frontends.onnx.pieces import read_names
 from tcc.frontends.onnx.schema import bodies
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
+from tcc.passes.quantize.level_bytes import BYTES, GROUP, LEAST
 
 # The axis along which each operand of a contraction is summed, by the operand's position. None
 # stands for the longest axis except axis 0, as in the window of a convolution.
@@ -33,6 +34,19 @@ _STATES = dict.fromkeys(("LSTM", "GRU", "RNN"), 2)
 _MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
 _ELEMENTS = {"bf16": onnx.TensorProto.BFLOAT16, "f16": onnx.TensorProto.FLOAT16}
 _BF16_OPSET = 13  # the first opset whose Cast takes bf16
+_AXES_OPSET = 18  # the first opset whose ReduceMax reads its axes
+# The nodes that round x to bytes, as y: the operator, the result, the operands.
+_BYTE_NODES = """Shape shape x
+Reshape groups x by
+Abs sizes groups
+ReduceMax largest sizes axes
+Max top largest least
+Div factor limit top
+Mul scaled groups factor
+Round rounded scaled
+Div step top limit
+Mul values rounded step
+Reshape y values shape"""
 # Operators that sum elements.
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceL1", "GlobalAveragePool")
 _LARGE = 1 << 16  # bytes; larger weights go to the file beside the model
@@ -92,7 +106,8 @@ class _Rounder:
 
     The sweep `contractions` renames operands, and the sweep `casts` adds the nodes that compute the
     renamed operands. `floats` are the f32 tensors, and `read` the constants that contractions read.
-    `kinds` maps a tensor to the type to which it is rounded.
+    `kinds` maps a tensor to the type to which it is rounded; `bytes` are the tensors that some
+    contractions read as bytes.
     """
 
     opsets: Mapping[str, int]
@@ -100,6 +115,7 @@ class _Rounder:
     floats: frozenset[str]
     read: set[str] = field(default_factory=set)
     kinds: dict[str, str] = field(default_factory=dict)
+    bytes: set[str] = field(default_factory=set)
 
     def contractions(self, graph: onnx.GraphProto, outer: Mapping[str, _Maker]) -> None:
         """Renames operands in `graph`.
@@ -126,8 +142,11 @@ class _Rounder:
             kind = self.rounding.operand(names) if variable_operands else ""
             for number in variable_operands if kind else ():
                 name = node.input[number]
-                self.kinds[name] = kind
                 node.input[number] = f"{name}/{kind}"
+                if kind == BYTES:
+                    self.bytes.add(name)
+                    continue
+                self.kinds[name] = kind
                 if self.rounding.spread:
                     self.kinds.update(
                         dict.fromkeys(_sources_of_moves(name, movers, constants), kind)
@@ -218,6 +237,8 @@ class _Rounder:
     def _roundings(self, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
         """Yields nodes that round f32 tensors to the nearest values of their types."""
         for name in names:
+            if name in self.bytes:
+                yield from self._as_bytes(name, f"{name}/{BYTES}")
             kind = self.kinds.get(name)
             result = f"{name}/{kind}"
             if kind is None:
@@ -233,6 +254,24 @@ class _Rounder:
             yield make_node("Mul", [name, factor], [raised])
             yield make_node("Sub", [raised, name], [low])
             yield make_node("Sub", [raised, low], [result])
+
+    def _as_bytes(self, name: str, result: str) -> Iterator[onnx.NodeProto]:
+        """Yields nodes that round each group of neighbours to bytes with a common scale."""
+        numbers = {"limit": np.float32(127), "least": np.float32(LEAST), "by": [-1, GROUP]}
+        numbers |= {"axes": [-1]}
+        for part, value in numbers.items():
+            yield make_node("Constant", [], [f"{result}/{part}"], value=from_array(np.array(value)))
+        reads_axes = self.opsets.get("", 0) >= _AXES_OPSET
+        for text in _BYTE_NODES.splitlines():
+            op, output, *operands = text.split()
+            is_old = op == "ReduceMax" and not reads_axes
+            inputs = [name if part == "x" else f"{result}/{part}" for part in operands]
+            output = result if output == "y" else f"{result}/{output}"
+            yield (
+                make_node(op, inputs[:1], [output], axes=[-1])
+                if is_old
+                else make_node(op, inputs, [output])
+            )
 
 
 def _sources_of_moves(

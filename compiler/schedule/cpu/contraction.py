@@ -123,6 +123,9 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
     rows = contraction.rows
     if rows:
         row_limit = most_rows(-(-block // lanes), core)
+        factors = contraction_factors(stage)
+        if factors is not None and factors.start is not None:
+            row_limit //= 2  # the sums of a group have registers of their own
         blocks[_blocked(rows, row_limit)] = (
             min(row_limit, 4) if contraction.along_both else row_limit
         )
@@ -430,7 +433,8 @@ def _element(contraction: ContractionLoops) -> float:
     step, reads = _streamed_reads(contraction)
     if step is None:
         return stage.body[0].dtype.bytes
-    inside = stage.reduce[stage.reduce.index(step) + 1 :]
+    loops = frozenset().union(*(depends(stage, node) for node in reads))
+    inside = [v for v in stage.reduce if v not in loops]
     return sum(node.dtype.bytes for node in reads) / points(inside)
 
 

@@ -12,6 +12,7 @@ from tcc.ir.expr.scalar import (
     StageRef,
     apply,
     argument,
+    cast,
     index_value,
     literal,
     walk,
@@ -40,7 +41,7 @@ from tcc.ir.tile import (
     TileLoop,
     guards_at,
 )
-from tcc.ir.types import I32
+from tcc.ir.types import F32, I32
 from tcc.passes.tile.cpu.body import CoreStageScalars, Ready, Surroundings
 from tcc.passes.tile.cpu.prefetch import next_k_block, next_results, next_row
 from tcc.passes.tile.cpu.ranges import (
@@ -218,7 +219,8 @@ class StageLowering:
         if part := self._part(loops):
             return self._in_parts(part, loops, spans, carried)
         if (*loops,) == self.scaled:
-            return self._plus_scaled(carried, self._looped(loops, spans, self.identities()), spans)
+            sums = self._looped(loops, spans, self._starts(spans))
+            return self._plus_scaled(carried, sums, spans)
         return self._looped(loops, spans, carried)
 
     def _looped(self, loops: list[Var], spans: list[BlockRange], carried: Blocks) -> Blocks:
@@ -237,7 +239,7 @@ class StageLowering:
             position = self.emitter.counter(region.size) if looped else start
             inits = self.identities(step) if lanes else carried
             trip = partial(reduced, position, step)
-            if looped and not lanes and self._is_short(stop - start):
+            if looped and not lanes and self._is_short(var, stop - start):
                 result = carried
                 for place in range(as_int(start) or 0, as_int(stop) or 0, step):
                     result = reduced(const(place), step, result)
@@ -248,6 +250,15 @@ class StageLowering:
                 result = trip(inits)
             carried = self._combine(carried, self._folded(result, 1)) if lanes else result
         return carried
+
+    def _starts(self, spans: list[BlockRange]) -> Blocks:
+        """Returns accumulators for the terms that share a scale at the point `spans`; i32 for
+        bytes."""
+        if self.factors is None or self.factors.start is None:
+            return self.identities()
+        axes = [s for s in self.outer if s.axis]
+        fixed = [*(s for s in self.outer if not s.axis), *spans]
+        return (self._factor(self.factors.start, axes, fixed),)
 
     def _plus_scaled(self, carried: Blocks, sums: Blocks, spans: list[BlockRange]) -> Blocks:
         """Returns `carried` plus the products of `sums` with their scales at the point `spans`."""
@@ -261,7 +272,11 @@ class StageLowering:
         factor = self._factor(scale, scale_axes, fixed)
         labels, scale_labels = (tuple(s.var.name for s in a) for a in (axes, scale_axes))
         (out,) = self.emitter.like(carried)
-        operands = (carried[0], sums[0], factor)
+        (total,) = sums
+        if total.dtype is I32:
+            total = self.emitter.fresh(F32, total.shape)
+            self.emitter.add(Compute(total, cast(argument(0, I32), F32), sums))
+        operands = (carried[0], total, factor)
         self.emitter.add(Contract(out, *operands, labels, labels, scale_labels))
         return (out,)
 
@@ -315,9 +330,13 @@ class StageLowering:
         self.emitter.add(*(Relayout(a, v, order) for a, v in zip(separate, values, strict=True)))
         return self._folded(separate, 1)
 
-    def _is_short(self, size: Index) -> bool:
-        """Returns True if a loop is so short that it is unrolled; never for a contraction."""
-        return self.factors is None and (as_int(size) or SHORT + 1) <= SHORT
+    def _is_short(self, var: Var, size: Index) -> bool:
+        """Returns True if a loop is so short that it is unrolled.
+
+        In a contraction, only loops over the levels of a byte are unrolled.
+        """
+        may = self.factors is None or (self.factors.start is not None and var in self.scaled)
+        return may and (as_int(size) or SHORT + 1) <= SHORT
 
     def identities(self, *lanes: int) -> Blocks:
         """Returns accumulators that hold the identity; `lanes` are the sizes of additional last
