@@ -60,11 +60,8 @@ def _reverse_sequence(
     rows = x.swap_axes(0, batch_axis)
     batch, extent = rows.shape[:2]
     step = counted(extent)
-    back = (
-        lengths.ranked(1).sized(0, batch, "the sequences have a length each").unsqueeze(1)
-        - step
-        - 1
-    )
+    lengths = lengths.ranked(1).sized(0, batch, "the sequences have a length each")
+    back = lengths.unsqueeze(1) - step - 1
     place = (back < 0).select(step, back).minimum(size_scalar(extent - 1)).maximum(0)
     return rows.gather_nd(place.unsqueeze(2), batch_dims=1).swap_axes(0, batch_axis)
 
