@@ -131,7 +131,7 @@ PLACE: tuple[Step, ...] = (
     Step("tabulate", with_tables, when="reads_tables", reads=("planner.limits",)),
     Step("choose-layouts", choose_layouts, when="is_code", reads=("planner", "outer")),
     # The storage order decides which elements are neighbours, and so which are rounded together.
-    Step("narrow-storage", narrowed, reads=("precision", "outer")),
+    Step("narrow-storage", narrowed, reads=("precision", "outer", "planner")),
     Step("level-bytes", with_level_bytes, reads=("precision.level_bytes", "outer")),
     Step("compact-buffers", compacted, when="has_gaps"),
     Step("divide-sums", with_divided_sums, reads=("planner.divides",)),

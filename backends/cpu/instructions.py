@@ -30,6 +30,13 @@ def bf16_dot(profile: Profile, width: int) -> str:
     return f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
 
 
+def bf16_rounding(profile: Profile, width: int) -> str:
+    """Returns the intrinsic that rounds `width` f32 to bf16, denormals to zeros; "" if there is
+    none."""
+    fits = profile.arch == "x86-64" and profile.multiplies_pairs and width in (8, 16)
+    return f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * width}" if fits else ""
+
+
 def byte_dot(profile: Profile, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
     """Returns the intrinsic that adds the products of four bytes to each of `width` i32 sums.
 

@@ -249,6 +249,25 @@ def costly(scalar: Scalar) -> bool:
     return named and scalar.dtype.is_float
 
 
+@lru_cache(1 << 12)
+def word_loop(group: TileGroup, ref: StageRef) -> Var | None:
+    """Returns the loop of a stage along which two neighbouring results of bf16 share a word.
+
+    It is the loop along which a later stage sums their products.  Returns None if there is none.
+    """
+    stage = group.stages[ref.stage]
+    for reader in filter(of_pairs, group.stages[ref.stage + 1 :]):
+        summed = reader.reduce[-1]
+        for node, access in reader.accesses.items():
+            if node.source != ref or node.dtype is not BF16:
+                continue
+            if summed in group.cut:
+                return summed if summed in stage.iters else None
+            inner = [v for v in stage.iters if v not in group.cut]
+            return inner[-1] if inner and stride(access, summed) == 1 else None
+    return None
+
+
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
     """Returns True if `node` reads another stage at the current point of the common loops, so that
     the element was just computed.

@@ -28,6 +28,14 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
     return tuple(v for v in last if v in common or _may_repeat(stages, v, results))
 
 
+def streaming_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
+    """Returns the loops of the last stage that may be parallel if the stages share a streaming
+    loop: tiles repeat only stages without a reduction."""
+    loops = repeating_loops(stages, results)
+    sums = [set(s.stage.iters) for s in stages if s.stage.monoid is not None]
+    return tuple(v for v in loops if all(v in iters for iters in sums))
+
+
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]

@@ -16,6 +16,7 @@ from tcc.ir.expr import extent
 from tcc.ir.expr.evaluate import evaluate_scalars
 from tcc.ir.expr.scalar import (
     Apply,
+    Cast,
     Const,
     IndexValue,
     Read,
@@ -25,6 +26,8 @@ from tcc.ir.expr.scalar import (
     index_value,
     literal,
     replaced,
+    transform,
+    uncast,
     walk,
 )
 from tcc.ir.index import Var, nonnegative
@@ -42,8 +45,20 @@ def rescaling(term: Scalar, state: Read) -> Scalar | None:
     """
     if term.dtype is not state.dtype or not term.dtype.is_float:
         return None
+    term = transform(term, _unrounded)
     factor = _ratio(term, state)
     return factor if factor is not None and _holds(term, state, factor) else None
+
+
+def _unrounded(scalar: Scalar) -> Scalar:
+    """Returns the operand of a rounding to a narrower float type and back; else `scalar`.
+
+    A sum is rescaled as if its terms were not rounded: the factor changes a term by less than one
+    more rounding would.
+    """
+    original = uncast(scalar)
+    rounds = isinstance(scalar, Cast) and scalar.arg.dtype.is_float
+    return original if rounds and original.dtype is scalar.dtype else scalar
 
 
 def unless_empty(over: Var, factor: Scalar) -> Scalar:

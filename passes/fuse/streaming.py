@@ -13,10 +13,23 @@ from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, inserted, known_extent, reads
 from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
-from tcc.ir.index import Var, Vars, as_int, free_vars, linear_in, of_atom
+from tcc.ir.index import (
+    Quotient,
+    Var,
+    Vars,
+    as_int,
+    atoms,
+    free_vars,
+    iterator,
+    linear_in,
+    of_atom,
+    substitute,
+    var_of,
+)
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ir.types import element_count
 from tcc.passes.fuse.online_reductions import Streamed, derive
+from tcc.passes.fuse.recompute import streaming_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import multiplied
@@ -106,12 +119,30 @@ def _own_points(stage: Stage, factor: Read, few: int) -> int:
     """Returns the number of rows of `factor`: the product of the extents of the result loops that
     `factor` has and the other factor does not have.
 
-    A symbolic extent counts as `few`.
+    A symbolic extent counts as `few`.  If steps of a loop share an element of the other factor,
+    only their number counts.
     """
     factor_loops = free_vars(*factor.indices)
-    other_loops = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
-    only_here = [v for v in stage.iters if v in factor_loops and v not in other_loops]
-    return prod(known_extent(v) or few for v in only_here)
+    (other,) = (f for f in _factors(stage) if f is not factor)
+    other_loops = free_vars(*other.indices)
+    return prod(
+        shared_steps(other, v) if v in other_loops else known_extent(v) or few
+        for v in stage.iters
+        if v in factor_loops
+    )
+
+
+def shared_steps(node: Read, var: Var) -> int:
+    """Returns how many consecutive iterations of the loop `var` read the same element."""
+    for atom in (a for index in node.indices for a in atoms(index)):
+        if isinstance(atom, Quotient) and var_of(atom.num) is var:
+            count = as_int(atom.den)
+            if count and as_int(extent(var) % count) == 0:
+                split = iterator("outer", extent(var) // count) * count + iterator("inner", count)
+                at = [substitute(i, {var: split}) for i in node.indices]
+                if all(v.name != "inner" for v in free_vars(*at)):
+                    return count
+    return 1
 
 
 def _factors(stage: Stage) -> tuple[Read, ...]:
@@ -183,7 +214,7 @@ def _fits(online: Streamed, limits: FusionLimits) -> bool:
     if any(loop in free_vars(index) and linear_in(index, loop) is None for index in indices):
         return False
     linked = linked_stages(online.expr)
-    common = common_loops(linked)
+    common = streaming_loops(linked, {out.stage for out in online.expr.outputs})
     for rescale in online.stream.rescales:
         state = rescale.total.stage
         if not set(linked[state].stage.iters) <= set(common):

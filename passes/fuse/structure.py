@@ -34,6 +34,7 @@ from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops, widest_access
 from tcc.passes.fuse.compose import drop_unused, inline_pointwise, side_by_side
+from tcc.passes.fuse.recompute import streaming_loops
 from tcc.passes.fuse.result_places import is_open, result_places
 from tcc.passes.fuse.sliding_window import Loops, shared_loops
 from tcc.passes.fuse.streaming import streamed
@@ -90,9 +91,13 @@ def _uncollapsed(
     stream = None if online is None else online.stream
     expr, places = _placed(expr, results, limits) if online is None else (online.expr, {})
     linked = linked_stages(expr)
-    loops = shared_loops(expr, limits) if stream is None else Loops.plain(linked)
-    common = loops.common
-    tile_loops = common if stream is None else (*common, stream.loop)
+    if stream is None:
+        loops = shared_loops(expr, limits)
+        common = tile_loops = loops.common
+    else:
+        common = streaming_loops(linked, {out.stage for out in expr.outputs})
+        loops = Loops(common, (None,) * len(linked))
+        tile_loops = (*common, stream.loop)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, MemorySpace.INPUT), (results, MemorySpace.OUTPUT))

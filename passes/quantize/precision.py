@@ -69,7 +69,9 @@ from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
+from tcc.passes.quantize.round_factors import cheaper_factors
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.nest import multiplied, multiplied_parts
 
 # Smaller constants stay f32, unless a contraction of bf16 pairs needs them.
@@ -135,15 +137,16 @@ def narrowed(
     placed: Placed,
     precision: Precision,
     outer: Mapping[Value, Graph] | None = None,
+    planner: KernelChooser | None = None,
 ) -> Placed:
     """Returns `placed` with values stored in the types of `precision`.
 
     Returns `placed` itself if `precision` has no narrow type.  For a body, `outer` maps each
-    constant of an enclosing graph to that graph.
+    constant of an enclosing graph to that graph.  Prices of `planner` decide `cheaper_factors`.
     """
     if precision.floats is F32 and not precision.bits:
         return placed
-    return _Narrowing(placed, precision, placed.visible(outer)).run()
+    return _Narrowing(placed, precision, placed.visible(outer), planner).run()
 
 
 class _Narrowing:
@@ -152,8 +155,10 @@ class _Narrowing:
         placed: Placed,
         precision: Precision,
         constants: Mapping[Value, Graph],
+        planner: KernelChooser | None,
     ) -> None:
         self.placed, self.precision, self.constants = placed, precision, constants
+        self.planner = planner
         self.kernels = placed.kernels
         self.new_constants: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
@@ -199,12 +204,14 @@ class _Narrowing:
         replacements |= {p.constant: s for p, s in self.quantized.items() if p.kernel is kernel}
         results = tuple(narrow.get(v, v) for v in kernel.results)
         inside = self._rounded(kernel)
-        if not replacements and results == kernel.results and inside is kernel:
+        if replacements or results != kernel.results or inside is not kernel:
+            kernel = _rewritten(inside, replacements, results)
+            if self.pairs_levels:
+                kernel = replace(kernel, expr=with_paired_levels(kernel.expr))
+        if self.planner is None or not self._exchanges():
             return kernel
-        rewritten = _rewritten(inside, replacements, results)
-        if not self.pairs_levels:
-            return rewritten
-        return replace(rewritten, expr=with_paired_levels(rewritten.expr))
+        known = {*self.constants, *self.new_constants}
+        return cheaper_factors(kernel, self.placed.layouts, known, self.planner)
 
     def _matmuls_of(self, kernel: Kernel) -> list[_Matmul]:
         return [p for p in self.matmuls if p.kernel is kernel]
@@ -251,9 +258,7 @@ class _Narrowing:
         return narrow and not self.precision.everywhere
 
     def _rounded(self, kernel: Kernel) -> Kernel:
-        """Returns `kernel` with the stage results in bf16 that its contractions multiply in
-        pairs.
-        """
+        """Returns `kernel` with stage results in bf16 where its contractions multiply pairs."""
         numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
         readers_of: dict[StageRef, frozenset[int]] = {}
         for matmul in self._matmuls_of(kernel) if self._exchanges() else ():

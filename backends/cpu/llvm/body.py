@@ -8,7 +8,13 @@ from typing import assert_never
 from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
 from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
-from tcc.backends.cpu.llvm.dot_operands import join_words, load_rows, load_words, store_words
+from tcc.backends.cpu.llvm.dot_operands import (
+    join_words,
+    load_rows,
+    load_words,
+    rounded,
+    store_words,
+)
 from tcc.backends.cpu.llvm.indices import LlvmIndices
 from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
 from tcc.backends.cpu.llvm.nibble_words import nibble_words, nibbles_of_words, shift_of_nibble
@@ -16,7 +22,8 @@ from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.stores import store
 from tcc.backends.cpu.llvm.text import Reg
-from tcc.backends.cpu.llvm.uses import blocks_as_scalars, blocks_as_words
+from tcc.backends.cpu.llvm.uses import blocks_as_scalars, blocks_as_words, only_multiplied
+from tcc.ir.expr.scalar import Cast
 from tcc.ir.index import as_int, free_vars, iterator
 from tcc.ir.tile import (
     Block,
@@ -34,7 +41,7 @@ from tcc.ir.tile import (
     TileBuffer,
     TileLoop,
 )
-from tcc.ir.types import BF16
+from tcc.ir.types import BF16, F32
 from tcc.schedule.nest import typical
 
 # The most iterations of a loop that is unrolled.
@@ -57,11 +64,13 @@ class Statements:
         self._waiting: list[Store] = []
         self._scalars: frozenset[Block] = frozenset()
         self._words: frozenset[Block] = frozenset()
+        self._multiplied: frozenset[Block] = frozenset()
 
     def plan(self, body: Sequence[Stmt]) -> None:
         """Determines how the statements of a kernel's body use its blocks."""
         self._scalars = blocks_as_scalars(body)
         self._words = blocks_as_words(body, self._indices.code.module.profile)
+        self._multiplied = only_multiplied(body)
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits the statements of `body`, for which `plan` must have been called before.
@@ -111,13 +120,18 @@ class Statements:
 
     def _computed(self, node: Compute, args: Mapping[int, RegisterBlock]) -> RegisterBlock:
         """Returns the result of a Compute statement, in words if its uses need words."""
-        if node.out not in self._words:
-            return compute(self._indices, node, args)
-        code, bit = self._indices.code, shift_of_nibble(node)
+        in_words, code = node.out in self._words, self._indices.code
+        bit = shift_of_nibble(node) if in_words else None
         if bit is not None and node.args[0] in self._words:
             return nibbles_of_words(code, bit, args[0])
-        words = nibble_words(code, node, [*args.values()])
-        return join_words(code, compute(self._indices, node, args)) if words is None else words
+        if in_words and (words := nibble_words(code, node, [*args.values()])):
+            return words
+        if node.out in self._multiplied and isinstance(node.body, Cast):
+            unrounded = Compute(Block("unrounded", F32, node.out.shape), node.body.arg, node.args)
+            value = rounded(code, compute(self._indices, unrounded, args))
+        else:
+            value = compute(self._indices, node, args)
+        return join_words(code, value) if in_words else value
 
     def _access(self, node: Load | Store | Prefetch) -> None:
         match node:

@@ -11,7 +11,7 @@ has an instruction for it, a contraction multiplies and adds all elements of a w
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from tcc.backends.cpu.instructions import bf16_dot, byte_dot, pair_dot
+from tcc.backends.cpu.instructions import bf16_dot, bf16_rounding, byte_dot, pair_dot
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
     RegisterBlock,
@@ -24,7 +24,9 @@ from tcc.backends.cpu.llvm.blocks import (
 )
 from tcc.backends.cpu.llvm.indices import constant, lane_of
 from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, block_access, load, masked_load
+from tcc.backends.cpu.llvm.storage import round_to
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
+from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, Store, TileBuffer
@@ -91,6 +93,24 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
 def join_words(code: Code, value: RegisterBlock) -> RegisterBlock:
     """Returns a block whose rows are joined to words as `load_words` does without `scalars`."""
     return _joined(code, value, _word_form(code, value.shape, value.dtype, False), False)
+
+
+def rounded(code: Code, value: RegisterBlock) -> RegisterBlock:
+    """Returns a block of f32 rounded to bf16, for instructions that multiply pairs.
+
+    Denormals may become zeros, which these instructions take them for.
+    """
+    return RegisterBlock(
+        BF16, value.shape, value.chunks, tuple(_rounded(code, r) for r in value.regs)
+    )
+
+
+def _rounded(code: Code, reg: Reg) -> Reg:
+    name = bf16_rounding(code.module.profile, reg.width)
+    if not name:
+        return round_to(LlvmValue(code, reg), BF16).reg
+    bits = code.convert("bitcast", code.call(name, "bfloat", reg.width, reg), "i16")
+    return code.convert("bitcast", code.op("shl", code.convert("zext", bits, "i32"), 16), "float")
 
 
 def store_words(env: Environment, node: Store) -> None:

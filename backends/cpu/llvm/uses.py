@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
 from tcc.backends.cpu.llvm.nibble_words import shift_of_nibble
+from tcc.ir.expr.scalar import Cast, Scalar
 from tcc.ir.tile import (
     Block,
     Compute,
@@ -15,7 +16,7 @@ from tcc.ir.tile import (
     used_blocks,
     walk_statements,
 )
-from tcc.ir.types import BF16
+from tcc.ir.types import BF16, F32
 from tcc.target import Profile
 
 
@@ -58,6 +59,27 @@ def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
             words |= {bytes_of[block] for block in words if block in bytes_of}
             return frozenset(words | (_copied_words(statements, words - repeated) & computed))
         contractions = remaining
+
+
+def only_multiplied(body: Sequence[Stmt]) -> frozenset[Block]:
+    """Returns the blocks of f32 rounded to bf16 of which only contractions use the elements.
+
+    The blocks are stored in scratch, and each load from there is an operand of contractions.
+    """
+    statements = list(walk_statements(body))
+    stores = [n for n in statements if isinstance(n, Store)]
+    other_statements = [n for n in statements if not isinstance(n, Store | Contract)]
+    plain = _operands(other_statements) | {n.acc for n in statements if isinstance(n, Contract)}
+    all_blocks = plain | {n.block for n in stores}
+    buffers = {n.buffer for n in other_statements if isinstance(n, Load) and n.out in all_blocks}
+    buffers |= {n.buffer for n in stores if n.buffer.scope is not MemorySpace.LOCAL}
+    plain |= {n.block for n in stores if n.buffer in buffers}
+    computes = (n for n in statements if isinstance(n, Compute))
+    return frozenset(n.out for n in computes if _is_rounding(n.body)) - plain
+
+
+def _is_rounding(scalar: Scalar) -> bool:
+    return isinstance(scalar, Cast) and scalar.dtype is BF16 and scalar.arg.dtype is F32
 
 
 def _copied_words(statements: Sequence[Stmt], words: Collection[Block]) -> set[Block]:

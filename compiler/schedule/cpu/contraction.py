@@ -131,8 +131,9 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
         )
     inner = [v for v in stage.reduce if trips(v) > 1]
     core.because("blocks: sums that fit registers", stage, *rows, *inner[-1:])
-    if inner and not contraction.along_both and known_extent(inner[-1]) is not None:
-        blocks[inner[-1]] = max(STEPS, neighbours(stage))
+    word = neighbours(stage)
+    if inner and not contraction.along_both and (word > 1 or known_extent(inner[-1]) is not None):
+        blocks[inner[-1]] = max(STEPS, word)
     if inner and contraction.along_both and (known_extent(inner[-1]) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks

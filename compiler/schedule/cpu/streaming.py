@@ -10,6 +10,7 @@ elements along the streaming loop are neighbours instead, vectors run along that
 from dataclasses import replace
 
 from tcc.ir.expr import known_extent
+from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.schedule.cpu.contraction import (
@@ -22,7 +23,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
-from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
+from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips, word_loop
 
 # The usual number of elements of a block of a streaming loop. With 64 rows, the exponentials and
 # sums of a block stay in the first two cache levels.
@@ -37,7 +38,10 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
     lanes = _lanes(group, stream)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
     tiles = _tiles(group, lanes, core) if multiplies or lanes is not stream.loop else {}
-    nests = tuple(_nest(group, n, lanes, stream, core) for n in range(len(group.stages)))
+    short_loops = frozenset(v for v in group.common if v not in tiles)
+    nests = tuple(
+        _nest(group, n, lanes, short_loops, stream, core) for n in range(len(group.stages))
+    )
     block = core.knobs.stream_block or (_BLOCK if multiplies else _LONG_BLOCK)
     by_price = "stream_block: knob stream_block, by price"
     core.because(by_price if core.knobs.stream_block else "stream_block: rows stay in cache")
@@ -79,17 +83,37 @@ def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
     return {rows: min(4 * core.lanes, max(1, trips(rows)))}
 
 
-def _nest(group: TileGroup, number: int, lanes: Var, stream: StreamLoop, core: CoreModel) -> Nest:
-    """Returns the nest of stage `number`; `lanes` is the vector loop of most stages."""
+def _nest(
+    group: TileGroup,
+    number: int,
+    lanes: Var,
+    short_loops: frozenset[Var],
+    stream: StreamLoop,
+    core: CoreModel,
+) -> Nest:
+    """Returns the nest of stage `number`.
+
+    `lanes` is the vector loop of most stages. A tile has a single element along `short_loops`,
+    so register blocks do not run along them.
+    """
     stage = group.stages[number]
-    vector = lanes if number in stream.before else _vector(stage, lanes, stream)
+    is_repeated = not {*group.common} <= {*stage.iters}
+    vector = lanes if number in stream.before else _vector(stage, lanes, stream, is_repeated)
     core.because("vector: along streamed memory", stage)
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
-        return _contraction(group, number, stage, contraction, core)
+        rows = contraction.row_factor - short_loops
+        return _contraction(group, number, stage, replace(contraction, row_factor=rows), core)
     if vector is None:
         return Nest((number,))
-    return Nest((number,), (), ((vector.name, vector_block(vector, stage, core)),), vector.name)
+    blocks = {**_words(group, number), vector.name: vector_block(vector, stage, core)}
+    return Nest((number,), (), tuple(blocks.items()), vector.name)
+
+
+def _words(group: TileGroup, number: int) -> dict[str, int]:
+    """Returns a block of two elements along the loop whose neighbours share words, by name."""
+    loop = word_loop(group, StageRef(number, 0))
+    return {} if loop is None else {loop.name: 2}
 
 
 def _contraction(
@@ -110,16 +134,17 @@ def _contraction(
     return replace(nest, order=order, k_blocks=(), packed=False)
 
 
-def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
+def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop, is_repeated: bool) -> Var | None:
     """Returns the vector loop of a stage; None without one.
 
-    It is `lanes`, with an exception: a stage whose results do not vary with the streaming loop has
-    vectors along another of its loops if the neighbours along that loop are neighbours in memory.
+    It is `lanes`, with exceptions: a stage whose results do not vary with the streaming loop, or
+    which tiles repeat (`is_repeated`), has vectors along another of its loops if the neighbours
+    along that loop are neighbours in memory.
     """
     loops = stage.loops
     inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]
     for var in reversed(inner):
         steps = [stride(a, var) for a in all_accesses(stage)]
-        if stream.loop not in stage.iters and 1 in steps and {*steps} <= {0, 1}:
+        if (stream.loop not in stage.iters or is_repeated) and 1 in steps and {*steps} <= {0, 1}:
             return var
     return lanes if lanes in loops else None

@@ -36,7 +36,7 @@ from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import (
     contraction_factors,
-    of_bytes,
+    neighbours,
     row_loop,
 )
 
@@ -151,7 +151,8 @@ def loads_evenly(stage: GroupStage) -> bool:
     if factors is None:
         return True
     loaded = (
-        s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
+        s.arg if neighbours(stage) > 1 and isinstance(s, Cast) else s
+        for s in (factors.a, factors.b)
     )
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
         # A factor that must be computed would be computed again in each product.

@@ -6,7 +6,7 @@ of contractions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from tcc.errors import InternalError
 from tcc.frozen import entity
@@ -17,7 +17,7 @@ from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import in_scratch, reads_here
+from tcc.schedule.nest import in_scratch, reads_here, word_loop
 
 
 @entity
@@ -32,6 +32,8 @@ class Resident:
     `base`: the offset in a result of the kernel where the value begins; None: it is in scratch.
     `is_result`: the value is a result of the kernel and is stored as one, so it needs no other
     store.
+    `word`: the number of neighbours along the loop `paired` that are adjacent, as in `Packed`.  If
+    `paired` is not a common loop, it is the innermost of the other iterators.
     """
 
     buffer: TileBuffer
@@ -41,6 +43,8 @@ class Resident:
     start: int = 0
     base: Index | None = None
     is_result: bool = False
+    word: int = 1
+    paired: Var | None = None
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
         """Returns the offset of an element in `buffer`.
@@ -53,9 +57,15 @@ class Resident:
         first = const(0)
         if self.strip is not None:
             first = regions[self.strip.rows].base * self.strip.width
-        place = (within - first) * self.inner + self.start
+        at, place = within - first, const(self.start)
+        if self.paired not in dict(self.steps):
+            at, place = at // self.word, place + at % self.word
+        place = place + at * self.inner
         for var, step in self.steps:
-            place = place + (mapping[var] - regions[var].base) * step
+            at = mapping[var] - regions[var].base
+            if var is self.paired:
+                at, place = at // self.word, place + at % self.word
+            place = place + at * step
         return place
 
 
@@ -219,16 +229,21 @@ def _resident(
         common = [v for v in common if v is not strip.rows]
         inner = strip.width * strip.count(unit_size(group, schedule, strip.loop))
     vector = [v for v in common if v.name == nest.vector]
-    step = prod(unit_size(group, schedule, v) for v in vector)
-    steps = {v: 1 for v in vector}
+    paired, word = word_loop(group, StageRef(number, component)), 2
+    if paired is None or paired in vector or nest.block(paired.name) % word:
+        paired, word = None, 1
+    if paired is not None and paired not in common:
+        inner = ceil(inner / word)
+    step = word * prod(unit_size(group, schedule, v) for v in vector)
+    steps = {v: word for v in vector}
     between = step
     step *= inner
     for var in reversed([v for v in common if v not in vector]):
         steps[var] = step
-        step *= unit_size(group, schedule, var)
+        step *= ceil(unit_size(group, schedule, var) / (word if var is paired else 1))
     dtype = stage.body[component].dtype
     buffer = TileBuffer(name, dtype, (const(step),), MemorySpace.LOCAL)
-    return Resident(buffer, tuple(steps.items()), between, strip)
+    return Resident(buffer, tuple(steps.items()), between, strip, word=word, paired=paired)
 
 
 def _in_result(
