@@ -67,7 +67,7 @@ from tcc.passes.place import LoweringContext, place_graph
 from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision
-from tcc.passes.tile.plan import KernelChooser, PlannedKernel
+from tcc.passes.tile.plan import KernelChooser, PlannedKernel, selects_rows
 
 _NO_TRIP = const(0)
 
@@ -104,6 +104,7 @@ class GraphLowering:
     constants: dict[Value, Graph]
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
+    plans: dict[ProgramStep, PlannedKernel] = field(default_factory=dict)
     top: GraphLowering | None = None
     trip: Index = _NO_TRIP
 
@@ -307,6 +308,13 @@ class GraphLowering:
         """Emits the instructions of all kernels and calls of the graph, in order."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         self.context.weights.types.update(self.placed.weight_types)
+        handles, plan = self.handles, self.context.planner.plan
+        # Kernels that read few rows of a table take the layout that other kernels need.
+        for step in sorted(
+            self.placed.steps, key=lambda s: bool(s.kernel and selects_rows(s.kernel.expr))
+        ):
+            if step.kernel is not None and not step.every:
+                self.plans[step] = plan(step.kernel, self.layouts, handles)
         for condition, steps in groupby(self.placed.steps, key=lambda step: step.condition):
             if condition is None:
                 self._run(steps)
@@ -318,15 +326,13 @@ class GraphLowering:
             self.out.append(Branch(self.read(condition), tuple(inner.out), ()))
 
     def _run(self, steps: Iterable[ProgramStep]) -> None:
-        handles = self.handles
         for step in steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
             elif step.every:
                 self.thin(step.kernel, step.every)
             else:
-                planned = self.context.planner.plan(step.kernel, self.layouts, handles)
-                self.launch(planned, again=step.condition is not None)
+                self.launch(self.plans[step], again=step.condition is not None)
 
 
 def byte_count(type_: TensorType) -> Index:

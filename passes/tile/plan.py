@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from tcc.errors import TccError
 from tcc.frozen import entity, frozen
-from tcc.ir.expr import Expr
+from tcc.ir.expr import Expr, reads
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Handle, Value
 from tcc.ir.index import (
@@ -40,6 +40,7 @@ from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, S
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.limits import Form
+from tcc.schedule.nest import multiplied
 from tcc.schedule.open_sizes import Times
 
 # Constants with fewer elements keep their layout.
@@ -269,6 +270,16 @@ def kernel_key(
 
 
 # ---- packing ------------------------------------------------------------------------------------
+
+
+def selects_rows(expr: Expr) -> bool:
+    """Returns True if a kernel sums no products of its operands, and reads some at data-dependent
+    indices.
+
+    It reads a few rows of a table.
+    """
+    sums = [isinstance(n.source, int) for s in expr.stages if multiplied(s) for n in reads(s)]
+    return not any(sums) and any(node.indirect for s in expr.stages for node in reads(s))
 
 
 def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
