@@ -48,7 +48,8 @@ def levels_of(type_name: str, blocks: Array, rows: int) -> Levels:
         """
         shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
         spread = blocks[field].reshape(len(blocks), -1, 1, width) >> shifts
-        return (spread & np.uint8((1 << bits) - 1)).reshape(rows, -1)
+        spread &= np.uint8((1 << bits) - 1)
+        return spread.reshape(rows, -1)
 
     d = matrix("d")
     match type_name:

@@ -52,13 +52,15 @@ def _turned(matrix: Array) -> Operand:
 
 
 def _signed(matrix: Levels) -> _Signed:
+    """Returns signed levels, which take the place of the levels of `matrix`."""
     levels, bits, zero = matrix.levels, 8, matrix.zero
     if matrix.dtype is not I8:
         bits = 4 + matrix.high_bits
         if matrix.high is not None:
             levels = levels | matrix.high << 4
         middle = 1 << bits - 1
-        levels, zero = levels.view(np.int8) - np.int8(middle), zero - middle
+        levels, zero = levels.view(np.int8), zero - middle
+        levels -= np.int8(middle)  # in place: a table of tokens has many levels
     scales, offsets = _times_units(matrix.scales, matrix.units), None
     if zero or matrix.minimums is not None:
         offsets = scales.astype(np.float32) * -zero
