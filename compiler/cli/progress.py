@@ -42,8 +42,8 @@ _STAGES = MappingProxyType(
         "dividing the graph among ranks": "shard",
         "searching for cheaper sums": "merge-contractions,derive",
         "choosing kernels": "lower,pack-io,compute-constants,name-handles,partition,merge-groups,"
-        "assign-layouts,tabulate,choose-layouts,narrow-storage,compact-buffers,divide-sums,"
-        "sign-operands",
+        "assign-layouts,tabulate,choose-layouts,narrow-storage,exact-weights,compact-buffers,"
+        "divide-sums,sign-operands",
         "planning memory": "emit,align-buffers,update-in-place,order-steps,share-halos,"
         "overlap-collectives,plan-arena,direct-where-small,describe-ports",
         "generating code": "generate code",
