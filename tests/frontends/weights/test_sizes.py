@@ -37,9 +37,10 @@ def test_a_graph_takes_no_more_than_1_35_times_the_bytes_of_the_file(
     assert constant_bytes(graph) <= 1.35 * _tensor_bytes(path)
 
 
-def test_an_artifact_stores_a_tied_table_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", ["Q5_0", "F16"])
+def test_an_artifact_stores_a_tied_table_once(stored: str, tmp_path: Path) -> None:
     path, outputs = tmp_path / "model.gguf", [tmp_path / n / "model.so" for n in "ab"]
-    model = write_gguf("llama", path, "Q5_0", **_SIZES)
+    model = write_gguf("llama", path, stored, **_SIZES)
     for output in outputs:
         output.parent.mkdir()
         module = tcc.compile(str(path))
