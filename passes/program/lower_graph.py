@@ -67,7 +67,7 @@ from tcc.passes.place import LoweringContext, place_graph
 from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision
-from tcc.passes.tile.plan import KernelChooser, PlannedKernel, selects_rows
+from tcc.passes.tile.plan import KernelChooser, PlannedKernel
 
 _NO_TRIP = const(0)
 
@@ -308,13 +308,7 @@ class GraphLowering:
         """Emits the instructions of all kernels and calls of the graph, in order."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         self.context.weights.types.update(self.placed.weight_types)
-        handles, plan = self.handles, self.context.planner.plan
-        # Kernels that read few rows of a table take the layout that other kernels need.
-        for step in sorted(
-            self.placed.steps, key=lambda s: bool(s.kernel and selects_rows(s.kernel.expr))
-        ):
-            if step.kernel is not None and not step.every:
-                self.plans[step] = plan(step.kernel, self.layouts, handles)
+        self.plans |= self.context.planner.plans(self.placed.steps, self.layouts, self.handles)
         for condition, steps in groupby(self.placed.steps, key=lambda step: step.condition):
             if condition is None:
                 self._run(steps)

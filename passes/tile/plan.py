@@ -35,7 +35,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage
-from tcc.passes.layout.assign import Kernel, usual_layouts
+from tcc.passes.layout.assign import Kernel, ProgramStep, usual_layouts
 from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.choice_text import text_of
@@ -160,6 +160,20 @@ class KernelChooser(KernelModel):
             tuple((v, s.layout) for v, s in zip(kernel.results, key[2], strict=True)),
             kernel.loc,
         )
+
+    def plans(
+        self,
+        steps: Iterable[ProgramStep],
+        layouts: Mapping[Value, Layout],
+        constants: Mapping[Value, Handle],
+    ) -> dict[ProgramStep, PlannedKernel]:
+        """Returns `plan` of each step that launches a kernel.
+
+        Kernels that read few rows of a table come last: they take the layout that others need.
+        """
+        kernels = {step: step.kernel for step in steps if step.kernel and not step.every}
+        order = sorted(kernels, key=lambda step: selects_rows(kernels[step].expr))
+        return {step: self.plan(kernels[step], layouts, constants) for step in order}
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
         """Returns the kernel of `key`, or a kernel that differs in the layouts of constants.
