@@ -506,8 +506,12 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
         read_inputs = [v and inputs.get(v) for v in node.inputs]
         first, second = (*read_inputs, None, None)[:2]
         arrays = [graph.constant(v) for v in node.inputs]
-        if node.op.name == "gather" and arrays[0] is not None and second is not None:
-            count = arrays[0].shape[node.attrs.axis]
+        if (
+            node.op.name in ("gather", "gather_levels")
+            and arrays[0] is not None
+            and second is not None
+        ):
+            count = arrays[0].shape[getattr(node.attrs, "axis", 1)]
             rows[second] = min(count, rows.get(second, count))
         elif node.op.name == "equal" and any(array is not None for array in arrays):
             numbers = {int(n) for array in arrays if array is not None for n in array.flat}

@@ -32,7 +32,6 @@ from tcc.ir.types import DTYPES
 from tcc.options import WEIGHTS, Options
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
 from tcc.passes.graph.state_names import named_states
-from tcc.passes.layout.weights import WeightTable
 from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
@@ -241,9 +240,11 @@ def make_variants(
             "scale for 16, 32, 64 ... elements of a column",
             hint="add --weights int8 or --weights int4, or leave --activations out",
         )
+    alone = len(lowerings) == 1 and options.ranks == (1,)
     for code, lowered in lowerings:
         label = _label(code, [other for other, _ in lowerings])
-        variants.append(variant_of(code, lowered, unfused, options, trace, label, variants, place))
+        earlier = None if alone else variants
+        variants.append(variant_of(code, lowered, unfused, options, trace, label, earlier, place))
     return variants
 
 
@@ -277,13 +278,14 @@ def variant_of(
     options: Options,
     trace: Trace,
     label: str = "",
-    earlier: Sequence[Variant] = (),
+    earlier: Sequence[Variant] | None = None,
     place: PlanPlace = _ONE_RANK,
 ) -> Variant:
     """Returns a variant with its code: the general program and those of the buckets as one program.
 
     `unfused` is the number of bytes that a run without fusion would move. `label` is the prefix of
-    its stages. Weights that an `earlier` variant has too are stored once.
+    its stages. Weights that an `earlier` variant has too are stored once; None stands for the only
+    variant of an artifact, whose weights are packed when they are written.
     """
     # A thread makes the copies while code generation waits for other processes.
     with ThreadPoolExecutor(1) as executor:
@@ -293,10 +295,14 @@ def variant_of(
             )
             lowered = join_programs(general, specials)
             names = kernel_names(lowered, place)
-            arrays = executor.submit(_packed, lowered.weights)
+            table = lowered.weights
+            packed: list[Sequence[BytesLike]] = [[*table.parts(r)] for r in range(table.ranks)]
+            ranks = () if earlier is None else range(table.ranks)
+            arrays = [[executor.submit(part) for part in table.parts(r)] for r in ranks]
             generated = code.generate(lowered, names, trace)
         with trace.stage(label + "pack weights"):
-            packed = [_shared(parts_of_rank, earlier) for parts_of_rank in arrays.result()]
+            for n, parts_of_rank in enumerate(arrays):
+                packed[n] = _shared([part.result() for part in parts_of_rank], earlier or ())
     program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
@@ -335,11 +341,6 @@ def variant_of(
         packed if len(packed) > 1 else (),
         place.plan,
     )
-
-
-def _packed(weights: WeightTable) -> list[list[Array]]:
-    """Returns the parts of each rank's weights, or the parts that all ranks have."""
-    return [[part() for part in weights.parts(rank)] for rank in range(weights.ranks)]
 
 
 def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:

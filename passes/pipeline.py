@@ -30,6 +30,7 @@ from tcc.passes.graph.legalize_calls.scatter import Cheapest
 from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.scatter_rows import scatter_rows
 from tcc.passes.graph.settle_sizes import settle_sizes
+from tcc.passes.graph.share_tables import share_tables
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
 from tcc.passes.layout.assign import Placed
@@ -140,6 +141,7 @@ GRAPH: tuple[Step, ...] = (
     Step(MERGE, merge_contractions, 2, when="merges", reads=("merges",)),
     Step("derive", derive, 2, when="derivations", reads=("derivations",)),
     Step("scatter-rows", scatter_rows, 1, when="scatter_rows"),
+    Step("share-tables", share_tables, 1),
     Step("check-indices", check_indices, when="check_indices"),
     Step("drop-dead-nodes", drop_dead_nodes),
     Step("drop-unread-arrays", drop_unread_arrays),

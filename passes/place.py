@@ -22,6 +22,7 @@ from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.layout.divide_sums import with_divided_sums
 from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.plan_arena import ArenaPlanner
+from tcc.passes.quantize.exact_weights import with_exact_weights
 from tcc.passes.quantize.level_bytes import with_level_bytes
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
 from tcc.passes.quantize.signed_operands import with_signed_operands
@@ -133,6 +134,7 @@ PLACE: tuple[Step, ...] = (
     # The storage order decides which elements are neighbours, and so which are rounded together.
     Step("narrow-storage", narrowed, reads=("precision", "outer", "planner")),
     Step("level-bytes", with_level_bytes, reads=("precision.level_bytes", "outer")),
+    Step("exact-weights", with_exact_weights, when="is_code", reads=("planner", "outer")),
     Step("compact-buffers", compacted, when="has_gaps"),
     Step("divide-sums", with_divided_sums, reads=("planner.divides",)),
     Step("sign-operands", with_signed_operands, when="on_gpu", reads=("planner.makes",)),

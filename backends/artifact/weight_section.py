@@ -11,9 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
+from tcc.passes.layout.weights import WeightPart
 
-# An array stands for the bytes of its elements in row-major order.
-BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+# An array stands for the bytes of its elements in row-major order. A part of a weight table is made
+# each time that its bytes are needed, so that no second copy of the weights is in memory.
+BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any] | WeightPart
 
 # The size of a huge page in bytes. Weights that are at least as large start at a multiple of it.
 _HUGE_PAGE = 2 << 20
@@ -98,7 +100,7 @@ class _Writer:
 
 def byte_count(parts: Sequence[BytesLike]) -> int:
     """Returns the number of bytes of all parts together."""
-    return sum(_bytes_of(part).nbytes for part in parts)
+    return sum(p.size if isinstance(p, WeightPart) else _bytes_of(p).nbytes for p in parts)
 
 
 def _hash(parts: Sequence[BytesLike]) -> bytes:
@@ -109,6 +111,7 @@ def _hash(parts: Sequence[BytesLike]) -> bytes:
 
 
 def _bytes_of(part: BytesLike) -> memoryview:
+    part = part() if isinstance(part, WeightPart) else part
     if isinstance(part, np.ndarray):
         return part.reshape(-1).view(np.uint8).data
     return memoryview(part).cast("B")

@@ -37,12 +37,13 @@ _STAGES = MappingProxyType(
         "int8-weight-matmuls,int8-matmuls,split-zero-points,requantize,grouped-gemms,"
         "fold-constants,weight-quant-matmuls,split-level-zeros,canonicalize,merge-equal-nodes,"
         "fold-factors,decompose-transposed,fold-constants-again,canonicalize-again,"
-        "merge-equal-nodes-again,nest-concats,scatter-rows,check-indices,"
+        "merge-equal-nodes-again,nest-concats,scatter-rows,share-tables,check-indices,"
         "drop-dead-nodes,drop-unread-arrays,bind-states",
         "dividing the graph among ranks": "shard",
         "searching for cheaper sums": "merge-contractions,derive",
         "choosing kernels": "lower,pack-io,compute-constants,name-handles,partition,merge-groups,"
-        "assign-layouts,tabulate,choose-layouts,narrow-storage,level-bytes,compact-buffers,"
+        "assign-layouts,tabulate,choose-layouts,narrow-storage,level-bytes,exact-weights,"
+        "compact-buffers,"
         "divide-sums,sign-operands",
         "planning memory": "emit,align-buffers,update-in-place,order-steps,share-halos,"
         "overlap-collectives,plan-arena,direct-where-small,describe-ports",

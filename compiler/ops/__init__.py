@@ -38,12 +38,12 @@ from tcc.ops.composite import (
     signal,
     softmax,
 )
-from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
+from tcc.ops.data import data_dependent, indexing, level_rows, lists, strings, tfidf
 
 _FAMILIES = (
     activation, arithmetic, attention, bits, contract, control, create,
-    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, magnitude,
-    movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
+    data_dependent, diagonal, expression, grid, indexing, level_rows, levels, linalg, lists,
+    magnitude, movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
     collective, random,
 )  # fmt: skip

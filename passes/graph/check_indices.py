@@ -103,7 +103,8 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
         yield CheckIndicesAttrs(x.type.shape[0])
         return
     if node.op.name != "gather_nd":
-        yield CheckIndicesAttrs(x.type.shape[node.attrs.axis])
+        axis = 1 if node.op.name == "gather_levels" else node.attrs.axis
+        yield CheckIndicesAttrs(x.type.shape[axis])
         return
     period, first = as_int(indices.type.shape[-1]) or 0, node.attrs.batch_dims
     for number in range(period):

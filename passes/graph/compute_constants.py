@@ -360,8 +360,9 @@ def _may_have_form(values: Array) -> bool:
     with np.errstate(invalid="ignore"):  # the remainder of an infinity is invalid, and no integer
         if not bool((values % 1 == 0).all()):
             return False
-    line = values.reshape(-1, values.shape[-1])[0]
-    return len(np.unique(np.diff(line))) <= 2 * len(line).bit_length() + 2
+    steps = np.sort(np.diff(values.reshape(-1, values.shape[-1])))
+    kinds = 1 + np.count_nonzero(np.diff(steps), axis=-1).max(initial=0)
+    return bool(kinds <= 2 * values.shape[-1].bit_length() + 2)
 
 
 def _as_index(scalar: Scalar) -> Scalar:

@@ -72,6 +72,7 @@ def bind_states(
     for a name that is used twice, for types that differ in another way, and for a `dtype` that no
     state has then.
     """
+    changed = False
     for past, present in pairs:
         source = _named(graph.inputs, past, f"{past}={present}", "input")
         result = _named(graph.outputs, present, f"{past}={present}", "output")
@@ -82,6 +83,7 @@ def bind_states(
             if dtype is not None and wide.is_float and wide.bits > dtype.bits:
                 graph, source, result = _narrowed(graph, source, result, dtype)
             graph, source = _with_room(graph, source, result)
+            changed = True
         graph = replace(graph, aliases=(*graph.aliases, (result, source)))
     if dtype is not None and all(past.type.dtype is not dtype for _, past in graph.aliases):
         raise UserError(
@@ -90,7 +92,7 @@ def bind_states(
             why="the model appends rows of wider floats to none of the states",
             hint="name caches to which a run appends rows with --state, or leave --state-type out",
         )
-    return graph
+    return without_dead(graph) if changed else graph
 
 
 def appended_rows(graph: Graph) -> tuple[Appended, ...]:
@@ -202,7 +204,7 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
         attrs = UpdateSliceAttrs(axis, size[axis])
         nodes.append(Node(OPS["update_slice"], attrs, (room, new), (present,), node.loc))
     inputs = tuple(room if v is past else v for v in graph.inputs)
-    return without_dead(replace(reading, inputs=inputs, nodes=tuple(nodes))), room
+    return replace(reading, inputs=inputs, nodes=tuple(nodes)), room
 
 
 def _narrowed(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import InternalError
-from tcc.frozen import frozen
+from tcc.frozen import entity, frozen
 from tcc.ir.graph import ConstantStore, Handle, Value
 from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, sole_atom, var_of
 from tcc.ir.layout import Layout
@@ -52,6 +52,17 @@ class _Entry:
     handle: Handle
     layout: Layout
     dtype: DType
+
+
+@entity
+class WeightPart:
+    """A part of a weight section of `size` bytes; a call makes it, as an array of bytes."""
+
+    size: int
+    make: Callable[[], Array]
+
+    def __call__(self) -> Array:
+        return self.make()
 
 
 class WeightTable:
@@ -102,9 +113,8 @@ class WeightTable:
         """Returns the number of ranks whose sections differ; 1 where all ranks have one."""
         return max((len(self._store.arrays(e.handle)) for e in self._offsets), default=1)
 
-    def parts(self, rank: int = 0) -> Iterator[Callable[[], Array]]:
-        """Yields functions, each of which returns a part of a rank's section as an array of bytes,
-        in order.
+    def parts(self, rank: int = 0) -> Iterator[WeightPart]:
+        """Yields the parts of a rank's section, in order.
 
         The sections of all ranks have the same offsets and size.
 
@@ -113,10 +123,11 @@ class WeightTable:
         """
         ends = [*self._offsets.values(), self.size][1:]
         for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
-            yield partial(self._bytes, entry, rank)
-            padding = end - start - _count(entry.layout) * entry.dtype.bytes
+            size = _count(entry.layout) * entry.dtype.bytes
+            yield WeightPart(size, partial(self._bytes, entry, rank))
+            padding = end - start - size
             if padding:
-                yield partial(np.zeros, padding, np.uint8)
+                yield WeightPart(padding, partial(np.zeros, padding, np.uint8))
 
     def _bytes(self, entry: _Entry, rank: int) -> Array:
         array = self._store.on_rank(entry.handle, rank)

@@ -106,6 +106,7 @@ class GraphLowering:
     constants: dict[Value, Graph]
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
+    plans: dict[ProgramStep, PlannedKernel] = field(default_factory=dict)
     top: GraphLowering | None = None
     trip: Index = _NO_TRIP
 
@@ -309,6 +310,7 @@ class GraphLowering:
         """Emits the instructions of all kernels and calls of the graph, in order."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         self.context.weights.types.update(self.placed.weight_types)
+        self.plans |= self.context.planner.plans(self.placed.steps, self.layouts, self.handles)
         for condition, steps in groupby(self.placed.steps, key=lambda step: step.condition):
             if condition is None:
                 self._run(steps)
@@ -320,15 +322,13 @@ class GraphLowering:
             self.out.append(Branch(self.read(condition), tuple(inner.out), ()))
 
     def _run(self, steps: Iterable[ProgramStep]) -> None:
-        handles = self.handles
         for step in steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
             elif step.every:
                 self.thin(step.kernel, step.every)
             else:
-                planned = self.context.planner.plan(step.kernel, self.layouts, handles)
-                self.launch(planned, again=step.condition is not None)
+                self.launch(self.plans[step], again=step.condition is not None)
 
 
 def byte_count(type_: TensorType) -> Index:

@@ -194,7 +194,7 @@ class _Narrowing:
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
         replacements: dict[Value, _Replacement] = {
-            v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
+            v: in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
         weights = {p.constant for p in self._matmuls_of(kernel) if not p.computed and self._pays(p)}
         for value in kernel.operands:
@@ -205,7 +205,7 @@ class _Narrowing:
         results = tuple(narrow.get(v, v) for v in kernel.results)
         inside = self._rounded(kernel)
         if replacements or results != kernel.results or inside is not kernel:
-            kernel = _rewritten(inside, replacements, results)
+            kernel = with_operands(inside, replacements, results)
             if self.pairs_levels:
                 kernel = replace(kernel, expr=with_paired_levels(kernel.expr))
         if self.planner is None or not self._exchanges():
@@ -298,7 +298,7 @@ class _Narrowing:
             arrays = on_each_rank([self._arrays(value)], lambda a: rounded(a[0], floats))
             if arrays is not None:
                 self._note(value, floats.name, floats.name if needed else "")
-                self.floats[value] = _in_floats(self._constant(value, arrays, floats))
+                self.floats[value] = in_floats(self._constant(value, arrays, floats))
         return self.floats[value]
 
     def _quantized(self, matmul: _Matmul) -> _Replacement | None:
@@ -380,7 +380,7 @@ class _Narrowing:
 # ---- replacements of reads ----------------------------------------------------------------------
 
 
-def _in_floats(value: Value) -> _Replacement:
+def in_floats(value: Value) -> _Replacement:
     dtype = value.type.dtype
 
     def value_of(node: Read, first: int) -> Scalar:
@@ -389,7 +389,7 @@ def _in_floats(value: Value) -> _Replacement:
     return _Replacement((value,), value_of)
 
 
-def _rewritten(
+def with_operands(
     kernel: Kernel, replacements: Mapping[Value, _Replacement], results: Values
 ) -> Kernel:
     """Returns `kernel` with operands replaced, and results cast to the types of `results`."""

@@ -29,7 +29,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         return None
     x, levels, *factors = (v for v in inputs if v is not None)
     arrays = [b.array(v) for v in factors]
-    if len(arrays) < 2 or any(a is None for a in arrays):
+    if len(arrays) < 2 or len(inputs) > 4 or any(a is None for a in arrays):
         return None
     # In f32, because levels of integer types are multiplied as pairs of bf16.
     floats = [

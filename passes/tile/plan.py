@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from tcc.errors import TccError
 from tcc.frozen import entity, frozen
-from tcc.ir.expr import Expr
+from tcc.ir.expr import Expr, reads
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Handle, Value
 from tcc.ir.index import (
@@ -35,11 +35,12 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage
-from tcc.passes.layout.assign import Kernel, usual_layouts
+from tcc.passes.layout.assign import Kernel, ProgramStep, usual_layouts
 from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.limits import Form
+from tcc.schedule.nest import multiplied
 from tcc.schedule.open_sizes import Times
 
 # Constants with fewer elements keep their layout.
@@ -160,6 +161,20 @@ class KernelChooser(KernelModel):
             kernel.loc,
         )
 
+    def plans(
+        self,
+        steps: Iterable[ProgramStep],
+        layouts: Mapping[Value, Layout],
+        constants: Mapping[Value, Handle],
+    ) -> dict[ProgramStep, PlannedKernel]:
+        """Returns `plan` of each step that launches a kernel.
+
+        Kernels that read few rows of a table come last: they take the layout that others need.
+        """
+        kernels = {step: step.kernel for step in steps if step.kernel and not step.every}
+        order = sorted(kernels, key=lambda step: selects_rows(kernels[step].expr))
+        return {step: self.plan(kernels[step], layouts, constants) for step in order}
+
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
         """Returns the kernel of `key`, or a kernel that differs in the layouts of constants.
 
@@ -269,6 +284,16 @@ def kernel_key(
 
 
 # ---- packing ------------------------------------------------------------------------------------
+
+
+def selects_rows(expr: Expr) -> bool:
+    """Returns True if a kernel sums no products of its operands, and reads some at data-dependent
+    indices.
+
+    It reads a few rows of a table.
+    """
+    sums = [isinstance(n.source, int) for s in expr.stages if multiplied(s) for n in reads(s)]
+    return not any(sums) and any(node.indirect for s in expr.stages for node in reads(s))
 
 
 def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:

@@ -156,12 +156,13 @@ CORE, DEVICE = CoreChooser(TYPICAL_CORE), BlockChooser()
 PLACED = {
     "model": (
         LoweringContext(CORE),
-        "partition assign-layouts tabulate choose-layouts narrow-storage compact-buffers "
-        "divide-sums",
+        "partition assign-layouts tabulate choose-layouts narrow-storage exact-weights "
+        "compact-buffers divide-sums",
     ),
     "body": (
         LoweringContext(CORE, outer={}),
-        "partition merge-groups assign-layouts tabulate choose-layouts narrow-storage divide-sums",
+        "partition merge-groups assign-layouts tabulate choose-layouts narrow-storage "
+        "exact-weights divide-sums",
     ),
     "price": (
         LoweringContext(CORE, priced=True),
@@ -169,7 +170,8 @@ PLACED = {
     ),
     "model on a GPU": (
         LoweringContext(DEVICE),
-        "partition assign-layouts choose-layouts narrow-storage divide-sums sign-operands",
+        "partition assign-layouts choose-layouts narrow-storage exact-weights divide-sums "
+        "sign-operands",
     ),
 }
 

@@ -3,6 +3,7 @@
 The layouts are those of ggml-common.h in llama.cpp; the values are those of `gguf.quants`.
 """
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -47,7 +48,8 @@ def levels_of(type_name: str, blocks: Array, rows: int) -> Levels:
         """
         shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
         spread = blocks[field].reshape(len(blocks), -1, 1, width) >> shifts
-        return (spread & np.uint8((1 << bits) - 1)).reshape(rows, -1)
+        spread &= np.uint8((1 << bits) - 1)
+        return spread.reshape(rows, -1)
 
     d = matrix("d")
     match type_name:
@@ -58,10 +60,10 @@ def levels_of(type_name: str, blocks: Array, rows: int) -> Levels:
         case "Q4_1":
             return Levels(codes("q", 16, 4), U4, d, matrix("m"), 0, 32)
         case "Q5_0":
-            return Levels(codes("q", 16, 4), U4, d, None, 16, 32, codes("h", 1, 1))
+            return Levels(codes("q", 16, 4), U4, d, None, 16, 32, codes("h", 1, 1), high_bits=1)
         case "Q6_K":
-            levels = (codes("q", 64, 4) | codes("h", 32, 2) << 4).view(np.int8) - np.int8(32)
-            return Levels(levels, I8, matrix("s"), None, 0, 16, None, d)
+            low, high = codes("q", 64, 4), codes("h", 32, 2)
+            return Levels(low, U4, matrix("s"), None, 32, 16, high, d, high_bits=2)
     # 8 scales and 8 minimums of 6 bits fill 12 bytes.  Bytes 0 to 3 have the first four scales in
     # their lower bits, bytes 4 to 7 the first four minimums.  The others have their lower four bits
     # in the last bytes, and their upper two in the upper bits of the first eight.
@@ -70,5 +72,7 @@ def levels_of(type_name: str, blocks: Array, rows: int) -> Levels:
     lower = np.stack([last & 15, last >> 4], 1)
     factors = np.concatenate([low & 63, lower | low >> 2 & 48], 2)
     scales, minimums = (factors[:, n].reshape(rows, -1) for n in (0, 1))
-    high = codes("h", 32, 1) if type_name == "Q5_K" else None
-    return Levels(codes("q", 32, 4), U4, scales, minimums, 0, 32, high, d, -matrix("m"))
+    levels = Levels(codes("q", 32, 4), U4, scales, minimums, 0, 32, None, d, -matrix("m"))
+    if type_name == "Q4_K":
+        return levels
+    return replace(levels, high=codes("h", 32, 1), high_bits=1)

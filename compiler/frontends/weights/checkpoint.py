@@ -26,7 +26,7 @@ class Levels:
     product with a level, are exact in f32 for all types that tcc reads, so the sum alone rounds.
 
     `levels` are integers `[rows, columns]` in the carrier of `dtype`, which is i8 or u4. `high` are
-    the upper bits of levels that have more than 4, in the carrier of u2, of the same shape.
+    the `high_bits` upper bits of levels that have more than 4, as u8 of the same shape.
     `scales` and `minimums` are `[rows, columns // group]`, in f16 or f32; with units they are i8 or
     u8. `units` and `minimum_units` are f16, `[rows, columns // 256]`.
     """
@@ -40,6 +40,7 @@ class Levels:
     high: Array | None = None
     units: Array | None = None
     minimum_units: Array | None = None
+    high_bits: int = 0
 
 
 @frozen

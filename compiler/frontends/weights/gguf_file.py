@@ -10,9 +10,10 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
+from mmap import MADV_DONTNEED, mmap
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tcc.file_kind import GGUF, file_kind
@@ -184,8 +185,9 @@ def _form(kind: int) -> str:
 def _contents(type_name: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
     """Returns the elements of a tensor, floats as a view of their bytes."""
     elements = np.frombuffer(data, _FORMS[type_name][1])
-    return (
-        levels_of(type_name, elements, math.prod(shape[:-1]))
-        if type_name in BLOCKS
-        else elements.reshape(shape)
-    )
+    if type_name not in BLOCKS:
+        return elements.reshape(shape)
+    levels = levels_of(type_name, elements, math.prod(shape[:-1]))
+    # Nothing reads these pages of the file again, so they need not stay in memory.
+    cast(mmap, data.obj).madvise(MADV_DONTNEED)
+    return levels

@@ -4,24 +4,25 @@
       =  matmul_levels(x, level, scale)[r] + sum(g) (sum of x in group g) * offset[r, g]
 
 An offset holds a minimum and a zero point.  It is multiplied by a sum of x once for a group, so the
-levels are multiplied as they are stored.  Levels of 4 bits share bytes.
+levels are multiplied as they are stored.  Levels of 4 bits share bytes, and so do the lower 4 bits
+and the upper bits of levels of 5 and 6 bits.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.emit import constant, stack
-from tcc.frontends.operand import Operand, Refusal
+from tcc.frontends.emit import constant
+from tcc.frontends.operand import Operand
 from tcc.frontends.weights.checkpoint import Levels
 from tcc.frozen import entity
 from tcc.ir.op import Array
-from tcc.ir.types import F32, I4, I8, I32, U4
-from tcc.ops.algebra.levels import nibbles
+from tcc.ir.types import I4, I8
+from tcc.ops.algebra.levels import nibbles, packed_codes
 
 
 @entity
 class _Signed:
-    """Levels as i8, `[rows, columns]`; a `bits` of 4 says that they are from -8 to 7.
+    """Signed levels, `[rows, columns]`; one has `bits` bits.
 
     A value is `level * scale + offset`. `scales`, in f16 or f32, and `offsets`, in f32, have an
     element for each `group` columns. None stands for offsets of 0.
@@ -33,19 +34,33 @@ class _Signed:
     offsets: Array | None
     group: int
 
-    def stored(self) -> Array:
-        """Returns the levels as they lie in memory, two to a byte if they have 4 bits."""
-        return nibbles(self.levels, 1) if self.bits == 4 else self.levels
+    def operands(self) -> tuple[Operand, Operand, Operand | None]:
+        """Returns levels, scales and upper bits of levels as `matmul_levels` reads them.
+
+        Equal matrices have equal constants, so a table that is read twice is stored once.
+        """
+        low, high = self.levels, None
+        if self.bits < 8:
+            low = nibbles(low, 1)
+        if self.bits in (5, 6):
+            high = _turned(packed_codes(self.levels >> 4, 1, self.bits - 4))
+        return _turned(low), _turned(self.scales), high
+
+
+def _turned(matrix: Array) -> Operand:
+    return constant(np.ascontiguousarray(matrix.T))
 
 
 def _signed(matrix: Levels) -> _Signed:
+    """Returns signed levels, which take the place of the levels of `matrix`."""
     levels, bits, zero = matrix.levels, 8, matrix.zero
-    if matrix.high is not None:
-        levels = (levels | matrix.high << 4).view(np.int8)
-    elif matrix.dtype is U4:
-        levels, bits, zero = levels.view(np.int8) - np.int8(8), 4, zero - 8
-    elif matrix.dtype is not I8:
-        raise Refusal(f"levels of type {matrix.dtype} are not supported")
+    if matrix.dtype is not I8:
+        bits = 4 + matrix.high_bits
+        if matrix.high is not None:
+            levels = levels | matrix.high << 4
+        middle = 1 << bits - 1
+        levels, zero = levels.view(np.int8), zero - middle
+        levels -= np.int8(middle)  # in place: a table of tokens has many levels
     scales, offsets = _times_units(matrix.scales, matrix.units), None
     if zero or matrix.minimums is not None:
         offsets = scales.astype(np.float32) * -zero
@@ -65,31 +80,26 @@ def _times_units(factors: Array, units: Array | None) -> Array:
 def matmul_rows(x: Operand, matrix: Levels) -> Operand:
     """Multiplies f32 `x` `[n, columns]` with the rows of a matrix; returns f32 `[n, rows]`."""
     signed = _signed(matrix)
-    levels, scales = (np.ascontiguousarray(part.T) for part in (signed.stored(), signed.scales))
-    y = x.matmul_levels(constant(levels), constant(scales), bits=signed.bits, block=signed.group)
+    levels, scales, high = signed.operands()
+    form = {"bits": signed.bits, "block": signed.group}
+    y = x.emit("matmul_levels", levels, scales, *([] if high is None else [None, high]), **form)
     if signed.offsets is None:
         return y
-    sums = x.reshape((x.shape[0], len(scales), signed.group)).sum(2)
-    return y + sums @ constant(np.ascontiguousarray(signed.offsets.T))
+    groups = signed.offsets.shape[1]
+    return y + x.reshape((x.shape[0], groups, signed.group)).sum(2) @ _turned(signed.offsets)
 
 
 def gathered_rows(matrix: Levels, index: Operand) -> Operand:
     """Returns the rows of a matrix that `index` `[n]` selects, as f32 `[n, columns]`."""
     signed = _signed(matrix)
-    if signed.bits == 4:
-        # Unsigned halves of a byte are remainder and quotient; each is a signed level plus 8.
-        halves = constant(signed.stored().view(np.uint8) ^ np.uint8(0x88))
-        halves = halves.gather(index, axis=0).cast(I32)
-        high = halves / 16
-        levels = stack([halves - high * 16, high], 2) - 8
-    else:
-        levels = constant(signed.levels).gather(index, axis=0)
-    rows, groups = index.shape[0], signed.scales.shape[1]
-    values = levels.reshape((rows, groups, signed.group)).cast(F32)
-    values = values * constant(signed.scales).gather(index, axis=0).cast(F32).unsqueeze(2)
-    if signed.offsets is not None:
-        values = values + constant(signed.offsets).gather(index, axis=0).unsqueeze(2)
-    return values.reshape((rows, groups * signed.group))
+    levels, *more = signed.operands()
+    values = levels.gather_levels(index, *more, bits=signed.bits, block=signed.group)
+    if signed.offsets is None:
+        return values
+    columns = signed.levels.shape[1]
+    offsets = _turned(signed.offsets).gather(index, axis=1).swap_axes(0, 1).unsqueeze(2)
+    parts = values.reshape((index.shape[0], columns // signed.group, signed.group))
+    return (parts + offsets).reshape((index.shape[0], columns))
 
 
 def stacked_matrices(matrix: Levels, shape: Sequence[int]) -> Operand:

@@ -69,7 +69,7 @@ class Tensors:
         contents = self._contents(name, (None, self._config.width))
         if isinstance(contents, Levels):
             return gathered_rows(contents, index)
-        return _stored(contents).gather(index, axis=0).cast(F32)
+        return _stored(contents).cast(F32).gather(index, axis=0)
 
     def experts(self, name: str, shape: Sequence[int | None]) -> Operand:
         """Returns the matrices of all experts, `[experts, out, in]`, in f32."""

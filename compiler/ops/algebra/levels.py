@@ -30,39 +30,53 @@ class LevelsAttrs:
     """The storage of levels (quantised values).
 
     With 4 `bits`, a byte holds two levels that are neighbours along the summed axis, the first one
-    in its low nibble. With 8 bits, each level has its own byte. Along the summed axis, `block`
-    levels share a scale and a zero point; 0 means that there are none.
+    in its low nibble. With 5 or 6 bits, these nibbles are the lower bits of levels, and the upper
+    bits of eight or four neighbours share a byte of another operand, the first ones lowest. With 8
+    bits, each level has its own byte. Along the summed axis, `block` levels share a scale and a
+    zero point; 0 means that there are none.
     """
 
     bits: int = 8
     block: int = 0
 
     def __post_init__(self) -> None:
-        if self.bits not in (4, 8):
-            raise ValueError(f"levels have 4 or 8 bits, not {self.bits}")
+        if self.bits not in (4, 5, 6, 8):
+            raise ValueError(f"levels have 4, 5, 6 or 8 bits, not {self.bits}")
         if self.block < 0:
             raise ValueError(f"block {self.block} is negative")
 
 
+def packed_codes(codes: Array, axis: int, bits: int) -> Array:
+    """Packs the lowest `bits` bits of neighbours along `axis` into bytes; the result is i8.
+
+    The first neighbour has the lowest bits. The length of the axis is a multiple of 8 / `bits`.
+    """
+    lines, count = np.moveaxis(codes.view(np.uint8), axis, 0), 8 // bits
+    packed = lines[::count] & np.uint8((1 << bits) - 1)
+    for n in range(1, count):
+        packed |= (lines[n::count] & np.uint8((1 << bits) - 1)) << np.uint8(bits * n)
+    return np.moveaxis(packed.view(np.int8), 0, axis)
+
+
 def nibbles(levels: Array, axis: int) -> Array:
     """Packs 4-bit levels two to a byte along `axis`, whose length is even; the result is i8."""
-    bits = levels.view(np.uint8) & 0xF
-    even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
-    odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
-    packed: Array = (even | odd << 4).view(np.int8)
-    return packed
+    return packed_codes(levels, axis, 4)
 
 
-def _unpacked(attrs: LevelsAttrs, x: TensorType, levels: TensorType) -> TensorType:
+def unpacked(attrs: LevelsAttrs, levels: TensorType, high: TensorType | None) -> TensorType:
     """Returns the type of the levels as f32 levels that are not packed.
 
-    Raises ValueError if `x` and the levels do not fit.
+    Raises ValueError if `levels` and their upper bits do not fit `attrs`.
     """
-    check_dtype(x.dtype, (*_FLOATS, *FLOAT8))
-    check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
-    if levels.rank != 2 or x.rank < 2:
-        raise ValueError(f"there is no product of {x!r} and levels {levels!r}")
-    return tensor(F32, levels.shape[0] * (8 // attrs.bits), levels.shape[1])
+    check_dtype(levels.dtype, (I8,) if attrs.bits < 8 else (I8, *FLOAT8), "the levels")
+    if levels.rank != 2 or (high is None) != (attrs.bits in (4, 8)):
+        raise ValueError(f"there are no levels of {attrs.bits} bits in {levels!r} and {high!r}")
+    unpacked = tensor(F32, levels.shape[0] * (1 if attrs.bits == 8 else 2), levels.shape[1])
+    if high is not None:
+        check_dtype(high.dtype, (I8,), "the upper bits")
+        count = 8 // (attrs.bits - 4)
+        agree_shapes(high.shape, (unpacked.shape[0] // count, levels.shape[1]), "upper bits")
+    return unpacked
 
 
 def _infer(
@@ -71,8 +85,12 @@ def _infer(
     levels: TensorType,
     scale: TensorType | None = None,
     zero: TensorType | None = None,
+    high: TensorType | None = None,
 ) -> TensorType:
-    w = _unpacked(attrs, x, levels)
+    check_dtype(x.dtype, (*_FLOATS, *FLOAT8))
+    w = unpacked(attrs, levels, high)
+    if x.rank < 2:
+        raise ValueError(f"there is no product of {x!r} and levels {levels!r}")
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
     for parameter, what, dtypes in (
@@ -96,27 +114,42 @@ def _expr(
     levels: TensorType,
     scale: TensorType | None = None,
     zero: TensorType | None = None,
+    high: TensorType | None = None,
 ) -> StageRef:
 
     def rhs(k: Index, j: Index) -> Scalar:
-        value = cast(_level(b, attrs, k, j), F32)
+        value = cast(level_at(b, attrs, (1, 4), k, j), F32)
         if zero is not None:
             value -= cast(b.read(3, k // attrs.block, j), F32)
         if scale is not None:
             value *= cast(b.read(2, k // attrs.block, j), F32)
         return value
 
-    w = _unpacked(attrs, x, levels)
+    w = unpacked(attrs, levels, high)
     return matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * rhs(*kj))
 
 
-def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
+def level_at(
+    b: ExprBuilder, attrs: LevelsAttrs, sources: tuple[int, int], k: Index, j: Index
+) -> Scalar:
+    """Returns level (k, j); `sources` are the operands with levels and with their upper bits."""
     if attrs.bits == 8:
-        return b.read(1, k, j)
-    byte = cast(b.read(1, k // 2, j), I32)
-    # The left shift puts the nibble into the top bits; the arithmetic right shift extends its sign.
-    raised = fn("shift_left", byte, 28 - 4 * (k % 2))
-    return fn("shift_right", raised, 28)
+        return b.read(sources[0], k, j)
+    byte = cast(b.read(sources[0], k // 2, j), I32)
+    if attrs.bits == 4:
+        return _field(byte, 4, k)
+    low = fn("bit_and", fn("shift_right", byte, 4 * (k % 2)), 15)
+    bits = attrs.bits - 4
+    high = _field(cast(b.read(sources[1], k // (8 // bits), j), I32), bits, k)
+    # The cast says that a level has at most eight bits.
+    return cast(fn("bit_or", fn("shift_left", high, 4), low), I8)
+
+
+def _field(byte: Scalar, bits: int, k: Index) -> Scalar:
+    """Returns the signed number of `bits` bits that neighbour k has in a byte."""
+    # The left shift puts the number into the top bits; the arithmetic right shift extends its sign.
+    raised = fn("shift_left", byte, 32 - bits - bits * (k % (8 // bits)))
+    return fn("shift_right", raised, 32 - bits)
 
 
 def _reference(
@@ -125,16 +158,36 @@ def _reference(
     levels: Array,
     scale: Array | None = None,
     zero: Array | None = None,
+    high: Array | None = None,
 ) -> Any:
+    return np.matmul(x.astype(np.float32), level_values(attrs, levels, scale, zero, high))
+
+
+def level_values(
+    attrs: LevelsAttrs,
+    levels: Array,
+    scale: Array | None,
+    zero: Array | None,
+    high: Array | None,
+) -> Array:
+    """Returns the values of levels, in f32."""
     wide = levels.astype(np.float32)
-    if attrs.bits == 4:
-        low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
-        wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
+    if attrs.bits < 8:
+        wide = _codes(levels, 4).astype(np.float32)
+    if high is not None:
+        upper = _codes(high, attrs.bits - 4).astype(np.float32)
+        wide = wide % 16 + 16 * upper
     for parameter, combine in ((zero, np.subtract), (scale, np.multiply)):
         if parameter is not None:
             spread = np.repeat(parameter.astype(np.float32), attrs.block, 0)[: len(wide)]
             wide = combine(wide, spread)
-    return np.matmul(x.astype(np.float32), wide)
+    return wide
+
+
+def _codes(packed: Array, bits: int) -> Array:
+    """Returns the signed numbers of `bits` bits in the bytes of `packed`, in order of its rows."""
+    shifts = np.arange(8 - bits, -1, -bits).reshape(-1, 1)
+    return ((packed[:, None] << shifts).astype(np.int8) >> (8 - bits)).reshape(-1, packed.shape[1])
 
 
 # ---- zero points apart from levels --------------------------------------------------------------
@@ -184,8 +237,8 @@ OPS = (
     ),
     op_row(
         "matmul_levels", LevelsAttrs, _infer, _reference, (*_FLOATS, *FLOAT8),
-        "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "
-        "block of the sum.",
+        "Matrix product with levels; operands (x, levels, scales, zero points, upper bits of levels"
+        "), scales and zero points by block of the sum.",
         Tolerance.ACCUMULATE,
         _expr, traits=Trait.CONTRACTION,
     ),

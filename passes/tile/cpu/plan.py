@@ -13,6 +13,7 @@ from tcc.ir.index import (
     Index,
     Substitution,
     Var,
+    as_int,
     const,
     divisor_of,
     free_vars,
@@ -22,7 +23,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, resized
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.overwrite import stored_once
-from tcc.ir.types import BF16, I8, U8, DType
+from tcc.ir.types import BF16, I8, U8, DType, element_count
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
@@ -36,6 +37,7 @@ from tcc.passes.tile.plan import (
     Words,
     packable,
     packed_layout,
+    selects_rows,
 )
 from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds, SiteOf
 from tcc.schedule.choice_text import is_object_text, text_of
@@ -95,7 +97,8 @@ class CoreChooser(CpuKernels, KernelChooser):
 
         `digests` identify the constants.  If an earlier kernel of the model's programs stores one
         of them in another layout, this kernel uses that layout too, unless that would make it
-        slower by more than a margin.
+        slower by more than a margin. A kernel that reads few rows of a table may also be slower by
+        the time in which its copy of the table would be read once.
         """
         planned = self._as_before(key, digests)
         for digest, storage in zip(digests, planned[0], strict=True):
@@ -121,13 +124,15 @@ class CoreChooser(CpuKernels, KernelChooser):
     def _on(self, key: KernelKey, layouts: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
         """Returns the kernel of `key` whose operand n has the layout `layouts[n]`.
 
-        Returns None if no width of panels gives these layouts, or if the kernel would be too slow.
+        Returns None if it cannot have these layouts, or if it would be too slow.
         """
 
         here = partial(site, "shared-layout", *key, layouts)
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
         price = pricer.price(bound.group, bound.schedule).seconds
+        copies = _copied(self._known[key][0], layouts, bound.group) if selects_rows(key[0]) else 0
+        price += Seconds(copies / pricer.machine.memory.reading(together=True))
         unshared = Alternative(False, price, name="layout of its own")
         shared = self._shared(key, layouts, here)
         if shared is None:
@@ -142,7 +147,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         if key in self._forced_keys and not self.ledger.wanted(here):
             why = "the constants lie as the kernel of another program needs them"
             self.ledger.refuse(partial(site, self.kind, *key), why)
-        self.ledger.name_exactly(here, lambda: structure.text(knobs))
+        if not isinstance(structure, LaidOut):
+            self.ledger.name_exactly(here, lambda: structure.text(knobs))
         return structure.packed(knobs), self._bound(structure, knobs)
 
     def _shared(
@@ -151,7 +157,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         """Returns the name, structure and knobs of the kernel of `key` with constants in the given
         layouts.
 
-        A line may force it with its schedule. None if no width of panels gives these layouts.
+        A line may force it with its schedule. None if no width of panels gives these layouts, and
+        the kernel does not read a few rows of a table.
         """
         forced = self._forced(key, here)
         if forced is not None:
@@ -162,6 +169,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         for knobs in (Knobs(panel=panel) for panel in PANELS):
             if tuple(s.layout for s in structure.packed(knobs)) == layouts:
                 return f"layout of panel {knobs.panel}", structure, knobs
+        if selects_rows(key[0]):
+            return "layout of another kernel", LaidOut(key, structure, layouts), Knobs()
         return None
 
     def estimate(self, key: KernelKey) -> Seconds:
@@ -384,6 +393,18 @@ class Structure:
         return self._resized[packed, sizes]
 
 
+class LaidOut(Structure):
+    """The structure of a kernel whose operand n has the layout `layouts[n]`."""
+
+    def __init__(self, key: KernelKey, structure: Structure, layouts: Sequence[Layout]) -> None:
+        super().__init__(key, structure.core(Knobs()))
+        pairs = zip(key[1], layouts, strict=True)
+        self._storage = tuple(replace(s, layout=layout) for s, layout in pairs)
+
+    def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
+        return self._storage
+
+
 class ForcedStructure(Structure):
     """The structure of a kernel whose schedule a line forces; all knobs give this schedule."""
 
@@ -416,6 +437,20 @@ class ForcedStructure(Structure):
 def _resized(storage: Storage, sizes: Substitution) -> Storage:
     shape = tuple(substitute(n, sizes) for n in storage.shape)
     return replace(storage, shape=shape, layout=resized(storage.layout, sizes))
+
+
+def _copied(storages: Sequence[Storage], layouts: Sequence[Layout], group: TileGroup) -> int:
+    """Returns the bytes of constants that would be stored only for a kernel that reads few of them.
+
+    Loading an artifact reads them, and no run needs them. `storages` are the kernel's operands in
+    layouts of its own, and `layouts` those of other kernels.
+    """
+    copies = (
+        (as_int(element_count(s.layout.sizes)) or 0) * s.dtype.bytes
+        for s, layout in zip(storages, layouts, strict=True)
+        if s.layout != layout
+    )
+    return max(sum(copies) - group_bytes(group, constants=False), 0)
 
 
 # ---- packing ------------------------------------------------------------------------------------

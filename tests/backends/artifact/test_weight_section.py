@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.weight_section import Range, append_section, lay_out
 from tcc.ir.container import TRAILER
+from tcc.passes.layout.weights import WeightPart
 
 PAGE, HUGE = 64 << 10, 2 << 20
 SMALL, LARGE = bytes(range(200)), np.arange(HUGE // 4 + 5, dtype=np.int32)
@@ -48,3 +49,19 @@ def test_the_file_ends_with_the_section_and_its_trailer(
     assert held == b"".join(bytes(memoryview(part).cast("B")) for part in weights)
     assert len(data) == offset + size + TRAILER.size
     assert digest == hashlib.sha256(held).digest() == section.sha256
+
+
+def test_parts_are_made_again_for_the_file_instead_of_kept(tmp_path: Path) -> None:
+    makes: list[int] = []
+
+    def make() -> np.ndarray:
+        makes.append(1)
+        return LARGE.view(np.uint8)
+
+    path = tmp_path / "file"
+    path.write_bytes(b"ELF")
+    section = lay_out([[WeightPart(LARGE.nbytes, make)]], [b""])
+    append_section(path, section)
+    assert section.sha256 == lay_out([[LARGE]], [b""]).sha256
+    assert LARGE.tobytes() in path.read_bytes()
+    assert len(makes) == 2

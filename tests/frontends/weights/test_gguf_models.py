@@ -35,6 +35,12 @@ def test_matrices_are_multiplied_as_stored(stored: str, tmp_path: Path) -> None:
     _check(write_gguf("llama", tmp_path / "model.gguf", stored, **_WIDE), tmp_path)
 
 
+@pytest.mark.parametrize("stored", ["Q4_K", "Q5_K", "Q6_K"])
+def test_blocks_of_256_levels_are_multiplied_as_stored(stored: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 256}
+    _check(write_gguf("llama", tmp_path / "model.gguf", stored, **_WIDE | sizes), tmp_path)
+
+
 @pytest.mark.parametrize("stored", ["Q8_0", "Q4_1"])
 def test_experts_are_multiplied_as_stored(stored: str, tmp_path: Path) -> None:
     _check(write_gguf("mixtral", tmp_path / "model.gguf", stored, **_WIDE), tmp_path)

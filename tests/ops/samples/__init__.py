@@ -43,13 +43,14 @@ from .composite import (
     signal,
     softmax,
 )
-from .data import data_dependent, indexing, lists, strings, tfidf
+from .data import data_dependent, indexing, level_rows, lists, strings, tfidf
 from .defaults import default_samples
 from .sampling import Sample, Samples
 
 _FAMILIES = (
     activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
-    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists,
+    data_dependent, diagonal, expression, grid, indexing, level_rows, levels, linalg,
+    lists,
     magnitude, movement, narrow, normalization, pad, pool, quantize, quantized,
     random, reduce, resize, roi, signal, sizes, softmax, strings, tfidf, unary,
     window,

@@ -21,6 +21,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, whole[:12], scales, zeros), LevelsAttrs(4, 8), "points")
     yield Sample((x, whole, scales, zeros + np.float32(0.3)), LevelsAttrs(8, 8), "real_points")
     yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
+    yield Sample((x, whole[:12], scales, None, whole[:3]), LevelsAttrs(5, 8), "five")
+    yield Sample((x, whole[:12], scales, None, whole[-6:]), LevelsAttrs(6, 8), "six")
 
 
 def _zero_samples(rng: np.random.Generator) -> Iterator[Sample]:

@@ -1,0 +1,91 @@
+"""Stores f32 constants in bf16 or f16 where one of these types has all of their values.
+
+    kernel { y = sum(k) x[i, k] * w[k, j] }         w: f32, as f16 values of a file were widened
+      ->  w in f16;  y = sum(k) x[i, k] * f32(w[k, j])
+
+Results stay as they were, bit for bit.  Reading fewer bytes saves time, and converting them takes
+some, so each kernel's price decides.  A narrow constant may cost a margin, because it also takes
+half of the memory.
+
+Requires layouts.  Establishes no more than that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from tcc.ir.graph import Graph, Handle, Value
+from tcc.ir.op import Array
+from tcc.ir.types import BF16, F16, F32, DType, TensorType
+from tcc.passes.choose.content import site
+from tcc.passes.layout.assign import Kernel, Placed, operand_reads
+from tcc.passes.quantize.precision import in_floats, with_operands
+from tcc.passes.quantize.quantize_weights import rounded
+from tcc.passes.tile.plan import KernelChooser
+from tcc.schedule.margins import MARGINS
+
+# Smaller constants stay f32.
+_LARGE = 1 << 14
+# This many elements are compared first, which rejects most constants.
+_FIRST = 1 << 12
+
+
+def with_exact_weights(
+    placed: Placed, planner: KernelChooser, outer: Mapping[Value, Graph] | None
+) -> Placed:
+    """Returns `placed` with constants in types that have all of their values.
+
+    For a body, `outer` maps each constant of an enclosing graph to that graph.  Returns `placed`
+    itself on a target without prices, and where nothing becomes narrow.
+    """
+    store, constants = placed.graph.store, dict[Value, Handle]()
+    visible = placed.visible(outer) if planner.prices_layouts else {}
+    types = {v: t for v, g in visible.items() if (t := _narrowest(v, g.constant(v))) is not None}
+
+    def changed(kernel: Kernel) -> Kernel:
+        """Returns `kernel` with narrow constants if its price allows that."""
+        filled = {v for _, node, v in operand_reads(kernel) if node.fill is not None}
+        pairs = {
+            v: Value(f"{v.name}.{types[v].name}", TensorType(types[v], v.type.shape))
+            for v in kernel.operands
+            if v in types and v not in filled
+        }
+        if not pairs:
+            return kernel
+        replacements = {v: in_floats(narrow) for v, narrow in pairs.items()}
+        narrow_kernel = with_operands(kernel, replacements, kernel.results)
+        fixed = {*visible, *pairs.values()}
+        if not planner.ledger.either(
+            lambda: site("exact-weights", kernel.expr, narrow_kernel.expr),
+            ("narrow", [planner.seconds(narrow_kernel, placed.layouts, fixed)]),
+            ("f32", lambda: [planner.seconds(kernel, placed.layouts, fixed)]),
+            MARGINS["shared layout"],
+            kernel.loc,
+        ):
+            return kernel
+        for value, narrow in pairs.items():
+            array = rounded(visible[value].store.get(visible[value].constants[value]), types[value])
+            assert array is not None
+            constants[narrow] = store.put(array, types[value])
+        return narrow_kernel
+
+    steps = placed.with_kernels(changed)
+    graph = replace(placed.graph, constants={**placed.graph.constants, **constants})
+    return replace(placed, graph=graph, steps=steps) if constants else placed
+
+
+def _narrowest(value: Value, array: Array | None) -> DType | None:
+    """Returns the type of two bytes that has all values of a large f32 constant, if there is
+    one."""
+    if array is None or value.type.dtype is not F32 or array.size < _LARGE:
+        return None
+    flat = array.reshape(-1)
+    return next((t for t in (BF16, F16) if _exact(flat[:_FIRST], t) and _exact(flat, t)), None)
+
+
+def _exact(array: Array, dtype: DType) -> bool:
+    """Returns True if `dtype` has the values of a contiguous f32 array."""
+    narrow = rounded(array, dtype)
+    return narrow is not None and np.array_equal(
+        narrow.astype(np.float32).view(np.uint32), array.view(np.uint32)
+    )
