@@ -192,7 +192,7 @@ def test_a_verbose_compile_prints_its_stages(
     out, err = capfd.readouterr()
     assert out.count("\n") == 4
     lines = err.splitlines()
-    assert all(re.fullmatch(r" *\d+\.\d\d s  [a-z ]+ \([a-z -]+\)", line) for line in lines)
+    assert all(re.fullmatch(r" *\d+\.\d\d s  [a-z ]+ \([a-z0-9 -]+\)", line) for line in lines)
     assert lines[0].endswith("reading the model (import)")
     assert lines[-1].endswith("linking (link)")
 

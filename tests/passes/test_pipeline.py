@@ -156,22 +156,22 @@ CORE, DEVICE = CoreChooser(TYPICAL_CORE), BlockChooser()
 PLACED = {
     "model": (
         LoweringContext(CORE),
-        "partition assign-layouts tabulate choose-layouts narrow-storage exact-weights "
+        "partition assign-layouts tabulate choose-layouts narrow-storage level-bytes exact-weights "
         "compact-buffers divide-sums",
     ),
     "body": (
         LoweringContext(CORE, outer={}),
-        "partition merge-groups assign-layouts tabulate choose-layouts narrow-storage "
+        "partition merge-groups assign-layouts tabulate choose-layouts narrow-storage level-bytes "
         "exact-weights divide-sums",
     ),
     "price": (
         LoweringContext(CORE, priced=True),
-        "partition assign-layouts narrow-storage divide-sums",
+        "partition assign-layouts narrow-storage level-bytes divide-sums",
     ),
     "model on a GPU": (
         LoweringContext(DEVICE),
-        "partition assign-layouts choose-layouts narrow-storage exact-weights divide-sums "
-        "sign-operands",
+        "partition assign-layouts choose-layouts narrow-storage level-bytes exact-weights "
+        "divide-sums sign-operands",
     ),
 }
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -113,8 +114,12 @@ def _keyed(array: Array, dtype: DType | None) -> tuple[str, Array]:
     return digest.hexdigest(), data
 
 
+# The arrays of all stores by content hash: programs for several sizes compute the same weights.
+_STORED: WeakValueDictionary[str, Array] = WeakValueDictionary()
+
+
 class ConstantStore:
-    """A store of read-only arrays by content hash, which stores equal contents once.
+    """A store of read-only arrays by content hash; all stores share one array of equal contents.
 
     A constant whose array differs by rank has one array per rank under one handle.
 
@@ -150,7 +155,8 @@ class ConstantStore:
                 why=", ".join(forms) or "there is no array",
             )
         pairs = [_keyed(array, dtype) for array in arrays]
-        keys, stored = [key for key, _ in pairs], dict(reversed(pairs))
+        keys = [key for key, _ in pairs]
+        stored = {key: _STORED.setdefault(key, array) for key, array in reversed(pairs)}
         if len(stored) == 1:
             key, parts = keys[0], tuple(stored.values())
         else:
