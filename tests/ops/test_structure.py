@@ -17,7 +17,7 @@ from tcc.ir.layout import offset, permuted, row_major
 from tcc.ir.types import BOOL, F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.contract import EinsumAttrs, GemmAttrs
-from tcc.ops.algebra.create import DimsAttrs, RangeAttrs, ShapeOfAttrs
+from tcc.ops.algebra.create import DimsAttrs, RangeAttrs
 from tcc.ops.algebra.movement import (
     ConcatAttrs,
     ExpandAttrs,
@@ -72,7 +72,6 @@ SYMBOLIC = [
     ("resize", [(N, 2, S)], ResizeAttrs(dims(N, 2, S + 2), (None, None, None), mode="linear")),
     ("resize", [(N, 2, S)], KEPT),
     ("resize", [(N, 2, S)], replace(KEPT, taps=dims(4)[0], coordinate_mode="asymmetric")),
-    ("shape_of", [(N, 2, S)], ShapeOfAttrs(0, 3)),
     ("dims", [], DimsAttrs(dims(N * S, 2, S // 2))),
     ("dft", [(N, S, 1)], DftAttrs(1, S, False, True)),
     (

@@ -187,8 +187,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "attention": _attention,
         "rotary_embedding": _rotary,
         "range": node("Range", "size"),
-        "shape_of": node("Shape"),
-        "size_of": node("Size"),
         "conv_integer": _conv("ConvInteger"),
     }
 )
