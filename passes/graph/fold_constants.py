@@ -26,7 +26,6 @@ from tcc.ir.graph import (
     Graph,
     GraphBuilder,
     Node,
-    Value,
     bodies,
     carrier,
     constant_bytes,
