@@ -1,6 +1,6 @@
 """Evaluates nodes that do not depend on the model's inputs.
 
-    %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
+    %y = add(%a, %b), both constant        %y constant
 
 A node with an operand that differs by rank is evaluated for every rank.
 
@@ -26,7 +26,6 @@ from tcc.ir.graph import (
     Graph,
     GraphBuilder,
     Node,
-    Value,
     bodies,
     carrier,
     constant_bytes,
@@ -52,8 +51,6 @@ _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 _LARGE = 1 << 14
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 _FAST = FAST | Trait.REDUCTION | Trait.CONTRACTION
-# Ops that read the type of their operand, and none of its elements.
-_SHAPE_ONLY = frozenset({"shape_of", "size_of"})
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -73,7 +70,7 @@ def fold_constants(graph: Graph) -> Graph:
 def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    operands = [None if v is None else _operand(b, node, v) for v in inputs]
+    operands = [None if v is None else b.arrays(v) for v in inputs]
     if any(a is None and v is not None for a, v in zip(operands, inputs, strict=True)):
         return None
     if _symbolic(node.attrs) or _widens(node, inputs):
@@ -115,14 +112,6 @@ def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
             return node.op.reference(arrays, node.attrs)
     except (ValueError, IndexError, ArithmeticError, MemoryError):
         return None
-
-
-def _operand(b: GraphBuilder, node: Node, value: Value) -> Sequence[Array] | None:
-    if node.op.name in _SHAPE_ONLY:
-        shape = value.type.static_shape
-        empty = np.zeros((), value.type.dtype.carrier)
-        return None if shape is None else (np.broadcast_to(empty, shape),)
-    return b.arrays(value)
 
 
 def _stored_bytes(types: Sequence[TensorType]) -> int | None:

@@ -26,11 +26,12 @@ from tcc.ir.types import F32, FLOAT8, I8, U8, element_count
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import (
+    MATMULS,
     admits,
     channels,
     conv_integer,
     dequantized,
-    matmul_operands,
+    with_bias,
 )
 
 # The sum of at most this many products of two bytes fits 32 bits, for all values of the bytes.
@@ -74,17 +75,11 @@ def int8_weight_matmuls(graph: Graph) -> Graph:
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -> Replacement:
     if node.op.name == "conv":
         return _conv(b, node, inputs) if weights else None
-    operands = matmul_operands(node, inputs)
-    if operands is None:
+    if node.op.name not in MATMULS:
         return None
-    x, w, bias, (x_is_transposed, w_is_transposed) = operands
-    lhs, rhs = _bytes(b, x), _bytes(b, w)
-    lhs = _transposed(b, lhs) if x_is_transposed else lhs
-    rhs = _transposed(b, rhs) if w_is_transposed else rhs
-    result = _matmul(b, node, lhs, rhs, weights)
-    if result is None:
-        return None
-    return [result if bias is None else emit(b, "add", result, bias)]
+    x, w, *biases = inputs
+    result = _matmul(b, node, _bytes(b, x), _bytes(b, w), weights)
+    return None if result is None else [with_bias(b, result, biases)]
 
 
 def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
@@ -116,7 +111,7 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     return [result]
 
 
-def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
+def _bytes(b: GraphBuilder, value: Value | None) -> _Bytes | None:
     """Returns the 8-bit factor from which `value` is dequantised; None if there is none.
 
     There may be a transpose of two axes in between.
@@ -128,7 +123,7 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
     x, scale, *zeros = node.inputs
     if x is None or scale is None or node.attrs.block_size:
         return None
-    if scale.type.dtype is not F32 or value.type.dtype is not F32:
+    if scale.type.dtype is not F32 or node.outputs[0].type.dtype is not F32:
         return None
     if x.type.dtype not in (I8, U8, *FLOAT8) or scale.type.rank > 1:
         return None

@@ -22,7 +22,7 @@ from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
 from tcc.ops.algebra.levels import nibbles
 from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.emit import emit
-from tcc.passes.quantize.zero_points import dequantized, matmul_operands
+from tcc.passes.quantize.zero_points import MATMULS, dequantized, with_bias
 
 # Smaller narrow constants are folded to floats, like constants of other types.
 _LARGE = 1 << 14
@@ -57,19 +57,15 @@ def weight_quant_matmuls(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    operands = matmul_operands(node, inputs)
-    if operands is None or operands.transposed[0]:
+    if node.op.name not in MATMULS or node.outputs[0].type.dtype is not F32:
         return None
-    x, w, bias, (_, transposed) = operands
-    if node.outputs[0].type.dtype is not F32 or x.type.rank < 2:
+    x, w, *biases = inputs
+    if x is None or x.type.rank < 2:
         return None
     levels = _levels(b, w)
-    if levels is not None and transposed:
-        levels = _transposed(levels)
     if levels is None or not _along_sum(levels):
         return None
-    product_value = _matmul(b, x, levels)
-    return [product_value if bias is None else emit(b, "add", product_value, bias)]
+    return [with_bias(b, _matmul(b, x, levels), biases)]
 
 
 def _along_sum(levels: _Levels) -> bool:
@@ -79,7 +75,7 @@ def _along_sum(levels: _Levels) -> bool:
     return levels.axis == 1 or levels.scale.size == 1
 
 
-def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
+def _levels(b: GraphBuilder, value: Value | None) -> _Levels | None:
     """Returns the levels from which `value` is dequantised, directly or through a transpose.
 
     Returns None if `value` is not a large dequantised constant of a narrow type.
@@ -91,7 +87,7 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
     attrs = node.attrs
     x, scale, *zeros = node.inputs
     point = zeros[0] if zeros else None
-    if x is None or scale is None or value.type.dtype is not F32:
+    if x is None or scale is None:
         return None
     dtype = x.type.dtype
     data, scales = b.array(x), b.array(scale)

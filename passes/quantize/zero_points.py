@@ -21,9 +21,10 @@ Activations that are quantised to the other 8-bit type are quantised to the type
 Requires nothing.  Establishes products of bytes for which processors have instructions.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
@@ -32,7 +33,6 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import const
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.window import ConvAttrs
@@ -349,25 +349,13 @@ def conv_integer(
     return emit(b, "conv_integer", *operands, **geometry, border=border)
 
 
-class MatmulOperands(NamedTuple):
-    """The operands of `x @ w + bias`; `transposed` says for both factors if they are transposed."""
-
-    x: Value
-    w: Value
-    bias: Value | None
-    transposed: tuple[bool, bool]
+# Their operands are the two factors; a gemm has a bias too.
+MATMULS = frozenset({"matmul", "gemm"})
 
 
-def matmul_operands(node: Node, inputs: Inputs) -> MatmulOperands | None:
-    """Returns the operands of a matmul, or of a gemm with alpha and beta 1; None for another
-    node."""
-    attrs, transposed = node.attrs, (False, False)
-    if isinstance(attrs, GemmAttrs) and (attrs.alpha, attrs.beta) == (1, 1):
-        transposed = attrs.trans_a, attrs.trans_b
-    elif node.op.name != "matmul":
-        return None
-    x, w, bias = (*inputs, None)[:3]
-    return None if x is None or w is None else MatmulOperands(x, w, bias, transposed)
+def with_bias(b: GraphBuilder, sums: Value, biases: Sequence[Value | None]) -> Value:
+    """Returns `sums` plus the biases that there are, at most one."""
+    return emit(b, "add", sums, *biases) if biases else sums
 
 
 def dequantized(b: GraphBuilder, value: Value | None) -> tuple[Node, bool] | None:

@@ -37,7 +37,6 @@ def shape(*dims: int) -> tuple[Any, ...]:
 
 HEADS = node_of("reshape", tensor(F32, 1, 32, 384), shape=shape(1, 32, 6, 64))
 JOINED = node_of("reshape", tensor(F32, 1, 32, 6, 64), shape=shape(1, 32, 384))
-GEMM = {"alpha": 1.0, "beta": 1.0, "trans_a": False, "trans_b": False}
 TOKENS, IN_HEADS = "split(1) -> split(1)", "split(2, 6) -> split(3)"
 PARTS = "partial(sum) -> partial(sum)"
 ELEVEN = "split(1, block=11) -> split(1, block=11)"
@@ -57,7 +56,7 @@ ELEVEN = "split(1, block=11) -> split(1, block=11)"
         (JOINED, 3, [ELEVEN, "split(2) -> split(2)", PARTS]),
         (JOINED, 4, [TOKENS, "split(2, block=2) -> split(2, block=128)", PARTS]),
         (
-            node_of("gemm", tensor(F32, 5, 8), tensor(F32, 8, 12), tensor(F32, 12), **GEMM),
+            node_of("gemm", tensor(F32, 5, 8), tensor(F32, 8, 12), tensor(F32, 12)),
             4,
             [
                 "split(1), split(0), partial(sum) -> partial(sum)",

@@ -194,7 +194,6 @@ _TYPE = "no collective takes its results' type"
 OFFER_NOTHING = {
     "pack": "elements that share a byte are no block of an axis",
     "random_bits": _TYPE,
-    "size_of": "it has no loop",
     "to_narrow": _TYPE,
     "unpack": _TYPE,
 }

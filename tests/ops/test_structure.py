@@ -16,8 +16,8 @@ from tcc.ir.index import Index, const, evaluate, free_vars, symbol
 from tcc.ir.layout import offset, permuted, row_major
 from tcc.ir.types import BOOL, F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
-from tcc.ops.algebra.contract import EinsumAttrs, GemmAttrs
-from tcc.ops.algebra.create import DimsAttrs, RangeAttrs, ShapeOfAttrs
+from tcc.ops.algebra.contract import EinsumAttrs
+from tcc.ops.algebra.create import DimsAttrs, RangeAttrs
 from tcc.ops.algebra.movement import (
     ConcatAttrs,
     ExpandAttrs,
@@ -62,7 +62,7 @@ SYMBOLIC = [
     ("pad", [(N, S)], PadAttrs(dims(1, 0), dims(0, 2), "constant")),
     ("pad", [(N, S)], PadAttrs(dims(1, 0), dims(0, 2), "reflect")),
     ("matmul", [(N, S, 4), (4, 2)], OPS["matmul"].attrs()),
-    ("gemm", [(S, 4), (S, 2), (2,)], GemmAttrs(1.0, 1.0, True, False)),
+    ("gemm", [(S, 4), (4, 2), (2,)], OPS["gemm"].attrs()),
     ("einsum", [(N, S, 4), (N, 4, S)], EinsumAttrs("bij,bjk->bik")),
     ("conv", [(N, 2, S), (3, 2, 3)], CONV),
     ("conv_transpose", [(N, 2, S), (2, 3, 3)], ConvTransposeAttrs((2,), (1,), (0,), (1,), (1,), 1)),
@@ -72,7 +72,6 @@ SYMBOLIC = [
     ("resize", [(N, 2, S)], ResizeAttrs(dims(N, 2, S + 2), (None, None, None), mode="linear")),
     ("resize", [(N, 2, S)], KEPT),
     ("resize", [(N, 2, S)], replace(KEPT, taps=dims(4)[0], coordinate_mode="asymmetric")),
-    ("shape_of", [(N, 2, S)], ShapeOfAttrs(0, 3)),
     ("dims", [], DimsAttrs(dims(N * S, 2, S // 2))),
     ("dft", [(N, S, 1)], DftAttrs(1, S, False, True)),
     (

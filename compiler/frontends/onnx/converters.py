@@ -10,6 +10,7 @@ from tcc.frontends.onnx.contrib import bodies, collectives, fused, moe, packed_w
 from tcc.frontends.onnx.contrib import quantize as contrib_quantize
 from tcc.frontends.onnx.convert import (
     attention,
+    contract,
     control,
     lists,
     loop,
@@ -31,8 +32,8 @@ from tcc.frontends.onnx.convert import (
 # The modules of converters by domain. Keys of their tables are operators of that domain, or
 # `DOMAIN.OPERATOR` for operators of another domain.
 _FAMILIES = (
-    ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, random,
-          recurrent, reduce, resize, sampling, selection, signal, strings, window)),
+    ("", (attention, contract, control, lists, loop, movement, normalization, pointwise, quantize,
+          random, recurrent, reduce, resize, sampling, selection, signal, strings, window)),
     ("com.microsoft", (bodies, collectives, contrib_attention, contrib_quantize, fused, moe,
                        packed_weights)),
 )  # fmt: skip

@@ -41,19 +41,6 @@ _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 
 @frozen
-class GemmAttrs:
-    """The result is `alpha * A' * B' + beta * C`.
-
-    A' is A, or its transpose if `trans_a`; B' likewise.
-    """
-
-    alpha: float
-    beta: float
-    trans_a: bool
-    trans_b: bool
-
-
-@frozen
 class EinsumAttrs:
     """`equation` like "bij,bjk->bik": one letter per axis, an arrow, no ellipsis or spaces."""
 
@@ -109,50 +96,24 @@ def _matmul_expr(b: ExprBuilder, attrs: NoAttrs, lhs: TensorType, rhs: TensorTyp
 # ---- gemm ----------------------------------------------------------------------------------------
 
 
-def _gemm_dims(a: TensorType, c: TensorType, attrs: GemmAttrs) -> tuple[Index, Index, Index]:
-    require(a.rank == c.rank == 2, f"gemm takes matrices, not {a} and {c}")
-    m, k = reversed(a.shape) if attrs.trans_a else a.shape
-    k2, n = reversed(c.shape) if attrs.trans_b else c.shape
-    return m, n, agree(k, k2, "the summed dims of gemm")
-
-
-def _gemm_infer(
-    attrs: GemmAttrs, a: TensorType, c: TensorType, bias: TensorType | None = None
-) -> TensorType:
-    dtype = same_dtype(a, c, bias)
-    m, n, _ = _gemm_dims(a, c, attrs)
-    if bias is not None:
-        check_broadcast(bias.shape, (m, n), 2)
-    is_integral = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
-    require(dtype.is_float or is_integral, f"gemm of {dtype} takes whole alpha and beta")
-    return TensorType(dtype, (m, n))
+def _gemm_infer(attrs: NoAttrs, lhs: TensorType, rhs: TensorType, bias: TensorType) -> TensorType:
+    check_broadcast(bias.shape, matmul_shape(lhs, rhs), 2)
+    same_dtype(lhs, bias)
+    return _matmul_infer(attrs, lhs, rhs)
 
 
 @in_f32
-def _gemm_reference(attrs: GemmAttrs, a: Array, c: Array, bias: Array | None = None) -> Any:
-    y = (a.T if attrs.trans_a else a) @ (c.T if attrs.trans_b else c) * a.dtype.type(attrs.alpha)
-    return y if bias is None else y + a.dtype.type(attrs.beta) * bias
+def _gemm_reference(_attrs: NoAttrs, lhs: Array, rhs: Array, bias: Array) -> Any:
+    return np.matmul(lhs, rhs) + bias
 
 
 def _gemm_expr(
-    b: ExprBuilder, attrs: GemmAttrs, a: TensorType, c: TensorType, bias: TensorType | None = None
+    b: ExprBuilder, attrs: NoAttrs, lhs: TensorType, rhs: TensorType, bias: TensorType
 ) -> StageRef:
-    m, n, depth = _gemm_dims(a, c, attrs)
-    i, j = b.iters(m, n)
-    (k,) = b.iters(depth)
-    lhs = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
-    rhs = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
-    sums = b.sum((i, j), wide(lhs) * wide(rhs), over=(k,))
-    if attrs.alpha == 1.0 and bias is None:
-        return sums
-    i, j = b.iters(m, n)
-    value: Scalar = b.read(sums, i, j)
-    if attrs.alpha != 1.0:
-        value *= attrs.alpha
-    if bias is not None:
-        term = wide(b.read(2, *aligned(bias.shape, (i, j))))
-        value += term if attrs.beta == 1.0 else term * attrs.beta
-    return b.stage((i, j), cast(value, a.dtype))
+    sums = _matmul_expr(b, attrs, lhs, rhs)
+    at = b.iters(*matmul_shape(lhs, rhs))
+    value = b.read(sums, *at) + wide(b.read(2, *aligned(bias.shape, at)))
+    return b.stage(at, cast(value, lhs.dtype))
 
 
 # ---- einsum --------------------------------------------------------------------------------------
@@ -218,11 +179,10 @@ OPS = (
         expr=_matmul_expr, traits=_CONTRACTS, onnx=OnnxBinding("MatMul"),
     ),
     op_row(
-        "gemm", GemmAttrs, _gemm_infer, _gemm_reference, _SUMMED,
-        "alpha * A' * B' + beta * C, the primes being optional transpositions.",
+        "gemm", NoAttrs, _gemm_infer, _gemm_reference, _SUMMED,
+        "Matrix product plus a bias that broadcasts to it; operands (a, b, bias).",
         Tolerance.ACCUMULATE,
         expr=_gemm_expr, traits=_CONTRACTS,
-        onnx=OnnxBinding("Gemm", attrs=(("transA", "trans_a"), ("transB", "trans_b"))),
     ),
     op_row(
         "einsum", EinsumAttrs, _einsum_infer, _einsum_reference, _SUMMED,

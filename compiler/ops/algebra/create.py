@@ -7,12 +7,12 @@ from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, Tolerance
-from tcc.ir.types import I64, TensorType, element_count
+from tcc.ir.op import Array, Tolerance
+from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import chosen, wide
 from tcc.ops.operands import integer, require, sizes
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, same_dtype
+from tcc.ops.shapes import NUMERIC, Point, Shape, same_dtype
 
 
 @frozen
@@ -20,14 +20,6 @@ class RangeAttrs:
     """`size` is the number of elements; importers compute it from the operand `limit`."""
 
     size: Index
-
-
-@frozen
-class ShapeOfAttrs:
-    """The result holds the dims of the axes from `start` to `end` (exclusive)."""
-
-    start: int
-    end: int
 
 
 @frozen
@@ -68,27 +60,6 @@ def _nth(values: Shape, place: Index) -> Scalar:
     return chosen(place, [index_value(value, I64) for value in values or (0,)])
 
 
-def _shape_infer(attrs: ShapeOfAttrs, x: TensorType) -> TensorType:
-    require(0 <= attrs.start <= attrs.end <= x.rank, f"axes outside {x}")
-    return TensorType(I64, (const(attrs.end - attrs.start),))
-
-
-def _shape_reference(attrs: ShapeOfAttrs, x: Array) -> Array:
-    return np.array(x.shape[attrs.start : attrs.end], np.int64)
-
-
-def _shape_element(b: ExprBuilder, at: Point, attrs: ShapeOfAttrs, x: TensorType) -> Scalar:
-    return _nth(x.shape[attrs.start : attrs.end], at[0])
-
-
-def _size_infer(attrs: NoAttrs, x: TensorType) -> TensorType:
-    return TensorType(I64, ())
-
-
-def _size_reference(attrs: NoAttrs, x: Array) -> Array:
-    return np.array(x.size, np.int64)
-
-
 def _dims_infer(attrs: DimsAttrs) -> TensorType:
     return TensorType(I64, (const(len(attrs.values)),))
 
@@ -105,16 +76,6 @@ OPS = (
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
         Tolerance.ELEMENTWISE,
         element=_range_element,
-    ),
-    op_row(
-        "shape_of", ShapeOfAttrs, _shape_infer, _shape_reference, ALL,
-        "The dims of x as a vector of i64.",
-        element=_shape_element,
-    ),
-    op_row(
-        "size_of", NoAttrs, _size_infer, _size_reference, ALL,
-        "The number of elements of x as an i64.",
-        element=lambda _b, _at, _attrs, x: index_value(element_count(x.shape), I64),
     ),
     op_row(
         "dims", DimsAttrs, _dims_infer, _dims_reference, (I64,),

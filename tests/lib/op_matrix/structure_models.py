@@ -141,7 +141,6 @@ def _rotary(s: Sample) -> OnnxNode:
 
 
 DEPARTS = {
-    "gemm-empty-f32": "ONNX Runtime ignores beta where the sum is empty",
     "conv_integer-border-u8": "ONNX has no border that is not the zero point",
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
     "conv_transpose-wider-f32": "ONNX says this with output_shape, never with negative pads",
@@ -187,8 +186,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "attention": _attention,
         "rotary_embedding": _rotary,
         "range": node("Range", "size"),
-        "shape_of": node("Shape"),
-        "size_of": node("Size"),
         "conv_integer": _conv("ConvInteger"),
     }
 )

@@ -11,6 +11,7 @@ import pytest
 from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.cpu.detect import detect
 from tcc.errors import InternalError
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, Value, constant_bytes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
@@ -18,7 +19,6 @@ from tcc.ir.index import as_index, symbol
 from tcc.ir.region import Region
 from tcc.ir.region.check import Unchecked
 from tcc.ir.types import F16
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.levels import LevelsAttrs, nibbles
 from tcc.ops.algebra.movement import SliceAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
@@ -30,6 +30,7 @@ from tcc.passes.derive.algebra.reassociate import Rewrites, reassociated
 from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.derive import Option, SiteOptions, decisions, derive
 from tcc.passes.derive.sites import composed, sites
+from tcc.passes.graph.emit import express
 from tcc.passes.program.price import priced_kernels
 from tcc.schedule.limits import Rates
 from tcc.target import parse_target
@@ -185,10 +186,15 @@ def far_number() -> Graph:
 
 
 def far_literal() -> Graph:
-    """The same in the attribute of a gemm."""
+    """The same number in an expression."""
     m = Model("far")
     q, k, v = m.input("q", 512, 16), m.input("k", 16, 512), m.weight(512, 16)
-    small = m.op("gemm", q, k, attrs=GemmAttrs(1e-30, 1.0, False, False))
+    b = ExprBuilder(q.type, k.type)
+    i, j = b.iters(512, 512)
+    (depth,) = b.iters(16)
+    sums = b.sum((i, j), b.read(0, i, depth) * b.read(1, depth, j), over=(depth,))
+    i, j = b.iters(512, 512)
+    (small,) = express(m.builder, b.finish((i, j), b.read(sums, i, j) * 1e-30), q, k)
     return m.finish(m.op("matmul", small, v))
 
 

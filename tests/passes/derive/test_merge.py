@@ -130,9 +130,7 @@ with seeded("test_merge: pairs"):
     PAIRS = {
         "convolutions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), group=1, **CONV),
         "expressions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), named=False, group=1, **CONV),
-        "gemm": pair(
-            "gemm", (5, 4), (3, 4), (3,), alpha=0.5, beta=2.0, trans_a=False, trans_b=True
-        ),
+        "transposed": pair("einsum", (5, 4), (3, 4), equation="ij,kj->ik"),
         "heads": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->hse"),
     }
     APART = {

@@ -12,7 +12,6 @@ from tcc.ir.index import Index, IndexLike, as_index, symbol
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.activation import GeluAttrs
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import (
     ConcatAttrs,
     ExpandAttrs,
@@ -154,7 +153,7 @@ def global_pool() -> Graph:
     m = Model("global_pool")
     x = m.input("x", symbol("n", 1), 6, 5, 4)
     mean = m.op("reduce_mean", m.op("relu", x), attrs=ReduceAttrs((2, 3), False))
-    logits = m.op("gemm", mean, m.weight(9, 6), m.weight(9), attrs=GemmAttrs(1.0, 1.0, False, True))
+    logits = m.op("gemm", mean, m.weight(6, 9), m.weight(9))
     return m.finish(m.op("softmax", logits, attrs=AxisAttrs(1)))
 
 

@@ -12,7 +12,6 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.tile import Contract
 from tcc.ir.types import F16, I8, U8
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
 from tcc.passes.place import LoweringContext
@@ -27,9 +26,9 @@ M, K, N = 48, 96, 64
 
 
 def dense(
-    *, columns: bool = False, op: str = "matmul", turned: bool = False, signed: bool = True
+    *, columns: bool = False, bias: bool = False, turned: bool = False, signed: bool = True
 ) -> Graph:
-    """A quantised layer: x to bytes and back, times weights of bytes, plus a bias for gemm."""
+    """A quantised layer: x to bytes and back, times weights of bytes, plus a bias if `bias`."""
     m = Model("dense")
     rng = np.random.default_rng(3)
     x = m.input("x", M, K)
@@ -47,13 +46,11 @@ def dense(
     point = m.builder.constant(zeros, "point")
     attrs = DequantizeAttrs(axis=0 if turned else 1)
     right = m.op("dequantize_linear", weights, step, point, attrs=attrs)
-    if op == "gemm":
-        return m.finish(
-            m.op(op, left, right, m.weight(N), attrs=GemmAttrs(1.0, 1.0, False, turned))
-        )
     if turned:
         right = m.transpose(right, 1, 0)
-    return m.finish(m.op("relu", m.op(op, left, right)))
+    if bias:
+        return m.finish(m.op("gemm", left, right, m.weight(N)))
+    return m.finish(m.op("relu", m.op("matmul", left, right)))
 
 
 def between_activations() -> Graph:
@@ -73,8 +70,8 @@ GRAPHS = {
     "matmul": dense,
     "columns": lambda: dense(columns=True),
     "turned": lambda: dense(columns=True, turned=True),
-    "gemm": lambda: dense(op="gemm"),
-    "gemm_turned": lambda: dense(columns=True, op="gemm", turned=True),
+    "bias": lambda: dense(bias=True),
+    "bias_turned": lambda: dense(columns=True, bias=True, turned=True),
     "unsigned": lambda: dense(signed=False),
     "between_activations": between_activations,
 }

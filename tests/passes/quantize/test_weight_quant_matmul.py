@@ -12,7 +12,6 @@ from tcc.ir.narrow import decode
 from tcc.ir.op import NoAttrs
 from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I4, U4, DType, tensor
 from tcc.ops import OPS
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.fold_constants import fold_constants
@@ -24,7 +23,12 @@ DEPTH, COLUMNS = 256, 96
 
 
 def graph(
-    dtype: DType, scale: Any, attrs: DequantizeAttrs, zero: Any = None, turn: str = ""
+    dtype: DType,
+    scale: Any,
+    attrs: DequantizeAttrs,
+    zero: Any = None,
+    turn: bool = False,
+    bias: bool = False,
 ) -> Graph:
     """x times dequantised levels; `turn`: these are given transposed, and turned by an op."""
     b = GraphBuilder("levels")
@@ -40,27 +44,25 @@ def graph(
     if zero is not None:
         operands.append(b.constant(np.asarray(zero, dtype.carrier), "z", dtype))
     (w,) = b.add(OPS["dequantize_linear"], operands, attrs)
-    if turn == "transpose":
+    if turn:
         (w,) = b.add(OPS["transpose"], [w], TransposeAttrs((1, 0)))
-    if turn == "gemm":
-        bias = b.constant(RNG.standard_normal(COLUMNS).astype(np.float32), "bias")
-        found = b.add(OPS["gemm"], [x, w, bias], GemmAttrs(1.0, 1.0, False, True), names=["y"])
-    else:
-        found = b.add(OPS["matmul"], [x, w], NoAttrs(), names=["y"])
-    return b.finish(found)
+    if bias:
+        shift = b.constant(RNG.standard_normal(COLUMNS).astype(np.float32), "bias")
+        return b.finish(b.add(OPS["gemm"], [x, w, shift], NoAttrs(), names=["y"]))
+    return b.finish(b.add(OPS["matmul"], [x, w], NoAttrs(), names=["y"]))
 
 
 with seeded("test_level_products: cases"):
     SCALES = RNG.uniform(0.1, 1, (8, COLUMNS))
     CASES = {
         "blocks": (I4, SCALES, DequantizeAttrs(0, 32)),
-        "blocks turned": (I4, SCALES.T, DequantizeAttrs(1, 32), None, "transpose"),
-        "blocks in gemm": (I4, SCALES.T, DequantizeAttrs(1, 32), None, "gemm"),
+        "blocks turned": (I4, SCALES.T, DequantizeAttrs(1, 32), None, True),
+        "blocks in gemm": (I4, SCALES.T, DequantizeAttrs(1, 32), None, True, True),
         "points": (U4, SCALES, DequantizeAttrs(0, 32), RNG.integers(0, 16, SCALES.shape)),
         "middle": (U4, SCALES, DequantizeAttrs(0, 32), np.full(SCALES.shape, 8)),
         "unsigned": (U4, SCALES, DequantizeAttrs(0, 32)),
         "columns": (F8E4M3FN, SCALES[0], DequantizeAttrs(1)),
-        "rows turned": (F8E4M3FN, SCALES[0], DequantizeAttrs(0), None, "transpose"),
+        "rows turned": (F8E4M3FN, SCALES[0], DequantizeAttrs(0), None, True),
         "tensor": (F8E4M3FN, 0.3, DequantizeAttrs()),
         "four bits": (F4E2M1, SCALES, DequantizeAttrs(0, 32)),
         "column point": (I4, SCALES[0], DequantizeAttrs(1), RNG.integers(-8, 8, COLUMNS)),

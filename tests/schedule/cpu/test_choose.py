@@ -16,7 +16,6 @@ from tcc.ir.layout import row_major
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import F32, F64, I64, U8, DType, tensor
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.levels import LevelsAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
@@ -98,9 +97,8 @@ def conv(channels: int, out: int, size: int, group: int = 1) -> Graph:
 def gemm(trans_b: bool) -> Graph:
     m = Model("gemm")
     x = m.input("x", 24, 100)
-    w = m.weight(*((70, 100) if trans_b else (100, 70)))
-    attrs = GemmAttrs(1.0, 1.0, False, trans_b)
-    return m.finish(m.op("gemm", x, w, m.weight(70), attrs=attrs))
+    w = m.transpose(m.weight(70, 100), 1, 0) if trans_b else m.weight(100, 70)
+    return m.finish(m.op("gemm", x, w, m.weight(70)))
 
 
 CONTRACTIONS = {

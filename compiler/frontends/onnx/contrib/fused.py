@@ -10,6 +10,7 @@ from tcc.frontends.draws import dropped
 from tcc.frontends.emit import counted, emit, full, group_norm
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.activations import activation
+from tcc.frontends.onnx.convert.contract import gemm
 from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.operand import Operand, Refusal
@@ -181,23 +182,9 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
     return x.transpose(order)
 
 
-def _fused_gemm(
-    ctx: NodeContext,
-    *,
-    activation: str = "",
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: bool,
-    transB: bool,
-) -> Results:
-    result = emit(
-        "gemm",
-        *ctx.inputs,
-        alpha=alpha,
-        beta=beta,
-        trans_a=transA,
-        trans_b=transB,
-    )
+def _fused_gemm(ctx: NodeContext, *, activation: str = "") -> Results:
+    (result,) = ctx.run(gemm)
+    assert result is not None
     return _activated(result, activation, _params(ctx))
 
 

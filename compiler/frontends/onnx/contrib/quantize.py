@@ -11,6 +11,7 @@ from tcc.frontends.emit import concat, emit, family, filled
 from tcc.frontends.onnx.context import Axis, Converter, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.contrib.fused import embedded
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
+from tcc.frontends.onnx.convert.contract import gemm
 from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.quantize import one_number
 from tcc.frontends.onnx.convert.reduce import along_axis
@@ -94,13 +95,11 @@ def _q_gemm(ctx: NodeContext, *, transB: bool, alpha: float = 1.0, transA: bool)
     if alpha != 1:
         a_scale = a_scale * alpha
     a = _scaled(ctx.input(0), a_scale, ctx.input(2))
-    operands = [a, _floats(ctx, 3, axis=0 if transB else 1)]
     bias = ctx.optional(6)
     if bias is not None:
-        step = a_scale * ctx.input(4)
-        operands.append(bias.cast(F32) * step)
-    flags = {"trans_a": transA, "trans_b": transB}
-    result = emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
+        bias = bias.cast(F32) * (a_scale * ctx.input(4))
+    weights = _floats(ctx, 3, axis=0 if transB else 1)
+    result = gemm(a, weights, bias, transA=transA, transB=transB)
     return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
 
 

@@ -10,7 +10,7 @@ from tcc.frontends.emit import concat
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.normalization import inference_norm
 from tcc.frontends.onnx.convert.resize import upsampled
-from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row, emit_row
+from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import const
@@ -31,10 +31,6 @@ def _binary(ctx: NodeContext, x: Operand, y: Operand) -> Results:
     row = bound_row("", ctx.node.op_type, OLDEST_ROWS)
     assert row is not None
     return x.emit(row.name, _placed(ctx, x, y))
-
-
-def _gemm(ctx: NodeContext) -> Results:
-    return emit_row("gemm", *ctx.present())
 
 
 def _p_relu(x: Operand, slope: Operand) -> Results:
@@ -81,7 +77,7 @@ def _upsample(ctx: NodeContext, x: Operand, *, height_scale: float, width_scale:
 _BINARY = tuple("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split())
 
 CONVERTERS: Converters = {
-    **named(_gemm, _p_relu, _batch_normalization, _dropout, _concat, _cast, _upsample),
+    **named(_p_relu, _batch_normalization, _dropout, _concat, _cast, _upsample),
     **dict.fromkeys(_BINARY, _binary),
 }
 # Operators whose oldest form has other parameters, and the first opset without that form.

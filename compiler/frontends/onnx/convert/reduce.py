@@ -1,6 +1,5 @@
 """Converters of reductions, softmax and other operators along axes."""
 
-from tcc.frontends.einsum import einsum
 from tcc.frontends.emit import checked_axis, family
 from tcc.frontends.onnx.axes import around, is_late, named_axes, reduce_along, run_axes
 from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, static_ints
@@ -85,5 +84,4 @@ CONVERTERS: Converters = {
     "TopK": _top_k,
     "CumSum": _cumulative("cum_sum"),
     "CumProd": _cumulative("cum_prod"),
-    "Einsum": lambda ctx: einsum(ctx.text("equation"), ctx.present()),
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import numpy as np
 from tcc.ir.op import NoAttrs
-from tcc.ops.algebra.contract import EinsumAttrs, GemmAttrs
+from tcc.ops.algebra.contract import EinsumAttrs
 
-from tests.ops.samples.sampling import Sample, Samples, normal
+from tests.ops.samples.sampling import Sample, Samples
 
 
 def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -31,13 +30,16 @@ def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _gemm_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    f32 = partial(normal, rng)
-    yield Sample((f32(7, 13), f32(13, 5)), GemmAttrs(1.0, 1.0, False, False))
-    yield Sample((f32(13, 7), f32(5, 13), f32(5)), GemmAttrs(0.5, 2.0, True, True))
-    yield Sample((f32(3, 4), f32(2, 4), f32(3, 1)), GemmAttrs(1.0, 1.0, False, True))
-    yield Sample((f32(3, 0), f32(0, 2), f32()), GemmAttrs(1.0, 0.5, False, False), "empty")
-    halves = (f32(3, 4).astype(np.float16), f32(4, 2).astype(np.float16))
-    yield Sample(halves, GemmAttrs(1.5, 1.0, False, False), "f16")
+    for left, right, bias in (
+        ((7, 13), (13, 5), (5,)),
+        ((3, 4), (4, 2), (3, 1)),
+        ((2, 3, 4), (4, 2), (2, 1, 1)),
+        ((3, 0), (0, 2), ()),
+    ):
+        arrays = tuple(rng.standard_normal(s).astype(np.float32) for s in (left, right, bias))
+        yield Sample(arrays, NoAttrs())
+    halves = tuple(rng.standard_normal(s).astype(np.float16) for s in ((3, 4), (4, 2), (2,)))
+    yield Sample(halves, NoAttrs(), "f16")
 
 
 def _einsum_samples(rng: np.random.Generator) -> Iterator[Sample]:

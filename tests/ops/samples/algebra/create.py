@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import NoAttrs
-from tcc.ops.algebra.create import DimsAttrs, RangeAttrs, ShapeOfAttrs
+from tcc.ops.algebra.create import DimsAttrs, RangeAttrs
 from tcc.ops.operands import dims
 
 from tests.ops.samples.sampling import Sample, Samples
@@ -24,18 +23,6 @@ def _range_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample(scalars, RangeAttrs(const(size)), np.dtype(dtype).name)
 
 
-def _shape_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = np.zeros((2, 0, 7), np.float32)
-    yield Sample((x,), ShapeOfAttrs(0, 3), "whole")
-    yield Sample((x,), ShapeOfAttrs(1, 2), "part")
-    yield Sample((np.array(1),), ShapeOfAttrs(0, 0), "scalar")
-
-
-def _size_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((2, 7), (), (3, 0)):
-        yield Sample((np.zeros(shape, np.float32),), NoAttrs())
-
-
 def _dims_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for values in ((3, 5, 7), (1,), ()):
         yield Sample((), DimsAttrs(dims(*values)))
@@ -43,7 +30,5 @@ def _dims_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 SAMPLES: Mapping[str, Samples] = {
     "range": _range_samples,
-    "shape_of": _shape_samples,
-    "size_of": _size_samples,
     "dims": _dims_samples,
 }

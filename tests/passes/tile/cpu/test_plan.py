@@ -11,7 +11,6 @@ from tcc.ir.index import IndexLike, as_int, const, symbol
 from tcc.ir.layout import Layout, row_major
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
-from tcc.ops.algebra.contract import GemmAttrs
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.tile.cpu import plan as plan_kernels
 from tcc.passes.tile.cpu.plan import CoreChooser
@@ -54,9 +53,8 @@ def product(depth: int, columns: int) -> Graph:
 
 def gemm(trans_b: bool) -> Graph:
     m = Model("gemm")
-    w = m.weight(*((256, 96) if trans_b else (96, 256)))
-    attrs = GemmAttrs(1.0, 1.0, False, trans_b)
-    return m.finish(m.op("gemm", m.input("x", 32, 96), w, m.weight(256), attrs=attrs))
+    w = m.transpose(m.weight(256, 96), 1, 0) if trans_b else m.weight(96, 256)
+    return m.finish(m.op("gemm", m.input("x", 32, 96), w, m.weight(256)))
 
 
 def test_a_factor_is_stored_in_panels_of_the_vector_block() -> None:
