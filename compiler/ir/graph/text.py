@@ -234,12 +234,10 @@ class _Printer:
                 return json.dumps(item)
             case Index():
                 return item.key
-            case DType():
+            case DType() | Enum():
                 return item.name
             case TensorType():
                 return repr(item)
-            case Enum():
-                return item.name
             case tuple():
                 return "(" + ", ".join(self.attribute(part, indent) for part in item) + ")"
             case Graph():

@@ -139,9 +139,8 @@ class BlockAxes:
 
         They are the guards of the access, and guards that mask lanes beyond the end of an axis.
         """
-        access_guards = access.guards
         result = [
-            Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access_guards
+            Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access.guards
         ]
         lane = iter(shape)
         for part, position in zip(self.parts, self.positions(shape), strict=True):
