@@ -153,7 +153,7 @@ def _expr_symbols(expr: Expr) -> tuple[Var, ...]:
 def _each_symbol(expr: Expr) -> Iterator[Var]:
     yield from _symbols(expr.params)
     for stage in expr.stages:
-        yield from _symbols(tuple(v.extent for v in stage.iters + stage.reduce))
+        yield from _symbols(tuple(v.extent for v in stage.loops))
         for scalar in walk(*stage.body):
             if isinstance(scalar, Read):
                 bound = [v for v, _ in scalar.indirect]

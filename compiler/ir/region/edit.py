@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Arg, Scalar, Scalars, argument, transform_all, walk
-from tcc.ir.region import Factor, Region, RegionStage, constant_of, reads_inside
+from tcc.ir.region import Factor, Factors, Region, RegionStage, constant_of, reads_inside
 from tcc.ir.region.affine import (
     Affine,
     Size,
@@ -175,10 +175,13 @@ def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
 
 def with_sources(stage: RegionStage, of: Callable[[int], int]) -> RegionStage:
     """Returns the stage with `of(source)` in place of every source."""
-    factors = tuple(
-        f if f.source is None else f._replace(source=of(f.source)) for f in stage.factors
-    )
+    factors = from_sources(stage.factors, of)
     return stage if factors == stage.factors else stage._replace(factors=factors)
+
+
+def from_sources(factors: Factors, of: Callable[[int], int]) -> Factors:
+    """Returns the factors with `of(source)` in place of every source."""
+    return tuple(f if f.source is None else f._replace(source=of(f.source)) for f in factors)
 
 
 def stages_read(stage: RegionStage) -> frozenset[int]:
