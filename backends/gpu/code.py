@@ -136,9 +136,9 @@ def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
     pipeline stages.
     """
     older = [gpu for gpu in gpus if _number(gpu) < 90]
-    oldest = min((gpu for gpu in GPUS.values() if gpu.kind == "cuda"), key=_number)
-    least_shared = min(gpu.shared for gpu in GPUS.values() if gpu.kind == "cuda")
-    return replace(max(older, key=_number, default=oldest), shared=least_shared)
+    cuda = [gpu for gpu in GPUS.values() if gpu.kind == "cuda"]
+    newest = max(older, key=_number, default=min(cuda, key=_number))
+    return replace(newest, shared=min(gpu.shared for gpu in cuda))
 
 
 def _number(gpu: GpuProfile) -> int:

@@ -28,7 +28,7 @@ from tcc.passes.derive.algebra.instance import agree
 from tcc.passes.derive.algebra.reassociate import reassociated
 from tcc.passes.derive.candidate import MARGIN, Candidate, RankArrays, SearchResult
 from tcc.passes.derive.guide import is_regular, repairs
-from tcc.passes.derive.search import DerivationState, search
+from tcc.passes.derive.search import Derivation, search
 from tcc.passes.derive.sites import DerivationSite, composed
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
@@ -176,33 +176,31 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
     the site gets no estimate, and candidates are compared with its price instead.
     """
     region = composed(site.nodes)
-    states, regular_states = _derived(region, strict)
+    derived = _derived(region, strict)
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
     candidates = [
         Rewritten(
             "; ".join(s.text), estimate(s.region, site.constants, rates), s.region, site.constants
         )
-        for s in regular_states
+        for s in derived.candidates
         if s.chain
     ]
     best: list[Rewritten] = []
     for candidate in cheapest_first(candidates, lambda c: c.estimate):
         if len(best) < _PRICED and not (best and are_close(candidate.estimate, best[-1].estimate)):
             best.append(candidate)
-    return SearchResult(direct, best, states)
+    return SearchResult(direct, best, derived.states)
 
 
 @lru_cache(maxsize=256)
-def _derived(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
-    """Returns the number of states that a search visited, and its states without obstacles
-    (`guide`).
+def _derived(region: Region, strict: bool) -> Derivation:
+    """Returns the states without obstacles that a search finds (`guide`), and how many it visited.
 
     A region that has no obstacle itself is not searched.
     """
     if next(repairs(region), None) is None:
-        return 0, ()
-    result = search(region, _BUDGET, strict)
-    return result.states, result.candidates
+        return Derivation((), 0)
+    return search(region, _BUDGET, strict)
 
 
 def _stage_type(region: Region, number: int, component: int) -> TensorType:

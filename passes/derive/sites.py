@@ -90,12 +90,6 @@ class DerivationSite:
         return tuple(parts), result_roles, self.places_of(self.nodes)
 
 
-def sites(graph: Graph) -> Iterator[DerivationSite]:
-    """Yields the sums of products of a graph and its bodies; every node is in at most one site."""
-    for scope in scopes(graph):
-        yield from scope.sums()
-
-
 def scopes(graph: Graph) -> Iterator[SiteScope]:
     """Yields a scope for a graph and for each of its bodies."""
     constants: dict[Value, Handle] = {}

@@ -7,10 +7,9 @@ of the loop k selects the formula f(k; ...).  A loop of this kind is unrolled fi
 its values has a formula of its own.
 """
 
-from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
+from tcc.ir.expr import Expr, Stage, known_extent, nest_size, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.index import as_int, free_vars
-from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size, stage_reads
 
@@ -38,7 +37,7 @@ def combines_once(expr: Expr) -> bool:
         return False
     first, last = stages
     read_places = {at for _, at in stage_reads(stages)}
-    produced, points = (element_count(tuple(map(extent, s.stage.iters))) for s in (first, last))
+    produced, points = (nest_size(s.stage.iters) for s in (first, last))
     return len(read_places) > 1 and points * len(read_places) is produced
 
 

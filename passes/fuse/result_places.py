@@ -10,11 +10,11 @@ symbolic size cannot, so this module finds a result of the kernel in whose memor
 
 from collections.abc import Sequence
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import nest_size
 from tcc.ir.expr.scalar import Read, StageRef, reads_of_stages
 from tcc.ir.index import Vars, as_int
 from tcc.ir.tile.group import Strip
-from tcc.ir.types import DType, element_count
+from tcc.ir.types import DType
 from tcc.passes.fuse.sliding_window import Loops
 from tcc.passes.fuse.unify_iterators import Shaped, needs_memory, radix_size
 
@@ -52,7 +52,7 @@ def is_open(linked: Sequence[Shaped], number: int, common: Vars) -> bool:
 
     `common` are the loops that all stages share.
     """
-    size = element_count(tuple(extent(v) for v in linked[number].axes if v not in common))
+    size = nest_size(v for v in linked[number].axes if v not in common)
     return as_int(size) is None and needs_memory(linked, number, common)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, inserted, known_extent, reads
+from tcc.ir.expr import Expr, Stage, inserted, known_extent, nest_size, reads
 from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
 from tcc.ir.index import (
     Quotient,
@@ -27,7 +27,6 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.ir.tile.group import Rescale, StreamLoop
-from tcc.ir.types import element_count
 from tcc.passes.fuse.online_reductions import Streamed, derive
 from tcc.passes.fuse.recompute import streaming_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
@@ -53,7 +52,7 @@ def resident_bytes(linked: Sequence[Shaped], number: int, fixed: Vars) -> int | 
     Returns None if their number is symbolic.
     """
     stage = linked[number].stage
-    count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in fixed)))
+    count = as_int(nest_size(v for v in linked[number].axes if v not in fixed))
     return None if count is None else count * max(s.dtype.bytes for s in stage.body)
 
 

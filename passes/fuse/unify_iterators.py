@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
+from tcc.ir.expr import Expr, Stage, extent, known_extent, nest_size, reads
 from tcc.ir.expr.scalar import reads_of_stages, substitute_all
 from tcc.ir.index import (
     Index,
@@ -35,7 +35,6 @@ from tcc.ir.index import (
     var_of,
     within,
 )
-from tcc.ir.types import element_count
 from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
 
@@ -316,7 +315,7 @@ def _values_at(formulas: Indices, logical: Indices) -> Substitution:
 @lru_cache(1 << 14)
 def radix_size(formula: Index) -> Index:
     """Returns the number of values of `formula`, a mixed-radix number of iterators."""
-    return element_count(tuple(extent(v) for v in free_vars(formula)))
+    return nest_size(free_vars(formula))
 
 
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:

@@ -202,12 +202,12 @@ def assign_layouts(
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
-    containers = {p.value: join for join in joins for p in join.parts}
+    containers = {p.value: join.result for join in joins for p in join.parts}
     pinned = seen_by_others(graph)
     # A visible value has a fixed layout, and so have its parts.
     for join in reversed(joins):
         pinned.update(p.value for p in join.parts if join.result in pinned)
-    last = _channels_last(steps, windows, pinned, joins)
+    last = _channels_last(steps, windows, pinned, containers)
     halos = (
         _of_wholes(_halos(graph.constants, always_running(steps)), joins, pinned)
         if model.gaps
@@ -227,7 +227,7 @@ def assign_layouts(
             shape = p.value.type.shape
             layouts[p.value] = part_of(layouts[join.result], shape, join.axis, p.start)
     layouts |= state_layouts(graph)
-    return Placed(graph, tuple(steps), layouts, {v: j.result for v, j in containers.items()})
+    return Placed(graph, tuple(steps), layouts, containers)
 
 
 def usual_layouts(
@@ -354,12 +354,14 @@ def _of_wholes(
 
 
 def _channels_last(
-    steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
+    steps: Sequence[ProgramStep],
+    windows: set[Value],
+    pinned: set[Value],
+    containers: Mapping[Value, Value],
 ) -> set[Value]:
     """Returns the values that are stored with channels last.  They are results of windows, values
     computed from results of windows axis by axis, and concatenations of these values."""
     values_last: set[Value] = set()
-    containers = {p.value: join.result for join in joins for p in join.parts}
     for kernel in always_running(steps):
         followers = _following(kernel, values_last)
         for value in kernel.results:
@@ -435,8 +437,7 @@ def _halos(constants: Collection[Value], kernels: Iterable[Kernel]) -> dict[Valu
             widths = all_known(map(_overhang, node.indices, value.type.shape))
             # A halo stores its fill value as f64. Large integers may change there, and NaN equals
             # no value.
-            fill = None if node.fill is None else float(node.fill)
-            if fill is None or fill != node.fill:
+            if node.fill is None or (fill := float(node.fill)) != node.fill:
                 continue
             if widths is not None and any(map(any, widths)):
                 halo = _Halo(widths, fill)

@@ -95,26 +95,32 @@ class _Surface:
     def _unpacked(self, value: Value, elements: Value) -> Value:
         """Returns a value of packed bytes in place of `value`, and adds nodes that unpack it to
         `elements`."""
-        count, dtype = element_count(value.type.shape), value.type.dtype
-        data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
-        flat = Value(self._fresh(value.name), tensor(dtype, count))
-        attrs = UnpackAttrs(dtype, count)
-        self._before.append(Node(OPS["unpack"], attrs, (data,), (flat,), value.name))
+        data, flat = self._forms(value)
+        unpack = UnpackAttrs(flat.type.dtype, *flat.type.shape)
         shaped = ReshapeAttrs(elements.type.shape)
-        self._before.append(Node(OPS["reshape"], shaped, (flat,), (elements,), value.name))
+        self._before += (
+            Node(OPS["unpack"], unpack, (data,), (flat,), value.name),
+            Node(OPS["reshape"], shaped, (flat,), (elements,), value.name),
+        )
         return data
 
     def _packed(self, value: Value, elements: Value) -> Value:
         """Returns a value of packed bytes in place of the output `value`, and adds nodes that pack
         `elements`."""
-        count, dtype = element_count(value.type.shape), value.type.dtype
-        flat = Value(self._fresh(value.name), tensor(dtype, count))
-        data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
-        shaped = ReshapeAttrs((count,))
-        self._after.append(Node(OPS["reshape"], shaped, (elements,), (flat,), value.name))
-        attrs = PackAttrs(dtype.bits)
-        self._after.append(Node(OPS["pack"], attrs, (flat,), (data,), value.name))
+        data, flat = self._forms(value)
+        pack = PackAttrs(flat.type.dtype.bits)
+        shaped = ReshapeAttrs(flat.type.shape)
+        self._after += (
+            Node(OPS["reshape"], shaped, (elements,), (flat,), value.name),
+            Node(OPS["pack"], pack, (flat,), (data,), value.name),
+        )
         return data
+
+    def _forms(self, value: Value) -> tuple[Value, Value]:
+        """Returns new values for the packed bytes [n] and the flat elements [n] of `value`."""
+        count, dtype = element_count(value.type.shape), value.type.dtype
+        data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
+        return data, Value(self._fresh(value.name), tensor(dtype, count))
 
     def _fresh(self, stem: str) -> str:
         number = 0

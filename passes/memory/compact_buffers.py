@@ -30,7 +30,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.ir.layout import axis_order, permuted
-from tcc.ir.types import TensorType, element_count
+from tcc.ir.types import element_count
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.schedule.nest import typical
@@ -93,7 +93,7 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)
-    shapes = (v.type.shape for v in placed.graph.inputs if isinstance(v.type, TensorType))
+    shapes = (v.type.shape for v in placed.graph.inputs)
     symbols = {symbol for shape in shapes for dim in shape for symbol in free_vars(dim)}
     lives: dict[Value, _Life] = {}
     for value, touched in steps.items():

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.program import (
     Alias,
@@ -247,10 +246,6 @@ class _Emitter:
         `lives` has (first position, last position, index of the buffer below or -1) for each
         buffer, as one list.
         """
-        at_entry = {register for i in self._entry for register in defined_registers(i)}
-        for number, size in self._sizes.items():
-            if size not in at_entry:
-                raise InternalError(f"the size of arena buffer {number} is not known at entry")
         offsets, end = [self._register() for _ in self._sizes], self._register()
         plan = PlanArena(end, tuple(offsets), tuple(self._sizes.values()), tuple(lives))
         return self._program_with([plan], offsets, end)

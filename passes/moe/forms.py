@@ -161,7 +161,7 @@ def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Exp
     axes of length 1, and n.  `lead` broadcasts to the shape of the index tensor, so that several
     elements of that tensor can share a row.
     """
-    b = ExprBuilder(rows, TensorType(I32, (grouping.tiles * grouping.tile,)))
+    b = ExprBuilder(rows, TensorType(I32, (grouping.places,)))
     depth = element_count(rows.shape[len(lead) :])
     t, i, n = b.iters(grouping.tiles, grouping.tile, depth)
     row = b.position(b.read(1, t * grouping.tile + i), grouping.rows)
@@ -178,7 +178,6 @@ def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) ->
     b = ExprBuilder(tiles, TensorType(I32, (grouping.rows,)))
     at = b.iters(*shape)
     linear, depth = linearise(at, shape), tiles.shape[2]
-    places = grouping.tiles * grouping.tile
-    place = b.position(b.read(1, linear // depth), places)
+    place = b.position(b.read(1, linear // depth), grouping.places)
     element = b.read(0, place // grouping.tile, place % grouping.tile, linear % depth)
     return b.finish(at, element)

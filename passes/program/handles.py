@@ -24,11 +24,6 @@ from tcc.ops.data.strings import StringDecodeAttrs, pack_strings
 from tcc.passes.fuse.compose import stored_type
 
 
-def has_handles(graph: Graph) -> bool:
-    """Returns True if a value of the graph or its bodies is a tensor of strings or a list."""
-    return next(_handles(graph), None) is not None
-
-
 def check_without_handles(graph: Graph, kind: str) -> None:
     """Raises UserError if the graph has strings or lists, which targets of this `kind` lack."""
     value = next(_handles(graph), None)
@@ -43,6 +38,7 @@ def check_without_handles(graph: Graph, kind: str) -> None:
 
 
 def _handles(graph: Graph) -> Iterator[Value]:
+    """Yields the values of the graph and its bodies that are tensors of strings, or lists."""
     return (value for value in walk_values(graph) if value.type.dtype.is_handle)
 
 
@@ -50,7 +46,7 @@ def erase_handles(graph: Graph) -> Graph:
     """Returns `graph` with handles in place of strings and lists; `graph` itself if it has
     neither.
     """
-    if not has_handles(graph):
+    if next(_handles(graph), None) is None:
         return graph
     builder = GraphBuilder(graph.name, graph.store)
     for value in walk_values(graph):

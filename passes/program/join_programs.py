@@ -81,9 +81,10 @@ class _Joining:
     def add(self, special: Lowered) -> None:
         """Adds the program of a bucket, with its registers, buffers and kernels renumbered."""
         program = special.program
+        offsets = self._weights.adopt(special.weights)
         renumbering = _Renumbering(
             self._registers,
-            self._place_buffers(special),
+            [self._buffer(b, offsets) for b in program.buffers],
             [self._kernel(special, n) for n in range(len(special.kernels))],
             self._late_sizes(program),
             [self._groups.setdefault(group, len(self._groups)) for group in program.groups],
@@ -121,16 +122,12 @@ class _Joining:
 
     # ---- the parts of a bucket's program ---------------------------------------------------------
 
-    def _place_buffers(self, special: Lowered) -> list[BufferId]:
-        """Returns the joined program's buffer for each buffer of a bucket's program.
+    def _buffer(self, buffer: Buffer, offsets: Mapping[int, int]) -> BufferId:
+        """Returns the joined program's buffer for a buffer of a bucket's program.
 
         The caller's arrays, and weights that the joined program already has, get its existing
         buffers.
         """
-        offsets = self._weights.adopt(special.weights)
-        return [self._buffer(b, offsets) for b in special.program.buffers]
-
-    def _buffer(self, buffer: Buffer, offsets: Mapping[int, int]) -> BufferId:
         place = buffer.place
         if isinstance(place, Weight):
             place = Weight(offsets[place.offset], place.size)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tcc.errors import InternalError
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, nonnegative, var_of
 from tcc.ir.layout import part_of
@@ -37,8 +36,7 @@ Sizes: TypeAlias = Callable[[Any], Iterable[Index]]
 
 def _operand(node: Node, number: int) -> Value:
     value = node.inputs[number]
-    if value is None:
-        raise InternalError(f"{node.op.name} has no operand {number}", where=node.loc)
+    assert value is not None
     return value
 
 

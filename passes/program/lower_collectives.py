@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tcc.errors import InternalError
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int, const, symbol
 from tcc.ir.program import (
@@ -47,8 +46,7 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
     """
     attrs: CollectiveAttrs = node.attrs
     kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
-    if x is None:
-        raise InternalError(f"{node.op.name} has no operand", where=node.loc)
+    assert x is not None
     first, *inner_dims = x.type.shape or (const(1),)
     blocks = attrs.ranks if kind.sends_blocks else 1
     rows = attrs.rows or (first // blocks,) * blocks

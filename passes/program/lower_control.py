@@ -7,7 +7,7 @@ Bodies are lowered like graphs, into the instruction list of their branch or loo
 loop carries has one buffer for all iterations.  Slices of scanned operands are views, not copies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tcc.errors import UserError
@@ -53,7 +53,8 @@ def lower_if(frame: GraphLowering, node: Node) -> None:
     condition = node.inputs[0]
     assert condition is not None
     late = [v for v in node.outputs if _fresh_sizes(frame, v.type)]
-    registers = _new_sizes(frame, node.outputs)
+    names = dict.fromkeys(n for v in late for n in _fresh_sizes(frame, v.type))
+    registers = {name: frame.registers.fresh() for name in names}
     targets = {}
     for value in node.outputs:
         if value in late:
@@ -81,12 +82,7 @@ def _fresh_sizes(frame: GraphLowering, type_: TensorType) -> list[str]:
     return [n for n in dict.fromkeys(names) if not frame.registers.bound(n)]
 
 
-def _new_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Register]:
-    names = dict.fromkeys(n for v in values for n in _fresh_sizes(frame, v.type))
-    return {name: frame.registers.fresh() for name in names}
-
-
-def _bind_late(frame: GraphLowering, registers: dict[str, Register]) -> None:
+def _bind_late(frame: GraphLowering, registers: Mapping[str, Register]) -> None:
     for name, register in registers.items():
         frame.registers.bind(name, register, late=True)
 
@@ -177,8 +173,7 @@ def _condition(frame: GraphLowering, body: Graph, start: Value | None) -> Buffer
 def _inside(frame: GraphLowering, body: Graph, carried: Carried) -> GraphLowering:
     inner = frame.child(body)
     inner.buffers.update(zip(carried.values, carried.buffers, strict=True))
-    for name, register in carried.sizes.items():
-        inner.registers.bind(name, register, late=True)
+    _bind_late(inner, carried.sizes)
     return inner
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
-from tcc.ir.expr import ExprBuilder, extent
+from tcc.ir.expr import ExprBuilder, nest_size
 from tcc.ir.expr.scalar import index_value
 from tcc.ir.graph import Graph, Handle, Value
 from tcc.ir.index import (
@@ -250,7 +250,7 @@ class GraphLowering:
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
         kernel = planned.bound.kernel
         number = self.context.kernels.number(planned.bound, planned.loc)
-        grid = self.size(element_count(tuple(map(extent, kernel.axes))))
+        grid = self.size(nest_size(kernel.axes))
         ints = tuple(self.size(of_atom(v)) for v in kernel.sizes)
         units = self.context.planner.least_units(planned.bound)
         min_tiles = -1 if units is None else self.early_size(units)

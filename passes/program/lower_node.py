@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tcc.errors import InternalError, UserError
+from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.layout.assign import Placed, ProgramStep
@@ -58,8 +58,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
 def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
     """Emits the instructions of a step that is not a kernel."""
     node = step.node
-    if node is None:
-        raise InternalError("a kernel is launched, not lowered as a node")
+    assert node is not None
     lower = _LOWER.get(node.op.name)
     if lower is None:
         raise _refusal((node,))

@@ -7,6 +7,8 @@ An equal index, quotient, remainder, minimum or maximum is computed once.
 
 from __future__ import annotations
 
+from copy import copy
+
 from tcc.errors import InternalError
 from tcc.ir.index import (
     Atom,
@@ -30,21 +32,25 @@ class SizeRegisters:
     registers are not visible after the body, because the body may not have run.
     """
 
-    def __init__(self, parent: SizeRegisters | None = None) -> None:
-        self._counter: list[int] = parent._counter if parent else [0]
-        self._known: dict[Index, Register] = dict(parent._known) if parent else {}
-        self._sizes: dict[str, Register] = dict(parent._sizes) if parent else {}
-        self._late: set[str] = set(parent._late) if parent else set()
+    def __init__(self) -> None:
+        self._counter = [0]
+        self._known: dict[Index, Register] = {}
+        self._sizes: dict[str, Register] = {}
+        self._late: set[str] = set()
         # The formulas that symbols stand for, and the symbols that occur in each formula.
-        self._formulas: dict[str, Index] = dict(parent._formulas) if parent else {}
-        self._sources: dict[str, frozenset[str]] = dict(parent._sources) if parent else {}
+        self._formulas: dict[str, Index] = {}
+        self._sources: dict[str, frozenset[str]] = {}
 
     @property
     def count(self) -> int:
         return self._counter[0]
 
     def inner(self) -> SizeRegisters:
-        return SizeRegisters(self)
+        inner = SizeRegisters()
+        # All scopes count their registers together.
+        facts = {name: copy(value) for name, value in vars(self).items()}
+        vars(inner).update(facts, _counter=self._counter)
+        return inner
 
     def fresh(self) -> Register:
         self._counter[0] += 1

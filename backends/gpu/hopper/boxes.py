@@ -147,13 +147,14 @@ def _fix_axes(
     `offset` without the parts that these positions explain. Returns None if a guard has another
     form.
     """
+    lane_vars = free_vars(*lanes(shape))
     for guard in guards:
         size = as_int(guard.extent)
-        guarded_axes = [n for n in axes if free_vars(lanes(shape)[n])[0] in free_vars(guard.index)]
+        guarded_axes = [n for n in axes if lane_vars[n] in free_vars(guard.index)]
         if size is None or len(guarded_axes) != 1 or axes[guarded_axes[0]].fixed:
             return None
         axis = axes[guarded_axes[0]]
-        split = linear_in(guard.index, free_vars(lanes(shape)[guarded_axes[0]])[0])
+        split = linear_in(guard.index, lane_vars[guarded_axes[0]])
         if split is None or split[0] is not const(1):
             return None
         axis.at, axis.size = split[1], size

@@ -14,11 +14,11 @@ of `reduce`, or `body` itself if the stage has no monoid.  Reductions have no de
 empty range they give the identity.  Stages read operands of the node and earlier stages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from math import inf
+from math import inf, prod
 from types import MappingProxyType
 
 from tcc.frozen import frozen
@@ -48,6 +48,7 @@ from tcc.ir.index import (
     Vars,
     as_index,
     as_int,
+    const,
     free_vars,
     iterator,
     of_atom,
@@ -203,6 +204,11 @@ def extent(var: Var) -> Index:
     if var.extent is None:
         raise ValueError(f"{var.name} is a size, not an iterator")
     return var.extent
+
+
+def nest_size(loops: Iterable[Var]) -> Index:
+    """Returns the number of points of a nest of these loops."""
+    return prod(map(extent, loops), start=const(1))
 
 
 def known_extent(var: Var) -> int | None:

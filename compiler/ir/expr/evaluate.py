@@ -77,7 +77,7 @@ def _evaluate_stage(
     if outer and points > _GRID_LIMIT:
         rows = np.array_split(axes[0], min(outer[0], -(-points // _GRID_LIMIT)))
         cuts = [[row_range, *axes[1:]] for row_range in rows]
-    names = [var.name for var in stage.iters + stage.reduce]
+    names = [var.name for var in stage.loops]
     parts = []
     for ranges in cuts:
         grid = {**env, **dict(zip(names, np.ix_(*ranges), strict=True))}

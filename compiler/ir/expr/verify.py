@@ -49,7 +49,7 @@ def _problems(expr: Expr, types: Sequence[TensorType | None]) -> Iterator[str]:
 
 
 def _stage(expr: Expr, number: int, stage: Stage) -> Iterator[str]:
-    variables = stage.iters + stage.reduce
+    variables = stage.loops
     if len({v.name for v in variables}) != len(variables):
         yield "two iterators have one name"
     for n, var in enumerate(variables):

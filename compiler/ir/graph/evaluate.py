@@ -310,10 +310,8 @@ def _dying(graph: Graph) -> list[list[Value]]:
 
 
 def _check(node: Node, results: Sequence[Array], sizes: Sizes) -> None:
-    where = f"{node.op.name} at {node.loc or node.outputs}"
-    if len(results) != len(node.outputs):
-        raise InternalError(f"{where} gave {len(results)} results for {len(node.outputs)} outputs")
     for problem in bind_sizes(node.outputs, results, sizes):
+        where = f"{node.op.name} at {node.loc or node.outputs}"
         raise InternalError(f"{where} gave a result that does not fit: {problem}")
 
 
@@ -327,8 +325,7 @@ def _rounded(array: Array, dtype: DType) -> Array:
 
 
 def _flag(array: Array | None) -> bool:
-    if array is None:
-        raise InternalError("a condition is missing")
+    assert array is not None
     return bool(array.reshape(()))
 
 
@@ -338,8 +335,8 @@ def _bind_size(node: Node, array: Array | None, sizes: Sizes) -> None:
     `attrs.element` is the element's row-major position.
     """
     var = var_of(node.attrs.symbol)
-    if array is None or var is None:
-        raise InternalError(f"bind_size at {node.loc} has no operand or no symbol")
+    assert array is not None
+    assert var is not None
     got = int(array.reshape(-1)[node.attrs.element])
     problem = bind_symbol(var, got, sizes)
     if problem:

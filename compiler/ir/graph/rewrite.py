@@ -80,7 +80,7 @@ class _Rebuild:
         occupied = {new[v] for v in (*old.inputs, *(fixed & set(old.constants)))}
         for node in old.nodes:
             inputs, old_node = tuple(v and new[v] for v in node.inputs), node
-            node = self._with_bodies(node, b, new)
+            node = with_bodies(node, lambda g: self.graph(g, b, new))
             if self._sizes:
                 node = replace(node, attrs=bind_attrs(node.attrs, self._sizes))
             b.loc = node.loc
@@ -95,9 +95,6 @@ class _Rebuild:
         aliases = tuple((new[a], new[i]) for a, i in old.aliases)
         graph = b.finish((new[v] for v in old.outputs), aliases)
         return graph if parent is not None else _renamed(graph, [v.name for v in old.outputs])
-
-    def _with_bodies(self, node: Node, b: GraphBuilder, new: Mapping[Value, Value]) -> Node:
-        return with_bodies(node, lambda g: self.graph(g, b, new))
 
 
 def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set[Value]) -> bool:

@@ -153,7 +153,7 @@ def _expr_symbols(expr: Expr) -> tuple[Var, ...]:
 def _each_symbol(expr: Expr) -> Iterator[Var]:
     yield from _symbols(expr.params)
     for stage in expr.stages:
-        yield from _symbols(tuple(v.extent for v in stage.iters + stage.reduce))
+        yield from _symbols(tuple(v.extent for v in stage.loops))
         for scalar in walk(*stage.body):
             if isinstance(scalar, Read):
                 bound = [v for v, _ in scalar.indirect]
@@ -234,12 +234,10 @@ class _Printer:
                 return json.dumps(item)
             case Index():
                 return item.key
-            case DType():
+            case DType() | Enum():
                 return item.name
             case TensorType():
                 return repr(item)
-            case Enum():
-                return item.name
             case tuple():
                 return "(" + ", ".join(self.attribute(part, indent) for part in item) + ")"
             case Graph():

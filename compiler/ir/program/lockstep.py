@@ -154,7 +154,7 @@ class _Differing:
         operands_read, values_written = self._operands(instr)
         if not (under or not self.values.isdisjoint(operands_read)):
             return False
-        for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
+        for inner in walk_instructions((instr,)):
             if isinstance(inner, Collective) and inner.group == self.group:
                 raise self._refusal(inner, instr)
         self._mark(values_written)

@@ -191,11 +191,6 @@ def constant_of(stage: RegionStage) -> Literal | None:
     return None if is_leaf(stage) else _constant(stage.body, len(stage.factors))
 
 
-def is_contraction(stage: RegionStage) -> bool:
-    """True if the stage sums a product of all its factors, so that rules may reorder it."""
-    return stage.monoid == "sum" and constant_of(stage) is not None
-
-
 _MANTISSA = {"f64": 53, "f32": 24, "bf16": 8, "f16": 11}
 
 

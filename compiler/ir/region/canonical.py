@@ -1,6 +1,6 @@
-"""Canonical forms and fingerprints of regions.
+"""Fingerprints of regions.
 
-Two regions have the same canonical form if they differ only in names, in the order of sum loops, of
+Two regions have the same fingerprint if they differ only in names, in the order of sum loops, of
 factors or of stages, or by stages that nothing reads or that occur twice.
 
 The code of a stage is a tuple that describes the stage completely.  The hash of its code identifies
@@ -36,25 +36,15 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.region import Factor, Region, RegionStage, constant_of
-from tcc.ir.region import product as product_body
 from tcc.ir.region.affine import Affine, Size, Sizes
-from tcc.ir.region.edit import renumbered, with_loop_order, with_sources
 from tcc.ir.types import TensorType
 
 _Code: TypeAlias = tuple[Any, ...]
 _MOST_ORDERS = 120
 
 
-class _Form(NamedTuple):
-    """The sum loops and factors of a stage in canonical order, and the hash of the stage's code."""
-
-    sums: tuple[int, ...]
-    factors: tuple[int, ...]
-    digest: bytes
-
-
 def fingerprint(region: Region) -> bytes:
-    """Returns a hash of 128 bits, which is equal for regions of equal canonical form."""
+    """Returns a hash of 128 bits, which is equal for equal regions."""
     digests = stage_digests(region)
     outputs = tuple((digests[n], component) for n, component in region.outputs)
     return _hash((_param_codes(region.params), outputs))
@@ -62,26 +52,16 @@ def fingerprint(region: Region) -> bytes:
 
 def stage_digests(region: Region) -> list[bytes]:
     """Returns for each stage a hash of 128 bits of its meaning as a function of the parameters."""
-    return [form.digest for form in _forms(region)]
-
-
-def canonical(region: Region) -> Region:
-    """Returns the canonical form of a region."""
-    forms = _forms(region)
-    place: dict[bytes, int] = {}
-    stages: list[RegionStage] = []
-
-    def visit(number: int) -> int:
-        form = forms[number]
-        if form.digest not in place:
-            stage = _reordered(region.stages[number], form)
-            stage = with_sources(stage, lambda s: s if s >= 0 else ~visit(~s))
-            place[form.digest] = len(stages)
-            stages.append(stage)
-        return place[form.digest]
-
-    outputs = tuple((visit(number), component) for number, component in region.outputs)
-    return Region(region.params, tuple(stages), outputs)
+    digests: list[bytes] = []
+    for stage in region.stages:
+        names = tuple(
+            b"" if f.source is None
+            else b"%d" % f.source if f.source >= 0
+            else digests[~f.source]
+            for f in stage.factors
+        )  # fmt: skip
+        digests.append(_digest(stage, names))
+    return digests
 
 
 def _hash(code: _Code) -> bytes:
@@ -90,58 +70,24 @@ def _hash(code: _Code) -> bytes:
     return blake2b(marshal.dumps(code, 2), digest_size=16).digest()
 
 
-def _forms(region: Region) -> list[_Form]:
-    forms: list[_Form] = []
-    for stage in region.stages:
-        names = tuple(
-            b"" if f.source is None
-            else b"%d" % f.source if f.source >= 0
-            else forms[~f.source].digest
-            for f in stage.factors
-        )  # fmt: skip
-        forms.append(_form(stage, names))
-    return forms
-
-
 @lru_cache(maxsize=1 << 14)
-def _form(stage: RegionStage, names: tuple[bytes, ...]) -> _Form:
+def _digest(stage: RegionStage, names: tuple[bytes, ...]) -> bytes:
     first = len(stage.iters)
     if isinstance(stage.body, expr.Stage):
         sources = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
-        numbers = tuple(range(first, len(stage.loops)))
-        leaf_code = _sizes(stage.loops), first, stage.monoid, sources, _text(stage.body.body)
-        return _Form(numbers, tuple(range(len(names))), _hash(leaf_code))
+        return _hash((_sizes(stage.loops), first, stage.monoid, sources, _text(stage.body.body)))
     columns = [_columns(f, n, stage.loops) for f, n in zip(stage.factors, names, strict=True)]
     constant = constant_of(stage)
-    best: tuple[_Code, tuple[int, ...], tuple[int, ...]] | None = None
+    codes: list[_Code] = []
     for sums in _orders(stage, columns):
-        codes = [c.code((*range(first), *sums)) for c in columns]
+        factors = [c.code((*range(first), *sums)) for c in columns]
         if constant is None:
-            order = _factor_order(stage.body)
+            factors = [factors[n] for n in _factor_order(stage.body)]
         else:
-            order = tuple(sorted(range(len(codes)), key=codes.__getitem__))
-        code = tuple(codes[n] for n in order), _sizes(stage.loops[k] for k in sums)
-        if best is None or code < best[0]:
-            best = code, sums, order
-    assert best is not None
+            factors.sort()
+        codes.append((tuple(factors), _sizes(stage.loops[k] for k in sums)))
     text = _text(stage.body) if constant is None else (repr(constant), stage.body[0].dtype.name)
-    return _Form(*best[1:], _hash((best[0], _sizes(stage.iters), stage.monoid, text)))
-
-
-def _reordered(stage: RegionStage, form: _Form) -> RegionStage:
-    """Returns the stage with its sum loops and factors in the order of `form`."""
-    if isinstance(stage.body, expr.Stage):
-        return stage
-    first, constant = len(stage.iters), constant_of(stage)
-    if form.sums != tuple(range(first, first + len(form.sums))):
-        stage = with_loop_order(stage, range(first), form.sums)
-    factors = tuple(stage.factors[n] for n in form.factors)
-    if constant is not None:
-        body = product_body(tuple(f.dtype for f in factors), stage.dtypes[0], constant)
-        return stage._replace(factors=factors, body=body)
-    assert not isinstance(stage.body, expr.Stage)
-    body = renumbered(stage.body, {old: new for new, old in enumerate(form.factors)})
-    return stage._replace(factors=factors, body=body)
+    return _hash((min(codes), _sizes(stage.iters), stage.monoid, text))
 
 
 # ---- codes --------------------------------------------------------------------------------------

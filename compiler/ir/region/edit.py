@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Arg, Scalar, Scalars, argument, transform_all, walk
-from tcc.ir.region import Factor, Region, RegionStage, constant_of, reads_inside
+from tcc.ir.region import Factor, Factors, Region, RegionStage, constant_of, reads_inside
 from tcc.ir.region.affine import (
     Affine,
     Size,
@@ -77,20 +77,15 @@ def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
 
 
-def with_extra_loop(stage: RegionStage, loop: int, size: Size, is_sum: bool = False) -> RegionStage:
-    """Returns the stage with a new loop of extent `size`, on which no access depends yet.
+def with_extra_loop(stage: RegionStage, loop: int, size: Size) -> RegionStage:
+    """Returns the stage with a new result loop of extent `size`, on which no access depends yet.
 
-    The loop gets the number `loop`. With `is_sum` it is a sum loop, so the values of a sum become
-    `size` times the old values; else it is a result loop. Raises ValueError if the number is not
-    among the loops of this sort.
+    The loop gets the number `loop`, which is at most the number of result loops.
     """
-    first = len(stage.iters)
-    if not (first <= loop if is_sum else loop <= first):
-        raise ValueError(f"position {loop} is not among the {'sum' if is_sum else 'result'} loops")
+    results = len(stage.iters) + 1
     maps = [unit(k + (k >= loop), len(stage.loops) + 1) for k in range(len(stage.loops))]
     loops = (*stage.loops[:loop], size, *stage.loops[loop:])
-    first += not is_sum
-    return with_loops(stage, loops[:first], loops[first:], maps)
+    return with_loops(stage, loops[:results], loops[results:], maps)
 
 
 # ---- producers ----------------------------------------------------------------------------------
@@ -180,10 +175,13 @@ def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
 
 def with_sources(stage: RegionStage, of: Callable[[int], int]) -> RegionStage:
     """Returns the stage with `of(source)` in place of every source."""
-    factors = tuple(
-        f if f.source is None else f._replace(source=of(f.source)) for f in stage.factors
-    )
+    factors = from_sources(stage.factors, of)
     return stage if factors == stage.factors else stage._replace(factors=factors)
+
+
+def from_sources(factors: Factors, of: Callable[[int], int]) -> Factors:
+    """Returns the factors with `of(source)` in place of every source."""
+    return tuple(f if f.source is None else f._replace(source=of(f.source)) for f in factors)
 
 
 def stages_read(stage: RegionStage) -> frozenset[int]:

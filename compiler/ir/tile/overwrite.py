@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TypeAlias
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, nest_size
 from tcc.ir.index import Index, Var, as_index, const, free_vars, maximum, minimum, var_of
 from tcc.ir.tile import If, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, inner_bodies
 from tcc.ir.tile.group import TileGroup
@@ -70,7 +70,7 @@ def stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
     points = const(0)
     for stage in group.stages:
         stores = sum(access.buffer == result for targets in stage.stores for access in targets)
-        points += stores * element_count(tuple(map(extent, stage.iters)))
+        points += stores * nest_size(stage.iters)
     return stored_lanes(kernel, result) == points
 
 

@@ -22,7 +22,7 @@ from tcc.ir.tile import (
 
 # The maximum number of elements of a block, and the minimum extent of an axis of a matmul's blocks.
 LARGEST = 1 << 20
-SIDE = 16
+LEAST_SIDE = 16
 
 
 def verify_blocks(kernel: TileKernel) -> None:
@@ -64,5 +64,5 @@ def _contract(node: Contract) -> Iterator[str]:
         yield f"{where}: {node.a_axes} x {node.b_axes} are no matrices for {node.out_axes}"
         return
     extents = (*node.out.shape[-2:], node.a.shape[-1])
-    if min(extents) < SIDE:
-        yield f"{where}: a side is below {SIDE}: {extents}"
+    if min(extents) < LEAST_SIDE:
+        yield f"{where}: a side is below {LEAST_SIDE}: {extents}"

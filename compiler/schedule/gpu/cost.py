@@ -16,9 +16,10 @@ from math import inf, prod, sqrt
 from tcc.frozen import frozen
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify_gpu import LEAST_SIDE
 from tcc.schedule.alternatives import IMPOSSIBLE, Seconds
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
-from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
+from tcc.schedule.gpu.work import SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
 
 # Times in seconds. LAUNCH: from the end of a kernel in a captured graph until the next kernel's

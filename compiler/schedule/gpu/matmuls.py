@@ -6,6 +6,7 @@ from typing import TypeAlias
 from tcc.frozen import frozen
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.verify_gpu import LEAST_SIDE
 from tcc.ir.types import BF16, F16, F32, I32
 from tcc.schedule.gpu.axes import (
     factors,
@@ -21,8 +22,6 @@ from tcc.schedule.gpu.axes import (
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import depends, points
 
-# The fewest rows, columns and terms of a block that is multiplied as a matrix.
-SIDE = 16
 # The most columns of a matmul that one tile can hold whole.
 _COLUMNS = 256
 # About the number of products in a block that does not use matrix units.
@@ -56,11 +55,14 @@ def _roles(stage: GroupStage) -> _Roles | None:
 
 
 def is_matmul(stage: GroupStage) -> bool:
-    """Returns True if a stage multiplies matrices with at least `SIDE` rows, columns and terms."""
+    """Returns True if a stage multiplies matrices with rows, columns and terms for matrix units.
+
+    They are at least `LEAST_SIDE` each.
+    """
     roles = _roles(stage)
     if roles is None or stage.body[0].dtype not in (F32, I32):
         return False
-    return min(points(roles.rows), points(roles.columns), points(stage.reduce)) >= SIDE
+    return min(points(roles.rows), points(roles.columns), points(stage.reduce)) >= LEAST_SIDE
 
 
 def main_matmul(group: TileGroup) -> GroupStage | None:
@@ -92,7 +94,7 @@ def matmul_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:
     schedules: list[BlockSchedule] = []
     if main.body[0].dtype in (F32, I32) and first and second:
         schedules += _matrices(group, main, (batch, first, second))
-    if not schedules or min(points(first), points(second)) < SIDE:
+    if not schedules or min(points(first), points(second)) < LEAST_SIDE:
         schedules += _narrow(group, main, (batch, first, second))
     return schedules
 
@@ -108,7 +110,7 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
     """
     _, first, second = grid
     halves = _halves(main)
-    extents = [max(SIDE, power(points(loops))) for loops in (first, second)]
+    extents = [max(LEAST_SIDE, power(points(loops))) for loops in (first, second)]
     accumulators = _ACC_HALVES if halves else _ACC
     schedules: list[BlockSchedule] = []
     for bm, bn in _SHAPES:
@@ -136,7 +138,7 @@ def _sum(group: TileGroup, stage: GroupStage, block: int) -> tuple[list[Var], in
     there is none, it is all summed loops together.
     """
     loops = reduced_axis(group, stage)
-    shortest = 2 * SIDE if of_bytes(stage) else SIDE
+    shortest = 2 * LEAST_SIDE if of_bytes(stage) else LEAST_SIDE
     for loop in reversed(loops) if len(loops) > 1 else ():
         size = most_positions([loop])
         if size is not None and size >= block and not size % shortest:
@@ -169,7 +171,7 @@ def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedu
     """
     few, many = sorted(grid[1:], key=points)
     size = most_positions(few)
-    rows = 1 if size is None else min(SIDE, power(size))
+    rows = 1 if size is None else min(LEAST_SIDE, power(size))
     longest = power(most_positions(reduced_axis(group, main)) or _LINEAR)
     schedules: list[BlockSchedule] = []
     for columns in _MANY:
@@ -209,17 +211,17 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
         if (size is None or size > _COLUMNS) and factors(stage) is not None:
             raise NotBlocks("rows of a matmul are longer than a block")
     count = points(rows)
-    widest = max(SIDE, power(count)) if count >= SIDE else power(count)
+    widest = max(LEAST_SIDE, power(count)) if count >= LEAST_SIDE else power(count)
     stream, steps = [], [1]
     if group.stream is not None:
         stream = [group.stream.loop]
         limit = most_positions(stream)
-        longest = _STREAM_BLOCKS[-1] if limit is None else max(SIDE, power(limit))
+        longest = _STREAM_BLOCKS[-1] if limit is None else max(LEAST_SIDE, power(limit))
         steps = [n for n in _STREAM_BLOCKS if n <= longest]
     inner = _inner(group)
     return [
         schedule_of([(rows, block), (stream, step), *inner], [batch, rows])
-        for block in [n for n in (SIDE, 32, 64, 128) if n <= widest] or [widest]
+        for block in [n for n in (LEAST_SIDE, 32, 64, 128) if n <= widest] or [widest]
         for step in steps
     ]
 
@@ -236,10 +238,10 @@ def _inner(group: TileGroup) -> list[tuple[list[Var], int]]:
     axes = []
     for stage in group.stages:
         loops, summed = own_axis(group, stage), reduced_axis(group, stage)
-        axes.append((loops, max(SIDE, power(most_positions(loops) or _LINEAR))))
+        axes.append((loops, max(LEAST_SIDE, power(most_positions(loops) or _LINEAR))))
         size = most_positions(summed)
         if size is not None and (reads_stages(stage) or size <= _COLUMNS):
-            axes.append((summed, max(SIDE, power(size))))
+            axes.append((summed, max(LEAST_SIDE, power(size))))
         elif factors(stage) is not None:
             axes.append(_sum(group, stage, 64 if _halves(stage) else 32))
         else:

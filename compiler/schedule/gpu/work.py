@@ -13,6 +13,7 @@ from typing import TypeAlias
 from tcc.frozen import frozen
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify_gpu import LEAST_SIDE
 from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.schedule.cpu.work import global_touches
 from tcc.schedule.footprint import Touch
@@ -22,8 +23,6 @@ from tcc.schedule.nest import depends, trips, weight
 
 # Bytes of a sector, the unit of transfers between caches and memory.
 SECTOR = 32
-# The fewest rows, columns and terms of a block that is multiplied as a matrix.
-LEAST_SIDE = 16
 # The fewest terms of a block of bytes that is multiplied as a matrix.
 LEAST_BYTES = 32
 

@@ -22,7 +22,14 @@ from tcc.ir.expr.scalar import Scalar, argument, cast, literal
 from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, unit
 from tcc.ir.region.canonical import fingerprint
-from tcc.ir.region.edit import drop_unused, loop_maps, mapped, with_extra_loop, with_sources
+from tcc.ir.region.edit import (
+    drop_unused,
+    from_sources,
+    loop_maps,
+    mapped,
+    with_extra_loop,
+    with_sources,
+)
 from tcc.ir.types import DType
 from tcc.ops.formula import fn
 from tcc.passes.derive.algebra.cost import count, estimate
@@ -131,18 +138,13 @@ class _Writer:
             if terms is None or self.flat.is_settled(number):
                 self._places[number] = self._add(with_sources(stage, self._source))
             else:
-                renewed = [t._replace(factors=self._renewed(t.factors)) for t in terms]
+                renewed = [t._replace(factors=from_sources(t.factors, self._source)) for t in terms]
                 rank = self.rank if (number, 0) in self.flat.region.outputs else 0
                 self._places[number] = self._sum(stage.iters, stage.dtypes[0], renewed, rank)
         return self._places[number]
 
     def _source(self, source: int) -> int:
         return source if source >= 0 else ~self._stage(~source)
-
-    def _renewed(self, factors: Factors) -> Factors:
-        return tuple(
-            f if f.source is None else f._replace(source=self._source(f.source)) for f in factors
-        )
 
     def _add(self, stage: RegionStage) -> int:
         if stage not in self._numbers:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tcc.frozen import frozen
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, nest_size
 from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
 from tcc.ir.index import (
     Index,
@@ -28,7 +28,6 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import Guard, lanes
 from tcc.ir.tile.group import Access
-from tcc.ir.types import element_count
 from tcc.schedule.gpu.axes import join
 
 
@@ -50,7 +49,7 @@ class Axis:
     @property
     def total(self) -> Index:
         """The number of positions of the axis."""
-        return element_count(tuple(map(extent, self.loops)))
+        return nest_size(self.loops)
 
     @property
     def steps(self) -> Index:
@@ -139,9 +138,8 @@ class BlockAxes:
 
         They are the guards of the access, and guards that mask lanes beyond the end of an axis.
         """
-        access_guards = access.guards
         result = [
-            Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access_guards
+            Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access.guards
         ]
         lane = iter(shape)
         for part, position in zip(self.parts, self.positions(shape), strict=True):
@@ -162,7 +160,7 @@ def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, In
     end = len(loops)
     while end > 0:
         first = _first_merged(loops, end, index)
-        size = element_count(tuple(extent(v) for v in loops[first:end]))
+        size = nest_size(loops[first:end])
         value = position // inner
         mapping.update({v: const(0) for v in loops[first:end]})
         mapping[loops[end - 1]] = value if first == 0 else value % size

@@ -41,15 +41,13 @@ from tcc.ir.tile import (
     lanes,
 )
 from tcc.ir.tile.group import Access, GroupStage
+from tcc.ir.tile.verify_gpu import LARGEST
 from tcc.ir.types import I32, I64, DType
 from tcc.passes.tile.bodies import ScalarBlocks, needed_by_several, widened
 from tcc.passes.tile.emitter import StatementEmitter
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 from tcc.schedule.gpu.schedule import NotBlocks
-
-# A block has at most this many elements.
-LARGEST = 1 << 20
 
 
 @frozen

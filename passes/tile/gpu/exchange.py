@@ -52,9 +52,8 @@ class Axes:
         self.group = group
         self._blocks = dict(schedule.blocks)
         named = {v.name: v for v in group.common}
-        missing = [n for name in schedule.parallel for n in name.split("+") if n not in named]
         covered = {n for name in schedule.parallel for n in name.split("+")}
-        if missing or covered != set(named):
+        if covered != set(named):
             raise NotBlocks("the parallel axes are not the loops of all stages")
         self.parallel = tuple(
             Axis(tuple(named[n] for n in name.split("+")), self.block(name))
@@ -227,11 +226,11 @@ class _Formula:
             ):
                 rebuilt = self._placed(rebuilt, self.source.accesses[scalar])
             rewritten[scalar] = rebuilt
-        if self.access is None or self.node.fill is None:
-            return rewritten[root]
         formula = rewritten[root]
-        for guard in self.access.guards:
-            formula = apply("select", self._inside(guard), formula, self._fill())
+        if self.access is not None and self.node.fill is not None:
+            fill = literal(self.node.fill, self.node.dtype)
+            for guard in self.access.guards:
+                formula = apply("select", self._inside(guard), formula, fill)
         return formula
 
     def _shifted(self, index: Index) -> Index:
@@ -259,10 +258,6 @@ class _Formula:
         placed = read_at(node, at, bound)
         self.accesses[placed] = shifted
         return placed
-
-    def _fill(self) -> Scalar:
-        assert self.node.fill is not None
-        return literal(self.node.fill, self.node.dtype)
 
     def _inside(self, guard: Guard) -> Scalar:
         """Returns a scalar bool that is true where a guard holds."""

@@ -91,15 +91,15 @@ class _Lowering:
 
     def _lower_tile(self) -> None:
         stream = self.group.stream
-        along = () if stream is None else stream.stages
-        before = () if stream is None else stream.before
-        after = [n for n in range(len(self.group.stages)) if n not in (*before, *along)]
-        for number in before:
-            self._stage(number, ())
+        earlier: tuple[int, ...] = ()
         if stream is not None:
+            for number in stream.before:
+                self._stage(number, ())
             self._stream(stream)
-        for number in after:
-            self._stage(number, ())
+            earlier = (*stream.before, *stream.stages)
+        for number in range(len(self.group.stages)):
+            if number not in earlier:
+                self._stage(number, ())
 
     def _stage(self, number: int, streamed: Parts) -> None:
         """Emits a stage of the tile; `streamed` is the current block of the streaming loop, if any.
@@ -112,32 +112,24 @@ class _Lowering:
         if any(as_int(a.total) == 0 for a in own_axes):
             return
         stepped_axes = [a for a in own_axes if not a.whole]
-        if not stepped_axes:
-            self._compute_whole(
-                number, self._frame(stage, streamed, [AxisRange(a, const(0)) for a in own_axes])
-            )
-            return
 
-        def step(parts: Parts, _: Blocks) -> Blocks:
+        def computed(parts: Parts) -> tuple[BlockAxes, Blocks]:
             part_of = {p.axis.name: p for p in parts}
             inner = [part_of.get(a.name) or AxisRange(a, const(0)) for a in own_axes]
-            lowered = BlockStage(
-                self.emitter,
-                stage,
-                self._frame(stage, streamed, inner),
-                self.axes.reduce(stage),
-            )
-            lowered.store(lowered.run())
+            frame = self._frame(stage, streamed, inner)
+            lowered = BlockStage(self.emitter, stage, frame, self.axes.reduce(stage))
+            blocks = lowered.run()
+            lowered.store(blocks)
+            return frame, blocks
+
+        def step(parts: Parts, _: Blocks) -> Blocks:
+            computed(parts)
             return ()
 
-        in_steps(self.emitter, stepped_axes, (), step)
-
-    def _compute_whole(self, number: int, frame: BlockAxes) -> None:
-        stage = self.group.stages[number]
-        lowered = BlockStage(self.emitter, stage, frame, self.axes.reduce(stage))
-        blocks = lowered.run()
-        lowered.store(blocks)
-        self._keep(number, frame, blocks)
+        if stepped_axes:
+            in_steps(self.emitter, stepped_axes, (), step)
+        else:
+            self._keep(number, *computed(()))
 
     def _keep(self, number: int, frame: BlockAxes, blocks: Sequence[Block]) -> None:
         for component, block in enumerate(blocks):

@@ -9,10 +9,9 @@ A tile needs a block if an element of the block may change an accumulator.
 
 from collections.abc import Sequence
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import extent, nest_size
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, maximum, minimum
 from tcc.ir.tile.group import TileGroup
-from tcc.ir.types import element_count
 from tcc.passes.tile.gpu.axes import Axis, AxisRange
 from tcc.schedule.masked_terms import limits_of, needed
 
@@ -39,7 +38,7 @@ def _range(var: Var, tile_parts: Sequence[AxisRange]) -> tuple[Index, Index]:
     """Returns the smallest and the largest value of a parallel loop in a tile."""
     part = next(p for p in tile_parts if var in p.axis.loops)
     loops = part.axis.loops
-    inner = element_count(tuple(map(extent, loops[loops.index(var) + 1 :])))
+    inner = nest_size(loops[loops.index(var) + 1 :])
     if var is loops[0]:
         low, high = (bound // inner for bound in (part.base, part.base + part.axis.block - 1))
         return low, minimum(high, extent(var) - 1)

@@ -7,18 +7,20 @@ becomes a `Contract` if only one factor has the result's rows, and only the othe
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 
 from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
 from tcc.ir.tile.group import GroupStage
+from tcc.ir.tile.verify_gpu import LEAST_SIDE
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, GpuStageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.schedule.gpu.axes import factors
-from tcc.schedule.gpu.work import LEAST_BYTES, LEAST_SIDE
+from tcc.schedule.gpu.work import LEAST_BYTES
 from tcc.schedule.nest import depends
 
 _NARROW = (BF16, F16, I8, *FLOAT8)
@@ -250,9 +252,7 @@ def in_steps(
     carried blocks after it.  `span` is (first block, block after the last) of the loop; None means
     all blocks.
     """
-    count = const(1)
-    for axis in axes:
-        count = count * axis.steps
+    count = prod((axis.steps for axis in axes), start=const(1))
     counter = emitter.counter(count)
     first, stop = span or (const(0), count)
     return emitter.carry(counter, first, stop, 1, start, partial(step, parts_at(axes, counter)))

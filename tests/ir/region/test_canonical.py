@@ -12,7 +12,7 @@ from tcc.ir.index import symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.region import Factor, Region, RegionStage, is_leaf, product
 from tcc.ir.region.affine import Affine, Digit
-from tcc.ir.region.canonical import canonical, fingerprint
+from tcc.ir.region.canonical import fingerprint
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.types import F32, tensor
@@ -39,9 +39,6 @@ def test_the_order_of_sum_loops_is_not_seen(op: OpSpec) -> None:
         region = from_expr(whole)
         other = shuffled(region, rng)
         assert fingerprint(other) == fingerprint(region)
-        assert canonical(other) == canonical(region)
-        assert fingerprint(canonical(region)) == fingerprint(region)
-        assert canonical(canonical(region)) == canonical(region)
 
 
 def test_swapped_kernel_indices_are_seen() -> None:
@@ -91,8 +88,6 @@ def test_stage_order_copies_and_unused_stages_are_not_seen() -> None:
     twice = Region(region.params, (first, first, copied), ((2, 0),))
     later = Region(region.params, (unused, first, copied), ((2, 0),))
     assert fingerprint(twice) == fingerprint(later) == fingerprint(region)
-    assert canonical(twice) == canonical(later) == canonical(region)
-    assert len(canonical(twice).stages) == 2
 
 
 def test_factors_commute_and_other_bodies_do_not() -> None:

@@ -29,7 +29,7 @@ from tcc.passes.derive.algebra.instance import agree as same
 from tcc.passes.derive.algebra.reassociate import Rewrites, reassociated
 from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.derive import Option, SiteOptions, decisions, derive
-from tcc.passes.derive.sites import composed, sites
+from tcc.passes.derive.sites import DerivationSite, composed, scopes
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import priced_kernels
 from tcc.schedule.limits import Rates
@@ -50,6 +50,11 @@ from .site_cases import (
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Agree = Callable[..., None]
+
+
+def sites(graph: Graph) -> list[DerivationSite]:
+    """The sums of products of a graph and its bodies."""
+    return [site for scope in scopes(graph) for site in scope.sums()]
 
 
 def ops(graph: Graph) -> list[str]:
