@@ -162,8 +162,7 @@ def _matmul(
     if weights and not admits(b, node, lhs.zero, rhs.value, rhs.zero):
         return None
     wide = _sums(b, lhs, rhs)
-    scale = None if wide is None else emit(b, "mul", lhs.scale, rhs.scale)
-    return None if scale is None else emit(b, "mul", wide, scale)
+    return None if wide is None else emit(b, "mul", wide, emit(b, "mul", lhs.scale, rhs.scale))
 
 
 def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:

@@ -65,7 +65,7 @@ from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
-from tcc.passes.layout.assign import Kernel, Placed, operand_reads
+from tcc.passes.layout.assign import Kernel, Placed, operand_of, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
@@ -128,7 +128,7 @@ class _Matmul:
 
     @property
     def constant(self) -> Value:
-        return _operand(self.kernel, self.weight)
+        return operand_of(self.kernel, self.weight)
 
 
 def narrowed(
@@ -440,11 +440,6 @@ def _bits_sum(array: Array) -> int:
 # ---- properties of kernels -----------------------------------------------------------------------
 
 
-def _operand(kernel: Kernel, node: Read) -> Value:
-    assert isinstance(node.source, int)
-    return kernel.operands[node.source]
-
-
 def _summed(kernel: Kernel) -> set[Value]:
     """Returns the operands that a stage sums without multiplying them, such as partial sums.
 
@@ -456,30 +451,30 @@ def _summed(kernel: Kernel) -> set[Value]:
 
 def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """Yields the f32 contractions of `kernel` in which a factor is a read of a constant."""
-    for stage in kernel.expr.stages:
-        factors = multiplied(stage)
-        if factors is None or stage.body[0].dtype is not F32:
-            continue
-        a, b = factors.a, factors.b
-        if _is_weight(a, kernel, constants):
-            yield _Matmul(kernel, stage, b, a)
-        elif _is_weight(b, kernel, constants):
-            yield _Matmul(kernel, stage, a, b)
+    for stage, a, b in _contractions(kernel):
+        weight, other = (a, b) if _is_weight(a, kernel, constants) else (b, a)
+        if _is_weight(weight, kernel, constants):
+            yield _Matmul(kernel, stage, other, weight)
 
 
 def _level_matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """Yields the f32 contractions of `kernel` in which a factor is computed from constant levels
     that are exact in bf16.
     """
-    for stage in kernel.expr.stages:
-        factors = multiplied(stage)
-        if factors is None or stage.body[0].dtype is not F32:
-            continue
-        for other, weight in ((factors.a, factors.b), (factors.b, factors.a)):
+    for stage, a, b in _contractions(kernel):
+        for other, weight in ((a, b), (b, a)):
             levels = [part for part in multiplied_parts(weight) if is_level(part)]
             nodes = [n for part in levels for n in walk(part) if isinstance(n, Read)]
             if isinstance(other, Read) and nodes and _is_weight(nodes[0], kernel, constants):
                 yield _Matmul(kernel, stage, other, nodes[0], computed=True)
+
+
+def _contractions(kernel: Kernel) -> Iterator[tuple[Stage, Scalar, Scalar]]:
+    """Yields the f32 contractions of `kernel` with their two factors."""
+    for stage in kernel.expr.stages:
+        factors = multiplied(stage)
+        if factors is not None and stage.body[0].dtype is F32:
+            yield stage, factors.a, factors.b
 
 
 def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:
@@ -543,7 +538,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
         sizes = (extent(v) for v in matmul.kernel.expr.stages[source.stage].iters)
         layout = row_major(tuple(sizes))
     else:
-        source = _operand(matmul.kernel, other)
+        source = operand_of(matmul.kernel, other)
         layout = layouts.get(source) or row_major(source.type.shape)
     place = offset(layout, other.indices)
     inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
