@@ -28,6 +28,7 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import (
     admits,
     channels,
+    constant_zero,
     conv_integer,
     dequantized,
     matmul_operands,
@@ -183,5 +184,5 @@ def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
 
 
 def _is_zero(b: GraphBuilder, value: Value | None) -> bool:
-    array = None if value is None else b.array(value)
-    return value is None or (array is not None and not array.any())
+    array = constant_zero(b, value)
+    return array is not None and not array.any()

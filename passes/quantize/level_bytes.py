@@ -48,7 +48,7 @@ from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, operand_of
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import level_read
 from tcc.passes.quantize.signed_operands import without_unread
-from tcc.schedule.nest import multiplied, multiplied_parts
+from tcc.schedule.nest import long_loops, multiplied, multiplied_parts
 
 BYTES = "int8"  # the type of rounded factors in a manifest
 # The neighbours of x that share a scale.
@@ -236,11 +236,11 @@ def _f32(scalar: Scalar) -> Scalar:
 def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """Yields the stages of `kernel` that multiply constant levels with rows of a value."""
     for stage in kernel.expr.stages:
-        factors, loops = multiplied(stage), [v for v in stage.reduce if known_extent(v) != 1]
-        if factors is None or len(loops) != 1 or (known_extent(loops[0]) or 1) % GROUP:
+        loops = long_loops(stage)
+        if multiplied(stage) is None or len(loops) != 1 or (known_extent(loops[0]) or 1) % GROUP:
             continue
         k = of_atom(loops[0])
-        parts = [*multiplied_parts(factors.a), *multiplied_parts(factors.b)]
+        parts = multiplied_parts(stage.body[0])
         levels = [(p, place) for p in parts if (place := _place(p, k, kernel, constants))]
         rows = [p for p in parts if _is_row(p, k, kernel, constants)]
         if len(levels) != 1 or len(rows) != 1:

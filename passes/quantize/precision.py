@@ -70,7 +70,7 @@ from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
-from tcc.schedule.nest import multiplied, multiplied_parts
+from tcc.schedule.nest import long_loops, multiplied, multiplied_parts
 
 # Smaller constants stay f32, unless a contraction of bf16 pairs needs them.
 _LARGE = 1 << 14
@@ -346,15 +346,12 @@ class _Narrowing:
         self.types[value] = type
         store, handle = graph.store, graph.constants[value]
         sources = store.sources(handle)
-        first: dict[str, Handle] = {}
-        for other in store.handles():
-            for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
-                first.setdefault(name, other)
+        first = {store.sources(other): other for other in reversed([*store.handles()])}
 
         def bits(handle: Handle) -> int:
             return sum(map(_bits_sum, store.arrays(handle)))
 
-        parts = [bits(first[name]) for name in sources if name in first]
+        parts = [bits(first[name,]) for name in sources if (name,) in first]
         is_reordering = len(sources) == 1 or sum(parts) == bits(handle)
         self.rounded.append(Rounded(sources, type, operands, is_reordering))
 
@@ -497,10 +494,6 @@ def _storages(containers: Mapping[Value, Value]) -> list[set[Value]]:
     return list(storage_of.values())
 
 
-def _long_loops(stage: Stage) -> list[Var]:
-    return [v for v in stage.reduce if known_extent(v) != 1]
-
-
 def _uses(matmul: _Matmul) -> int:
     """Returns how many results use an element of the weight.
 
@@ -541,7 +534,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
         source = operand_of(matmul.kernel, other)
         layout = layouts.get(source) or row_major(source.type.shape)
     place = offset(layout, other.indices)
-    inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
+    inner = [v for v in long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner:
         return None
     # A computed factor is joined to pairs in registers.
@@ -572,7 +565,7 @@ def _summed_axis(matmul: _Matmul) -> int | None:
     The weight of a convolution with a window is not a matrix: rounding it costs much accuracy and
     saves little.
     """
-    loops = _long_loops(matmul.stage)
+    loops = long_loops(matmul.stage)
     shape = matmul.constant.type.shape
     if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
         return None

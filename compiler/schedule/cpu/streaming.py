@@ -60,7 +60,7 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
 
     The loop is chosen for which more accesses have its neighbours as neighbours in memory.
     """
-    score = {v: 0 for v in (stream.loop, *group.common[-1:])}
+    score = dict.fromkeys((stream.loop, *group.common[-1:]), 0)
     for number in stream.stages:
         stage = group.stages[number]
         for access in stage.accesses.values():
@@ -86,14 +86,13 @@ def _nest(group: TileGroup, number: int, lanes: Var, stream: StreamLoop, core: C
     core.because("vector: along streamed memory", stage)
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
-        return _contraction(group, number, stage, contraction, core)
+        return _contraction(number, stage, contraction, core)
     if vector is None:
         return Nest((number,))
     return Nest((number,), (), ((vector.name, vector_block(vector, stage, core)),), vector.name)
 
 
 def _contraction(
-    group: TileGroup,
     number: int,
     stage: GroupStage,
     contraction: ContractionLoops,
