@@ -340,31 +340,26 @@ class LayerCheck:
         return path, {name: self._values[name] for name in self._names}
 
     def _reference(self, piece: Piece) -> NamedArrays:
-        path, feeds = self._written(piece)
-        with drawn_model(path) as (drawn, evaluated):
-            return self._run_reference(piece, drawn, feeds, evaluated)
-
-    def _run_reference(
-        self, piece: Piece, path: Path, feeds: NamedArrays, evaluated: bool
-    ) -> NamedArrays:
         """Returns the outputs of ONNX Runtime, or of the evaluator where ONNX Runtime cannot run
         the piece."""
+        path, feeds = self._written(piece)
         runs: dict[str, Callable[[], NamedArrays]] = {}
-        if find_spec("onnxruntime") is not None and not evaluated:
-            plain = partial(_outputs_of, "ort-plain", path, feeds, self.threads)
-            runs["ONNX Runtime without optimisations"] = plain
-        runs["the reference evaluator"] = partial(evaluate_model, path, feeds)
         reasons = []
-        for name, evaluate in runs.items():
-            try:
-                outputs = evaluate()
-            except TccError as error:
-                reasons.append(f"{name}: {error}")
-                if len(piece.span) > 1:
-                    break  # the caller checks fewer layers, to find which one cannot run
-            else:
-                self._report.references[name] = None
-                return outputs
+        with drawn_model(path) as (drawn, evaluated):
+            if find_spec("onnxruntime") is not None and not evaluated:
+                plain = partial(_outputs_of, "ort-plain", drawn, feeds, self.threads)
+                runs["ONNX Runtime without optimisations"] = plain
+            runs["the reference evaluator"] = partial(evaluate_model, drawn, feeds)
+            for name, evaluate in runs.items():
+                try:
+                    outputs = evaluate()
+                except TccError as error:
+                    reasons.append(f"{name}: {error}")
+                    if len(piece.span) > 1:
+                        break  # the caller checks fewer layers, to find which one cannot run
+                else:
+                    self._report.references[name] = None
+                    return outputs
         raise _NoReferenceError("no reference runs this", why="; ".join(reasons))
 
     def _compiled(self, piece: Piece) -> NamedArrays:

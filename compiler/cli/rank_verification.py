@@ -86,16 +86,15 @@ def different_outputs(comm: "Comm | None", runs: Sequence[NamedArrays]) -> list[
     All ranks call this together.
     """
     different: list[str] = []
-    for name in runs[0] if comm is not None else ():
+    if comm is None:
+        return different
+    for name in runs[0]:
         digest = blake2b(digest_size=32)
         for outputs in runs:
             array = outputs[name]
             texts = array.dtype == object
             digest.update(repr(array.tolist()).encode() if texts else array.tobytes())
         words = np.frombuffer(digest.digest(), np.int64)
-        if (
-            comm is not None
-            and (comm.all_reduce(words, "min") != comm.all_reduce(words, "max")).any()
-        ):
+        if (comm.all_reduce(words, "min") != comm.all_reduce(words, "max")).any():
             different.append(name)
     return different

@@ -149,8 +149,10 @@ def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_
                 if pin:  # a child process gets the CPUs of the thread that starts it
                     share = cpus[rank * len(cpus) // count : (rank + 1) * len(cpus) // count]
                     os.sched_setaffinity(0, share or {cpus[rank % len(cpus)]})
-                stdout = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                stderr = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                stdout, stderr = (
+                    files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                    for _ in range(2)
+                )
                 process = _start(rank, words, os.environ | job | variables, pipe[0], stdout, stderr)
                 ranks.append(_Rank(process, stdout, stderr))
                 os.sched_setaffinity(0, cpus)

@@ -15,7 +15,7 @@ from tcc.cli.later_modules import driver, from_records, lock_file, pin, summary,
 from tcc.cli.later_modules import lock as locks
 from tcc.cli.later_modules import records as log
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say
+from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
 from tcc.options import Options
 
@@ -188,8 +188,8 @@ def _show_problems(models: Sequence[Path], lock: Path, options: Options, *, as_j
     rows = [*checks.problems(tuned, ledgers, analytic)]
     if as_json:
         print_json({"path": str(lock), "problems": rows})
-    for line in () if as_json else summary.problem_lines(lock, tuned.count, rows):
-        say(line)
+    else:
+        say_all(summary.problem_lines(lock, tuned.count, rows))
     return 1 if rows else 0
 
 
@@ -245,8 +245,8 @@ def _write(lock: Path, result: "verdicts.Verdicts", *, as_json: bool) -> None:
     lock_file.update_lock(lock, lambda current: current.with_measured(entries))
     if as_json:
         print_json(summary.verdict_facts(lock, result))
-    for line in () if as_json else summary.verdict_lines(lock, result):
-        say(line)
+    else:
+        say_all(summary.verdict_lines(lock, result))
     summary.check_speed(lock, result)
 
 

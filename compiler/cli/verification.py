@@ -33,7 +33,7 @@ from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED, peer_names
 from tcc.cli.progress import progress
 from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
-from tcc.cli.ranks import check_pin
+from tcc.cli.ranks import check_pin, words_of
 from tcc.cli.reference import Reference, reference_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.driver import model_inputs, precision_text
@@ -76,7 +76,13 @@ def verify(
     The arguments are the options of the command.
     """
     check_pair(model, artifact)
-    _check_rank_flags(nproc, pin, layers)
+    check_pin(nproc, pin)
+    if layers and nproc:
+        raise UserError(
+            "ranks compare outputs, and no layers",
+            where="--layers with --nproc",
+            hint="leave one of them out",
+        )
     kinds = peer_names(peers)
     if kinds and (layers or nproc):
         raise UserError("peers run whole models on one rank", where="--peers")
@@ -106,23 +112,11 @@ def verify(
             hint="add --layers",
         )
     if nproc:
-        words = [*(f"--input={item}" for item in inputs), f"--seed={seed}"]
-        words += [f"--threads={threads}"] * (threads is not None)
-        words += [f"--tolerance={tolerance}"] * (tolerance is not None)
-        words += [f"--top1={top1}"] * (top1 is not None)
+        flags = {"--seed": seed, "--threads": threads, "--tolerance": tolerance, "--top1": top1}
+        words = [*(f"--input={item}" for item in inputs), *words_of(flags)]
         return verify_ranks(model, artifact, inputs, nproc, pin, words, as_json)
     bounds = tolerance, top1
     return _verify_outputs(model, artifact, inputs, seed, threads, bounds, kinds, report, as_json)
-
-
-def _check_rank_flags(nproc: int | None, pin: bool, layers: bool) -> None:
-    check_pin(nproc, pin)
-    if layers and nproc:
-        raise UserError(
-            "ranks compare outputs, and no layers",
-            where="--layers with --nproc",
-            hint="leave one of them out",
-        )
 
 
 def _verify_outputs(

@@ -11,7 +11,7 @@ from tcc.ir.expr import Stage, extent, known_extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, apply, literal, walk
 from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
 from tcc.ir.tile import MemorySpace
-from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
 
 # The value of a symbol without a typical size: long enough to be worth a vector.
@@ -92,10 +92,10 @@ def scaled_factors(stage: GroupStage) -> Factors | None:
     Both factors x and level are bf16 in the first form, and bytes in the second.  They vary with
     the innermost summed loop; no scale does.  Each element of `start` belongs to `size` terms.
     """
-    pair, loops = multiplied(stage), [v for v in stage.reduce if known_extent(v) != 1]
-    if pair is None or not loops or stage.body[0].dtype is not F32:
+    loops = long_loops(stage)
+    if multiplied(stage) is None or not loops or stage.body[0].dtype is not F32:
         return None
-    parts = [*multiplied_parts(pair.a), *multiplied_parts(pair.b)]
+    parts = multiplied_parts(stage.body[0])
     inner = [p for p in parts if loops[-1] in depends(stage, p)]
     scales = [p for p in parts if loops[-1] not in depends(stage, p)]
     start = None
@@ -116,6 +116,11 @@ def scaled_factors(stage: GroupStage) -> Factors | None:
         factors = replace(factors, start=sums.arg)
     is_narrow = _is_pair if start is None else _is_byte
     return factors if all(map(is_narrow, inner)) else None
+
+
+def long_loops(stage: GroupStage | Stage) -> list[Var]:
+    """Returns the reduced loops of a stage that have other than one iteration."""
+    return [v for v in stage.reduce if known_extent(v) != 1]
 
 
 def multiplied_parts(scalar: Scalar) -> list[Scalar]:
@@ -230,13 +235,13 @@ def _weight(body: Scalars) -> int:
     return max(operations, 1)
 
 
-EXPENSIVE = {
-    name: 15
-    for name in (
+EXPENSIVE = dict.fromkeys(
+    (
         "exp log tanh erf sin cos tan pow log1p expm1 "
         "asin acos atan sinh cosh asinh acosh atanh atan2"
-    ).split()
-}
+    ).split(),
+    15,
+)
 
 
 # Functions that are single instructions, but take many cycles.
@@ -330,6 +335,11 @@ def anchor(group: TileGroup) -> GroupStage:
 def in_scratch(group: TileGroup, accesses: Iterable[Access]) -> list[Access]:
     """Returns those of `accesses` that access a tile's scratch."""
     return [a for a in accesses if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
+
+
+def constant_bytes(buffers: Iterable[GroupBuffer]) -> int:
+    """Returns the bytes of the constants among `buffers`; symbolic sizes count as 0."""
+    return sum((as_int(b.size) or 0) * b.dtype.bytes for b in buffers if b.constant)
 
 
 def all_accesses(stage: GroupStage) -> tuple[Access, ...]:

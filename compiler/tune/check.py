@@ -1,10 +1,9 @@
 """Checks a lock against the decisions of models, without measuring."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from tcc.passes.choose.ledger import ListeningLedger
-from tcc.tune.lock import Home, Lock
+from tcc.tune.lock import Home, Lock, sites_of
 from tcc.tune.words import words
 
 
@@ -22,9 +21,7 @@ def problems(
     sites: set[tuple[Home, str]] = set()
     for ledger in ledgers:
         homes.update(ledger.entered)
-        for decision in ledger.decisions():
-            home = ledger.homes[decision.site.digest]
-            site = replace(decision.site, device="")
+        for home, site, decision in sites_of(ledger):
             is_new = (home, site.digest) not in sites
             sites.add((home, site.digest))
             # Only kernels have an exact text.
@@ -34,8 +31,7 @@ def problems(
         for line, why in ledger.met.items():
             if why:
                 yield "stale", f"{line.where}: {why}"
-    sites |= {(ledger.homes[d.site.digest], replace(d.site, device="").digest)
-              for ledger in analytic for d in ledger.decisions()}  # fmt: skip
+    sites |= {(home, site.digest) for ledger in analytic for home, site, _ in sites_of(ledger)}
     for home in homes:
         for entry in lock.sections.get(home, {}).values():
             if (home, entry.site) not in sites:

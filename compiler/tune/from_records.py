@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from tcc.passes.choose.ledger import ListeningLedger
-from tcc.tune.lock import Home
+from tcc.tune.lock import Home, sites_of
 from tcc.tune.measurement import MODEL, Measurement
 from tcc.tune.records import Record, comparable
 from tcc.tune.verdicts import Verdicts, decide
@@ -47,8 +47,7 @@ def model_verdicts(records: Sequence[Record], ledger: ListeningLedger) -> Iterat
     `ledger` has recorded the decisions of the compile.
     """
     sites: dict[Home, set[str]] = {}
-    for decision in ledger.decisions():
-        home = ledger.homes[decision.site.digest]
-        sites.setdefault(home, set()).add(replace(decision.site, device="").digest)
+    for home, site, _ in sites_of(ledger):
+        sites.setdefault(home, set()).add(site.digest)
     for home in sorted(sites):
         yield decided(records, home, sites[home])

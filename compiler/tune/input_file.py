@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tcc.errors import UserError, file_errors
+from tcc.passes.choose.choices_file import DIGEST
+
+LONGEST_LINE = 256 << 10
+_MOST_CORES = 1 << 16
 
 
 @contextmanager
@@ -27,3 +31,21 @@ def opened_file(noun: str, where: str, path: Path, limit: int) -> Iterator[Binar
             why = f"it is no file, or has more than {limit >> 20} MiB"
             raise UserError(what, where=where, why=why, hint="give another file")
         yield file
+
+
+def check_length(line: bytes) -> None:
+    """Raises ValueError for a line of more than `LONGEST_LINE` bytes."""
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it has more than {LONGEST_LINE >> 10} KiB")
+
+
+def check_cores(cores: Any) -> None:
+    """Raises ValueError unless `cores` is a number of cores."""
+    if type(cores) is not int or not 0 < cores <= _MOST_CORES:
+        raise ValueError("cores is no number of cores")
+
+
+def check_site(site: Any) -> None:
+    """Raises ValueError unless `site` is the digest of a site."""
+    if not isinstance(site, str) or not DIGEST.fullmatch(site):
+        raise ValueError("site is no digest of 32 hexadecimal digits")

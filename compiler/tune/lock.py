@@ -12,10 +12,12 @@ section holds the entries for one target with one number of cores.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from tcc.frozen import field_names, frozen
+from tcc.passes.choose.ledger import ListeningLedger
+from tcc.schedule.alternatives import Decision, Site
 
 VERSION = 1
 # The verdicts: `changed` and `pinned` entries have an alternative. The others have none, because
@@ -90,6 +92,15 @@ class Lock:
             if entry.verdict not in (SLOW_MACHINE, SKIPPED)
             or entry.site not in self.sections.get(home, {})
         )
+
+
+def sites_of(ledger: ListeningLedger) -> Iterator[tuple[Home, Site, Decision[Any]]]:
+    """Yields (section of a lock, site in it, decision) for each decision of a compile.
+
+    A section is for one target, so a site in it names no device.
+    """
+    for decision in ledger.decisions():
+        yield ledger.homes[decision.site.digest], replace(decision.site, device=""), decision
 
 
 def ordered(lock: Lock) -> Iterator[tuple[Home, list[LockEntry]]]:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from tcc.errors import UserError, file_errors
 from tcc.passes.choose.choices_file import DIGEST, read_row
-from tcc.tune.input_file import opened_file
+from tcc.tune.input_file import LONGEST_LINE, check_cores, check_length, check_site, opened_file
 from tcc.tune.lock import (
     CHANGED,
     KEPT,
@@ -32,8 +32,7 @@ from tcc.tune.lock import (
     ordered,
 )
 
-_MOST_BYTES, _LONGEST_LINE = 32 << 20, 256 << 10
-_LONGEST_TEXT, _MOST_CORES, _MOST_GAIN = 200, 1 << 16, 1e9
+_MOST_BYTES, _LONGEST_TEXT, _MOST_GAIN = 32 << 20, 200, 1e9
 _HINT = "make the lock again, with tcc tune MODEL --pin"
 # A line of an entry as `lock_text` writes it, without escapes in its texts. It is JSON, and reading
 # it by this expression takes a third of the time of a JSON reader.
@@ -86,8 +85,7 @@ class _Reader:
         head = _opened(line)
         if head.keys() != {"target", "cores", "entries"} or not _is_text(head["target"]):
             raise ValueError("a section has target, cores and entries")
-        if type(head["cores"]) is not int or not 0 < head["cores"] <= _MOST_CORES:
-            raise ValueError("cores is no number of cores")
+        check_cores(head["cores"])
         home = head["target"], head["cores"]
         if home in sections:
             raise ValueError("the target has another section above")
@@ -120,10 +118,9 @@ class _Reader:
 
     def _line(self) -> bytes:
         self.number += 1
-        self.last = line = self._file.readline(_LONGEST_LINE + 1)
+        self.last = line = self._file.readline(LONGEST_LINE + 1)
         self._size += len(line)
-        if len(line) > _LONGEST_LINE:
-            raise ValueError(f"it has more than {_LONGEST_LINE >> 10} KiB")
+        check_length(line)
         if self._size > _MOST_BYTES:
             raise ValueError(f"the file has more than {_MOST_BYTES >> 20} MiB")
         if not line:
@@ -156,8 +153,7 @@ def _entry(row: dict[str, Any], line: int) -> LockEntry:
         raise ValueError("an entry has site, op, verdict, alternative and gain")
     site, op, verdict = row["site"], row["op"], row["verdict"]
     alternative, gain = row["alternative"], row["gain"]
-    if not isinstance(site, str) or not DIGEST.fullmatch(site):
-        raise ValueError("site is no digest of 32 hexadecimal digits")
+    check_site(site)
     if not _is_text(op):
         raise ValueError(f"op is no text of up to {_LONGEST_TEXT} characters")
     if verdict not in VERDICTS:

@@ -20,14 +20,13 @@ from typing import Any
 
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
-from tcc.passes.choose.choices_file import DIGEST, read_row
-from tcc.tune.input_file import opened_file
+from tcc.passes.choose.choices_file import read_row
+from tcc.tune.input_file import LONGEST_LINE, check_cores, check_length, check_site, opened_file
 from tcc.tune.measurement import OUTCOMES, PHASES, Measurement
 
 _VERSION = 1
 # A file of this size is read within 2 s, so a broken one is refused as soon.
-_MOST_BYTES, _LONGEST_LINE = 24 << 20, 256 << 10
-_LONGEST_TEXT, _LONGEST_CHOICE, _MOST_CORES = 1000, 64 << 10, 1 << 16
+_MOST_BYTES, _LONGEST_TEXT, _LONGEST_CHOICE = 24 << 20, 1000, 64 << 10
 _MOST_NUMBER = 1e18  # above any seconds, and any multiply-adds per second
 _START, _MIDDLE, _END = b'{"sum": "', b'", "record": ', b"}"
 _SUM = 16  # hexadecimal digits of a checksum
@@ -75,7 +74,7 @@ def append(path: Path, records: Iterable[Record]) -> None:
 def _drop_torn_line(file: Any) -> None:
     """Removes the end of a file behind its last line, which a killed process has left."""
     size = os.fstat(file.fileno()).st_size
-    start = max(0, size - _LONGEST_LINE)
+    start = max(0, size - LONGEST_LINE)
     tail = os.pread(file.fileno(), size - start, start)
     if not tail.endswith(b"\n") and tail:
         os.ftruncate(file.fileno(), start + tail.rfind(b"\n") + 1)
@@ -95,7 +94,7 @@ def read_records(paths: Sequence[Path], flag: str = "--from") -> list[Record]:
     records: dict[bytes, Record] = {}
     for path in paths:
         with opened_file("records", f"{flag} {path}", path, _MOST_BYTES) as file:
-            lines = iter(partial(file.readline, _LONGEST_LINE + 1), b"")
+            lines = iter(partial(file.readline, LONGEST_LINE + 1), b"")
             for number, line in enumerate(lines, 1):
                 try:
                     _add(line, records)
@@ -111,8 +110,7 @@ def read_records(paths: Sequence[Path], flag: str = "--from") -> list[Record]:
 
 def _add(line: bytes, records: dict[bytes, Record]) -> None:
     """Adds the record in a line; raises ValueError if the line has none."""
-    if len(line) > _LONGEST_LINE:
-        raise ValueError(f"it has more than {_LONGEST_LINE >> 10} KiB")
+    check_length(line)
     # A process that was killed has left the text before the last start of a record.
     start = max(0, line.rfind(_START))
     torn = line[:start] if line.endswith(b"\n") else line
@@ -150,10 +148,9 @@ def _record(row: dict[str, Any]) -> Record:
     for name, longest in _TEXTS.items():
         if not isinstance(row[name], str) or len(row[name]) > longest:
             raise ValueError(f"{name} is no text of up to {longest} characters")
-    if type(row["cores"]) is not int or not 0 < row["cores"] <= _MOST_CORES:
-        raise ValueError("cores is no number of cores")
-    if row["site"] != "" and not (isinstance(row["site"], str) and DIGEST.fullmatch(row["site"])):
-        raise ValueError("site is no digest of 32 hexadecimal digits")
+    check_cores(row["cores"])
+    if row["site"] != "":
+        check_site(row["site"])
     if row["phase"] not in PHASES or row["outcome"] not in OUTCOMES:
         raise ValueError("phase or outcome has no such value")
     rounds = {name: _numbers(name, row[name]) for name in _NUMBERS}

@@ -141,7 +141,7 @@ class Sweep:
                 searches[site] = SiteSearch(kernel)
             elif (site, "", SEARCH) not in self._known:
                 why = f"it takes less than {self.effort.skip:.1%} of the time"
-                yield self._failure(site, "", SEARCH, SKIPPED, why)
+                yield self._measurement(site, "", SEARCH, SKIPPED, why)
         yield from self._search(analytic, searches, seconds)
         yield from self._confirm(analytic, searches)
         if self.decisions:
@@ -298,7 +298,7 @@ class Sweep:
             for site in trial.ops:
                 if (site, digest, MODEL) not in self._known:
                     why = "a decision above schedules makes this kernel"
-                    yield self._failure(site, digest, MODEL, SKIPPED, why)
+                    yield self._measurement(site, digest, MODEL, SKIPPED, why)
             if measured:
                 self._removed([trial])
                 return
@@ -307,12 +307,12 @@ class Sweep:
                 rounds = self._rounds([analytic, trial], MODEL)
             except (TrialFailedError, TurnFailedError) as error:
                 # Each winner was right in other trials. Together they fail, so fewer are tried.
-                yield self._failure("", digest, MODEL, CRASHED, str(error))
+                yield self._measurement("", digest, MODEL, CRASHED, str(error))
                 self._removed([trial])
                 continue
             seconds, partner = ([r.turns[n].seconds for r in rounds] for n in (1, 0))
             why = _new_kernels(len(trial.ops))
-            result = replace(self._measurement("", digest, MODEL, TIMED), why=why)
+            result = self._measurement("", digest, MODEL, TIMED, why)
             rows = zip(seconds, partner, [r.peak for r in rounds], strict=True)
             yield result.with_rounds([*rows])
             self._removed([trial])
@@ -369,7 +369,7 @@ class Sweep:
                 trial = self._compiled(remaining)
                 for site in remaining.keys() & trial.refused.keys():
                     candidate, why = remaining.pop(site), trial.refused[site]
-                    failures.append(self._failure(site, candidate, phase, REFUSED, why))
+                    failures.append(self._measurement(site, candidate, phase, REFUSED, why))
                 if not remaining:
                     self._removed([trial])
                     break
@@ -377,8 +377,8 @@ class Sweep:
                 return replace(trial, choices=dict(remaining), refused={}), failures
             except (TccError, TrialFailedError) as error:
                 bad = self._named(remaining, _failure_of(error), phase)
+                failures += bad
                 for failure in bad:
-                    failures.append(failure)
                     remaining.pop(failure.site, None)
         return None, failures
 
@@ -388,7 +388,7 @@ class Sweep:
         """Returns a measurement of each choice that makes a trial fail."""
         self._report("a trial failed, looking for its kernel")
         named = [
-            self._failure(site, choices[site], phase, outcome, why)
+            self._measurement(site, choices[site], phase, outcome, why)
             for site, outcome, why in culprits(choices, failure, self._fails)
         ]
         for m in named:
@@ -461,13 +461,11 @@ class Sweep:
         remaining = max(0.0, self._start + self.effort.seconds - self.clock())
         self.progress(f"trial {self._count + 1}: {text}, {remaining:.0f} s left")
 
-    def _measurement(self, site: str, candidate: str, phase: str, outcome: str) -> Measurement:
-        return Measurement(*self.home, site, self._ops[site], candidate, phase, outcome)
-
-    def _failure(
-        self, site: str, candidate: str, phase: str, outcome: str, why: str
+    def _measurement(
+        self, site: str, candidate: str, phase: str, outcome: str, why: str = ""
     ) -> Measurement:
-        return replace(self._measurement(site, candidate, phase, outcome), why=why)
+        op = self._ops[site]
+        return Measurement(*self.home, site, op, candidate, phase, outcome, why=why)
 
 
 def _new_kernels(count: int) -> str:

@@ -133,6 +133,12 @@ def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
                 yield stage, node, kernel.operands[node.source]
 
 
+def operand_of(kernel: Kernel, node: Read) -> Value:
+    """Returns the operand that `node` reads."""
+    assert isinstance(node.source, int)
+    return kernel.operands[node.source]
+
+
 def copy_of(
     source: Value, target: Value, loc: str, place: Place = tuple, fill: float | None = None
 ) -> Kernel:

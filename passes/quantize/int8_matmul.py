@@ -29,6 +29,7 @@ from tcc.passes.quantize.zero_points import (
     MATMULS,
     admits,
     channels,
+    constant_zero,
     conv_integer,
     dequantized,
     with_bias,
@@ -157,8 +158,7 @@ def _matmul(
     if weights and not admits(b, node, lhs.zero, rhs.value, rhs.zero):
         return None
     wide = _sums(b, lhs, rhs)
-    scale = None if wide is None else emit(b, "mul", lhs.scale, rhs.scale)
-    return None if scale is None else emit(b, "mul", wide, scale)
+    return None if wide is None else emit(b, "mul", wide, emit(b, "mul", lhs.scale, rhs.scale))
 
 
 def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
@@ -179,5 +179,5 @@ def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
 
 
 def _is_zero(b: GraphBuilder, value: Value | None) -> bool:
-    array = None if value is None else b.array(value)
-    return value is None or (array is not None and not array.any())
+    array = constant_zero(b, value)
+    return array is not None and not array.any()

@@ -20,18 +20,19 @@ along sums of whole groups of 32 are multiplied as bytes; other levels keep thei
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial, reduce
-from typing import TypeAlias
+from itertools import product
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder, Stage, known_extent
 from tcc.ir.expr.scalar import (
-    IndexValue,
     Read,
     Scalar,
     apply,
     cast,
     index_value,
+    indices_in,
     literal,
     read,
     walk,
@@ -43,11 +44,11 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType, TensorType
 from tcc.ops.formula import fn
 from tcc.ops.shapes import replaced
-from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, operand_of
 from tcc.passes.layout.weights import Rounded
-from tcc.passes.quantize.level_pairs import is_level, level_read
+from tcc.passes.quantize.level_pairs import level_read
 from tcc.passes.quantize.signed_operands import without_unread
-from tcc.schedule.nest import multiplied, multiplied_parts
+from tcc.schedule.nest import long_loops, multiplied, multiplied_parts
 
 BYTES = "int8"  # the type of rounded factors in a manifest
 # The neighbours of x that share a scale.
@@ -99,7 +100,7 @@ class _Rounding:
         self.starts: dict[Value, dict[_Start, Value]] = {}
         for kernel, matmuls in self.matmuls.items():
             for m in matmuls:
-                x, key = _operand(kernel, m.x), (m.size, self._offset(m))
+                x, key = operand_of(kernel, m.x), (m.size, self._offset(m))
                 self.starts.setdefault(x, {})[key] = _part(x, f"starts{key}", I32, m.size)
 
     def run(self) -> Placed:
@@ -109,7 +110,7 @@ class _Rounding:
             kernel = step.kernel
             if kernel is not None and (matmuls := self.matmuls.get(kernel)):
                 for m in matmuls:
-                    x = _operand(kernel, m.x)
+                    x = operand_of(kernel, m.x)
                     if x not in roundings:
                         roundings[x] = _rounding(x, self.starts[x], kernel.loc)
                         steps.append(ProgramStep(roundings[x]))
@@ -138,9 +139,9 @@ class _Rounding:
 
     def _rewritten(self, kernel: Kernel, m: _Matmul, rounding: Kernel) -> Kernel:
         """Returns `kernel` with bytes in one of its matmuls; `rounding` computes those of x."""
-        x, key, first = _operand(kernel, m.x), (m.size, self._offset(m)), len(kernel.operands)
+        x, key, first = operand_of(kernel, m.x), (m.size, self._offset(m)), len(kernel.operands)
         bytes_, scales, *_ = rounding.results
-        constant = self._stored(_operand(kernel, m.levels), m)
+        constant = self._stored(operand_of(kernel, m.levels), m)
         operands = (*kernel.operands, bytes_, scales, self.starts[x][key], constant)
         rows = m.x.indices[:-1]
         term = _f32(read(first, m.x.indices, I8)) * _f32(self._level(m, first + 3))
@@ -225,11 +226,6 @@ def _rounding(value: Value, starts: Mapping[_Start, Value], loc: str) -> Kernel:
     return Kernel(b.done(bytes_, scales, *sums), (value,), (*results, *starts.values()), loc)
 
 
-def _operand(kernel: Kernel, node: Read) -> Value:
-    assert isinstance(node.source, int)
-    return kernel.operands[node.source]
-
-
 def _f32(scalar: Scalar) -> Scalar:
     return cast(scalar, F32)
 
@@ -240,13 +236,13 @@ def _f32(scalar: Scalar) -> Scalar:
 def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """Yields the stages of `kernel` that multiply constant levels with rows of a value."""
     for stage in kernel.expr.stages:
-        factors, loops = multiplied(stage), [v for v in stage.reduce if known_extent(v) != 1]
-        if factors is None or len(loops) != 1 or (known_extent(loops[0]) or 1) % GROUP:
+        loops = long_loops(stage)
+        if multiplied(stage) is None or len(loops) != 1 or (known_extent(loops[0]) or 1) % GROUP:
             continue
         k = of_atom(loops[0])
-        parts = [*multiplied_parts(factors.a), *multiplied_parts(factors.b)]
+        parts = multiplied_parts(stage.body[0])
         levels = [(p, place) for p in parts if (place := _place(p, k, kernel, constants))]
-        rows = [node for p in parts if (node := _row(p, k, kernel, constants))]
+        rows = [p for p in parts if _is_row(p, k, kernel, constants)]
         if len(levels) != 1 or len(rows) != 1:
             continue
         ((level, place),), (x,) = levels, rows
@@ -256,42 +252,30 @@ def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matm
             yield _Matmul(stage, k, x, *place, scales, size)
 
 
-def _row(factor: Scalar, k: Index, kernel: Kernel, constants: Mapping[Value, Graph]) -> Read | None:
-    """Returns the read of a factor that reads whole rows of a value in order; None for others."""
+def _is_row(
+    factor: Scalar, k: Index, kernel: Kernel, constants: Mapping[Value, Graph]
+) -> TypeGuard[Read]:
+    """Returns True for a factor that reads whole rows of a value in order."""
     if not isinstance(factor, Read) or not isinstance(factor.source, int) or factor.indirect:
-        return None
-    value, (loop,) = _operand(kernel, factor), free_vars(k)
-    if value in constants or factor.fill is not None or factor.indices[-1] is not k:
-        return None
+        return False
+    value, (loop,) = kernel.operands[factor.source], free_vars(k)
+    if value in constants or factor.fill is not None or factor.indices[-1:] != (k,):
+        return False
     length = as_int(value.type.shape[-1])
-    return (
-        factor
-        if length == known_extent(loop) and loop not in free_vars(*factor.indices[:-1])
-        else None
-    )
+    return length == known_extent(loop) and loop not in free_vars(*factor.indices[:-1])
 
 
 def _place(
     factor: Scalar, k: Index, kernel: Kernel, constants: Mapping[Value, Graph]
 ) -> tuple[Read, int, int] | None:
     """Returns (read, axis, bits) of the constant whose levels a factor is; None for others."""
-    nodes = [n for n in walk(factor) if isinstance(n, Read)] if is_level(factor) else []
-    if len(nodes) != 1 or nodes[0].indirect:
-        return None
-    (node,) = nodes
-    axes = [n for n, index in enumerate(node.indices) if free_vars(k)[0] in free_vars(index)]
-    if (
-        node.dtype is not I8
-        or not isinstance(node.source, int)
-        or _operand(kernel, node) not in constants
-        or len(axes) != 1
-    ):
-        return None
-    source = node.source
-    element = read(source, replaced(node.indices, axes[0], k), I8)
-    for bits in (8, 4):
-        if _f32(level_read(element, source, axes[0], bits)) is factor:
-            return node, axes[0], bits
+    for node in walk(factor):
+        if isinstance(node, Read) and isinstance(node.source, int):
+            for axis, bits in product(range(len(node.indices)), (8, 4)):
+                element = read(node.source, replaced(node.indices, axis, k), I8)
+                is_factor = _f32(level_read(element, node.source, axis, bits)) is factor
+                if is_factor and operand_of(kernel, node) in constants:
+                    return node, axis, bits
     return None
 
 
@@ -300,9 +284,5 @@ def _shared(scale: Scalar, k: Index, size: int) -> bool:
     (loop,) = free_vars(k)
     inner = iterator("inner", size)
     place = {loop: iterator("outer", (known_extent(loop) or 0) // size) * size + inner}
-    for node in walk(scale):
-        indices = node.indices if isinstance(node, Read) else ()
-        indices = (node.index,) if isinstance(node, IndexValue) else indices
-        if {*free_vars(inner)} & {*free_vars(*(substitute(i, place) for i in indices))}:
-            return False
-    return True
+    indices = (substitute(i, place) for node in walk(scale) for i in indices_in(node))
+    return set(free_vars(inner)).isdisjoint(free_vars(*indices))

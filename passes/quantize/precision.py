@@ -65,14 +65,14 @@ from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
-from tcc.passes.layout.assign import Kernel, Placed, operand_reads
+from tcc.passes.layout.assign import Kernel, Placed, operand_of, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_factors import cheaper_factors
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.passes.tile.plan import KernelChooser
-from tcc.schedule.nest import multiplied, multiplied_parts
+from tcc.schedule.nest import long_loops, multiplied, multiplied_parts
 
 # Smaller constants stay f32, unless a contraction of bf16 pairs needs them.
 _LARGE = 1 << 14
@@ -130,7 +130,7 @@ class _Matmul:
 
     @property
     def constant(self) -> Value:
-        return _operand(self.kernel, self.weight)
+        return operand_of(self.kernel, self.weight)
 
 
 def narrowed(
@@ -351,15 +351,12 @@ class _Narrowing:
         self.types[value] = type
         store, handle = graph.store, graph.constants[value]
         sources = store.sources(handle)
-        first: dict[str, Handle] = {}
-        for other in store.handles():
-            for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
-                first.setdefault(name, other)
+        first = {store.sources(other): other for other in reversed([*store.handles()])}
 
         def bits(handle: Handle) -> int:
             return sum(map(_bits_sum, store.arrays(handle)))
 
-        parts = [bits(first[name]) for name in sources if name in first]
+        parts = [bits(first[name,]) for name in sources if (name,) in first]
         is_reordering = len(sources) == 1 or sum(parts) == bits(handle)
         self.rounded.append(Rounded(sources, type, operands, is_reordering))
 
@@ -445,11 +442,6 @@ def _bits_sum(array: Array) -> int:
 # ---- properties of kernels -----------------------------------------------------------------------
 
 
-def _operand(kernel: Kernel, node: Read) -> Value:
-    assert isinstance(node.source, int)
-    return kernel.operands[node.source]
-
-
 def _summed(kernel: Kernel) -> set[Value]:
     """Returns the operands that a stage sums without multiplying them, such as partial sums.
 
@@ -461,30 +453,30 @@ def _summed(kernel: Kernel) -> set[Value]:
 
 def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """Yields the f32 contractions of `kernel` in which a factor is a read of a constant."""
-    for stage in kernel.expr.stages:
-        factors = multiplied(stage)
-        if factors is None or stage.body[0].dtype is not F32:
-            continue
-        a, b = factors.a, factors.b
-        if _is_weight(a, kernel, constants):
-            yield _Matmul(kernel, stage, b, a)
-        elif _is_weight(b, kernel, constants):
-            yield _Matmul(kernel, stage, a, b)
+    for stage, a, b in _contractions(kernel):
+        weight, other = (a, b) if _is_weight(a, kernel, constants) else (b, a)
+        if _is_weight(weight, kernel, constants):
+            yield _Matmul(kernel, stage, other, weight)
 
 
 def _level_matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
     """Yields the f32 contractions of `kernel` in which a factor is computed from constant levels
     that are exact in bf16.
     """
-    for stage in kernel.expr.stages:
-        factors = multiplied(stage)
-        if factors is None or stage.body[0].dtype is not F32:
-            continue
-        for other, weight in ((factors.a, factors.b), (factors.b, factors.a)):
+    for stage, a, b in _contractions(kernel):
+        for other, weight in ((a, b), (b, a)):
             levels = [part for part in multiplied_parts(weight) if is_level(part)]
             nodes = [n for part in levels for n in walk(part) if isinstance(n, Read)]
             if isinstance(other, Read) and nodes and _is_weight(nodes[0], kernel, constants):
                 yield _Matmul(kernel, stage, other, nodes[0], computed=True)
+
+
+def _contractions(kernel: Kernel) -> Iterator[tuple[Stage, Scalar, Scalar]]:
+    """Yields the f32 contractions of `kernel` with their two factors."""
+    for stage in kernel.expr.stages:
+        factors = multiplied(stage)
+        if factors is not None and stage.body[0].dtype is F32:
+            yield stage, factors.a, factors.b
 
 
 def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:
@@ -505,10 +497,6 @@ def _storages(containers: Mapping[Value, Value]) -> list[set[Value]]:
             root = containers[root]
         storage_of.setdefault(root, {root}).add(part)
     return list(storage_of.values())
-
-
-def _long_loops(stage: Stage) -> list[Var]:
-    return [v for v in stage.reduce if known_extent(v) != 1]
 
 
 def _uses(matmul: _Matmul) -> int:
@@ -548,10 +536,10 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
         sizes = (extent(v) for v in matmul.kernel.expr.stages[source.stage].iters)
         layout = row_major(tuple(sizes))
     else:
-        source = _operand(matmul.kernel, other)
+        source = operand_of(matmul.kernel, other)
         layout = layouts.get(source) or row_major(source.type.shape)
     place = offset(layout, other.indices)
-    inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
+    inner = [v for v in long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner:
         return None
     # A computed factor is joined to pairs in registers.
@@ -582,7 +570,7 @@ def _summed_axis(matmul: _Matmul) -> int | None:
     The weight of a convolution with a window is not a matrix: rounding it costs much accuracy and
     saves little.
     """
-    loops = _long_loops(matmul.stage)
+    loops = long_loops(matmul.stage)
     shape = matmul.constant.type.shape
     if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
         return None

@@ -117,8 +117,8 @@ def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
 def _transposed(levels: _Levels) -> _Levels:
     """Returns the levels of the transposed matrix."""
     zero = None if levels.zero is None else levels.zero.T
-    transposed = replace(levels, array=levels.array.T, scale=levels.scale.T, zero=zero)
-    return replace(transposed, axis=1 - levels.axis)
+    array, scale = levels.array.T, levels.scale.T
+    return replace(levels, array=array, scale=scale, zero=zero, axis=1 - levels.axis)
 
 
 def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:

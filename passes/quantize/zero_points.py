@@ -194,9 +194,9 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
     weights = _weights(b, *w, 0 if conv else -1)
     if weights is None:
         return _computed_sums(b, x, w, to) if _computed(b, node, *w) else None
-    constant_zero = _constant(b, zero)
+    point = _constant(b, zero)
     if conv is not None and (
-        (constant_zero is None and conv.border_fill is not None) or weights.offset is not None
+        (point is None and conv.border_fill is not None) or weights.offset is not None
     ):
         return None
     u = _as_type(b, value, to)
@@ -205,7 +205,7 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
         sums = emit(b, "matmul_integer", u, v)
         columns = weights.array.sum(-2, dtype=np.int32, keepdims=value.type.rank > 1)
     else:
-        border = 0 if constant_zero is None else constant_zero + _shift(value, to)
+        border = 0 if point is None else point + _shift(value, to)
         sums = conv_integer(b, conv, u, v, border=border)
         filters = weights.array.reshape(len(weights.array), -1)
         columns = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.type.rank - 2))
@@ -215,8 +215,8 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
         columns = (columns + int(weights.array.shape[-2]) * weights.offset).astype(np.int32)
         rows = _totals(b, emit(b, "cast", u, to=I32), -1)
         sums = emit(b, "add", sums, emit(b, "mul", rows, b.constant(weights.offset)))
-    if constant_zero is not None:
-        offsets = (constant_zero + _shift(value, to)) * columns
+    if point is not None:
+        offsets = (point + _shift(value, to)) * columns
         return emit(b, "sub", sums, b.constant(offsets)) if offsets.any() else sums
     z = _point(b, *x, to)
     return emit(b, "sub", sums, emit(b, "mul", b.constant(columns), z))
@@ -270,7 +270,7 @@ def _shift(value: Value, to: DType) -> int:
     return 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
 
 
-def _constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
+def constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
     """Returns the array of a constant zero point, or the array 0 if `zero` is None.
 
     Returns None if the zero point is not constant.
@@ -281,9 +281,9 @@ def _constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
 def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Value | None:
     """Returns the zero point, as i32, of bytes that are converted to `to`; None if it is zero."""
     shift = _shift(value, to)
-    constant_zero = _constant_zero(b, zero)
-    if constant_zero is not None:
-        shifted = constant_zero.astype(np.int32) + shift
+    array = constant_zero(b, zero)
+    if array is not None:
+        shifted = array.astype(np.int32) + shift
         shifted = shifted.reshape(()) if shifted.size == 1 else shifted
         return b.constant(np.asarray(shifted, np.int32)) if shifted.any() else None
     assert zero is not None
@@ -301,7 +301,7 @@ def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weigh
     The zero points vary along `axis`.  Returns None if weights or zero points are not constant.
     """
     array = b.array(w)
-    point = _constant_zero(b, zero)
+    point = constant_zero(b, zero)
     if array is None or point is None or array.ndim < 2 or not array.size:
         return None
     point = point.astype(np.int32)
@@ -331,7 +331,7 @@ def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
 
     Returns 0 if there is no zero point, and None if it is not a constant with a single element.
     """
-    array = _constant_zero(b, zero)
+    array = constant_zero(b, zero)
     return int(array.reshape(())) if array is not None and array.size == 1 else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, argument, children, rebuild, walk
-from tcc.ir.tile import Block, Blocks
+from tcc.ir.tile import Block, Blocks, Indirect
 
 
 class ScalarBlocks(ABC):
@@ -67,6 +67,13 @@ class ScalarBlocks(ABC):
         raw = body(root)
         out = self.known[root] = self.computed(raw, tuple(self.known[r] for r in args))
         return out
+
+    def chosen(self, node: Read) -> Indirect:
+        """Returns pairs (variable, block) for the data-dependent indices of a read.
+
+        The variable stands for the index in the read, and the block has the values of the index.
+        """
+        return tuple((v, self.block(s)) for v, s in node.indirect)
 
 
 def needed_by_several(bodies: Sequence[Scalar]) -> list[Scalar]:

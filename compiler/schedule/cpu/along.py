@@ -42,6 +42,11 @@ def loops_along(
     return first if all(pairing == first for pairing in pairings) else None
 
 
+def loops_of(group: TileGroup, nest: Nest) -> Mapping[Var, Var]:
+    """Returns `loops_along` for the stages `nest.along`; empty without such stages."""
+    return loops_along(group, nest.along, group.stages[nest.stages[0]]) or {}
+
+
 def _pairs(
     group: TileGroup, loops: Sequence[Var], stage: GroupStage, node: Read
 ) -> dict[Var, Var] | None:

@@ -37,7 +37,7 @@ from tcc.schedule.alternatives import (
     saves,
     share_saved,
 )
-from tcc.schedule.choice_text import read_data
+from tcc.schedule.choice_text import read_object
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
@@ -148,9 +148,7 @@ def read_knobs(text: str, kernel_knobs: Sequence[Knob]) -> Knobs:
     Raises ValueError if the text describes other data, or if a setting is not among the settings of
     `kernel_knobs`.
     """
-    knobs = read_data(text, Knobs)
-    if not isinstance(knobs, Knobs):
-        raise ValueError("it is no text of Knobs")
+    knobs = read_object(text, Knobs)
     settings = {knob.name: knob.settings for knob in kernel_knobs}
     for field in fields(Knobs):
         setting = getattr(knobs, field.name)

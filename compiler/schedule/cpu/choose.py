@@ -80,7 +80,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     else:
         tiles = _tiles(group, main, contraction, nest_stages, blocks, vectors, core)
         resident = pending or len(nest_stages) > 1
-        parallel = _parallel(group, main, vectors.get(main), contraction, tiles, resident, core)
+        parallel = _parallel(group, vectors.get(main), contraction, tiles, resident, core)
     inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
     for stages in nest_stages:
@@ -174,8 +174,8 @@ def _nest(
     """
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
-        beyond_l2 = _is_beyond_l2(group, contraction, core)
         constant = is_constant(group, contraction.stage, contraction.vector_factor)
+        beyond_l2 = _is_beyond_l2(group, contraction, constant, core)
         copied = core.knobs.copy > 0 and not constant
         return contraction_nest(
             stages,
@@ -197,12 +197,14 @@ def _nest(
     return Nest(stages, order, named, vector.name if vector else None)
 
 
-def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreModel) -> bool:
+def _is_beyond_l2(
+    group: TileGroup, contraction: ContractionLoops, constant: bool, core: CoreModel
+) -> bool:
     """Returns True if a tile reads the vector operand from beyond the second-level cache.
 
-    An operand that does not fit the second-level cache comes from beyond it. A constant that
-    exceeds the first-level cache does too, because other kernels have evicted it since the last
-    run.
+    An operand that does not fit the second-level cache comes from beyond it. If `constant`, an
+    operand that exceeds the first-level cache does too, because other kernels have evicted it since
+    the last run.
     """
     size = (
         footprint(group, contraction.stage, contraction.vector_factor)
@@ -210,8 +212,7 @@ def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreMod
     )
     if not contraction.rows:  # each core reads its own part of the operand once
         return size // core.cores > core.l2 // 2
-    cold = is_constant(group, contraction.stage, contraction.vector_factor)
-    return size > (core.l1 if cold else core.l2 // 2)
+    return size > (core.l1 if constant else core.l2 // 2)
 
 
 def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
@@ -344,7 +345,6 @@ def _coarser(
 
 def _parallel(
     group: TileGroup,
-    main: GroupStage,
     vector: Var | None,
     contraction: ContractionLoops | None,
     tiles: Mapping[Var, int],

@@ -20,7 +20,7 @@ from tcc.ir.index import Var
 from tcc.ir.op import Array
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.alternatives import Seconds
-from tcc.schedule.cpu.along import loops_along, nest_along
+from tcc.schedule.cpu.along import loops_of, nest_along
 from tcc.schedule.cpu.cache_traffic import (
     CacheTraffic,
     LoopOver,
@@ -239,13 +239,9 @@ class _Pricing:
         for nest in self.schedule.nests:
             for number in nest.all_stages:
                 is_inner = number in nest.along
-                stage_nest = nest_along(nest, self._loops_along(nest)) if is_inner else nest
+                stage_nest = nest_along(nest, loops_of(self.group, nest)) if is_inner else nest
                 self._stage(core, stage_nest, self.stages[number], self._times_computed(number))
         return core
-
-    def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
-        """Returns a map from the loops of the stages `nest.along` to the reduction's loops."""
-        return loops_along(self.group, nest.along, self.group.stages[nest.stages[0]]) or {}
 
     def _stage(self, core: CoreCycles, nest: Nest, work: StageWork, repeats: float) -> None:
         """Adds the cycles of a stage that is computed `repeats` times."""
@@ -562,7 +558,7 @@ class _Pricing:
             loops.append(LoopOver(ceil(inside[var] / step), {var: step}))
             inside[var] = min(step, inside[var])
         touches = tuple(
-            t.renamed(self._loops_along(nest)) if n in nest.along else t
+            t.renamed(loops_of(self.group, nest)) if n in nest.along else t
             for n in nest.all_stages
             for t in self._touches(nest, self.stages[n])
         )

@@ -12,7 +12,7 @@ from math import prod
 from tcc.ir.expr import extent, known_extent
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum, of_atom
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.schedule.cpu.along import loops_along, nest_along
+from tcc.schedule.cpu.along import loops_of, nest_along
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors, weight
@@ -67,8 +67,7 @@ def _sizes(group: TileGroup, schedule: Schedule, number: int) -> list[Index]:
     """
     nest, stage = schedule.nest(number), group.stages[number]
     if number in nest.along:
-        loops = loops_along(group, nest.along, group.stages[nest.stages[0]])
-        nest = nest_along(nest, loops or {})
+        nest = nest_along(nest, loops_of(group, nest))
     sizes: list[Index] = []
     for loop in stage.loops:
         factors, vectors = [*_factors(_size(schedule, stage, loop))], nest.vectors_along(loop.name)

@@ -63,9 +63,7 @@ def check(kernel: CoreKernel, schedule: Schedule, group: TileGroup, core: CoreMo
     blocks that fit the registers.
     """
     check_loops(kernel.loops, group)
-    numbers = [n for nest in schedule.nests for n in nest.all_stages]
-    if sorted(numbers) != [*range(len(group.stages))]:
-        raise ValueError(f"its nests have the stages {numbers}, of {len(group.stages)}")
+    check_stages(schedule, group)
     common = {v.name for v in group.common}
     _check_names(schedule.parallel, common, "parallel")
     _check_sizes(schedule.tile_sizes, common, "tile_sizes")
@@ -75,6 +73,13 @@ def check(kernel: CoreKernel, schedule: Schedule, group: TileGroup, core: CoreMo
         raise ValueError(f"stream_block has no size {schedule.stream_block}")
     for nest in schedule.nests:
         _check_nest(nest, group, core)
+
+
+def check_stages(schedule: Schedule, group: TileGroup) -> None:
+    """Raises ValueError unless the nests of `schedule` have each stage of `group` once."""
+    numbers = [n for nest in schedule.nests for n in nest.all_stages]
+    if sorted(numbers) != [*range(len(group.stages))]:
+        raise ValueError(f"its nests have the stages {numbers}, of {len(group.stages)}")
 
 
 def _check_nest(nest: Nest, group: TileGroup, core: CoreModel) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from tcc.ir.expr import known_extent
 from tcc.ir.index import Var
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
+from tcc.schedule.cpu.work import is_global
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import stride
 
@@ -31,7 +31,7 @@ def whole_lines(group: TileGroup, loops: Iterable[Var]) -> dict[Var, int]:
             abs(stride(access, var) or LINE) * group.buffers[access.buffer].dtype.bytes
             for stage in group.stages
             for access in stage.written
-            if var in stage.iters and group.buffers[access.buffer].scope is not MemorySpace.LOCAL
+            if var in stage.iters and is_global(group, access.buffer)
         ]
         if size is not None and size > 1 and (shortest := min(distances, default=LINE)) < LINE:
             elements[var] = min(size, -(-LINE // shortest))

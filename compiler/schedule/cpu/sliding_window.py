@@ -12,11 +12,12 @@ from math import inf, prod
 
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import reads_of_stages
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import (
+    constant_bytes,
     contraction_factors,
     depends,
     own_loops,
@@ -141,8 +142,7 @@ def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:
     sizes = _unit_sizes(group, schedule)
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
     strips = sum(_strip_bytes(group, s, sizes) for s in exchanged)
-    constants = [b for b in group.buffers if b.constant]
-    weights = sum((as_int(b.size) or 0) * b.dtype.bytes for b in constants)
+    weights = constant_bytes(group.buffers)
     return strips <= core.l2 * _SHARE and strips + weights <= core.l2
 
 

@@ -64,7 +64,7 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
 
     The loop is chosen for which more accesses have its neighbours as neighbours in memory.
     """
-    score = {v: 0 for v in (stream.loop, *group.common[-1:])}
+    score = dict.fromkeys((stream.loop, *group.common[-1:]), 0)
     for number in stream.stages:
         stage = group.stages[number]
         for access in stage.accesses.values():
@@ -103,7 +103,7 @@ def _nest(
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
         rows = contraction.row_factor - short_loops
-        return _contraction(group, number, stage, replace(contraction, row_factor=rows), core)
+        return _contraction(number, stage, replace(contraction, row_factor=rows), core)
     if vector is None:
         return Nest((number,))
     blocks = {**_words(group, number), vector.name: vector_block(vector, stage, core)}
@@ -117,7 +117,6 @@ def _words(group: TileGroup, number: int) -> dict[str, int]:
 
 
 def _contraction(
-    group: TileGroup,
     number: int,
     stage: GroupStage,
     contraction: ContractionLoops,

@@ -17,7 +17,7 @@ from math import prod
 from tcc.ir.index import Var, as_int
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.nest import in_scratch
+from tcc.schedule.nest import constant_bytes, in_scratch
 
 # The fraction of the second-level cache that a tile's values may fill. _NEAR: if the weights stay
 # there too. _FAR: if they do not.
@@ -51,16 +51,15 @@ def resident_rows(
             size = as_int(buffer.size) or 0
             resident += size * buffer.dtype.bytes * prod(tiles.get(v, 1) for v in other_loops)
     room = int(core.l2 * _NEAR)
-    if constant_bytes(group, main) + room > core.l2:
+    if weight_bytes(group, main) + room > core.l2:
         room = int(core.l2 * _FAR)
     return max(1, room // max(1, resident))
 
 
-def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
+def weight_bytes(group: TileGroup, stage: GroupStage) -> int:
     """Returns the bytes of the constants that a stage reads."""
     numbers = dict.fromkeys(a.buffer for a in stage.accesses.values())
-    constants = [group.buffers[n] for n in numbers if group.buffers[n].constant]
-    return sum((as_int(b.size) or 0) * b.dtype.bytes for b in constants)
+    return constant_bytes(group.buffers[n] for n in numbers)
 
 
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:

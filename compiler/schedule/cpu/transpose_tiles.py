@@ -5,10 +5,10 @@ y[i, j] = x[j, i]        16 x 16: loads along j, stores along i, exchanged in re
 
 from tcc.ir.expr import known_extent
 from tcc.ir.index import Var, Vars, const, linear_in
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
+from tcc.schedule.cpu.work import is_global
 from tcc.schedule.nest import FEW_APART, guarded, stride, trips
 
 # If at least this many elements of a block are neighbours in memory, it is faster to transpose the
@@ -82,7 +82,7 @@ def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var 
         access
         for other in group.stages
         for access in other.written
-        if group.buffers[access.buffer].scope is not MemorySpace.LOCAL
+        if is_global(group, access.buffer)
     ]
     for var in stage.iters:
         count = known_extent(var)

@@ -70,13 +70,11 @@ def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
         return None
     sources = {s for s in _sources(group, number) if group.stages[s].strip is None}
     unshared = [
-        s for s in sources if all(n == number or s not in _sources(group, n) for n in _all(group))
+        s
+        for s in sources
+        if all(n == number or s not in _sources(group, n) for n in range(len(group.stages)))
     ]
     return unshared[0] if len(unshared) == 1 and stage.strip is None else None
-
-
-def _all(group: TileGroup) -> range:
-    return range(len(group.stages))
 
 
 def _sources(group: TileGroup, number: int) -> set[int]:

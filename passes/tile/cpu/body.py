@@ -22,7 +22,6 @@ from tcc.ir.tile import (
     Blocks,
     Broadcast,
     Compute,
-    Indirect,
     Load,
     Relayout,
     TileBuffer,
@@ -190,13 +189,6 @@ class CoreStageScalars(ScalarBlocks):
 
     def _shape(self, varies: Collection[Var], blocks: Iterable[Block]) -> tuple[int, ...]:
         return widened((s.size if s.var in varies else 1 for s in self.axes), blocks)
-
-    def chosen(self, node: Read) -> Indirect:
-        """Returns pairs (variable, block) for the data-dependent indices of a read.
-
-        The variable stands for the index in the read, and the block has the values of the index.
-        """
-        return tuple((v, self.block(s)) for v, s in node.indirect)
 
     def read(self, node: Read) -> Block:
         place = self.context.place(node)

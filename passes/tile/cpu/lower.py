@@ -14,6 +14,7 @@ smaller blocks.  A static extent has blocks of two sizes; a symbolic extent has 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from math import prod
 from typing import TypeAlias
 
@@ -65,13 +66,14 @@ from tcc.passes.tile.cpu.ranges import (
     tiles,
 )
 from tcc.passes.tile.cpu.result_scratch import in_results
-from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident_values
+from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident_values, waits
 from tcc.passes.tile.cpu.stage import StageLowering
 from tcc.passes.tile.emitter import StatementEmitter
 from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.cost_parts import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
+from tcc.schedule.cpu.work import is_global
 from tcc.schedule.masked_terms import limits_of, needed
 from tcc.schedule.zero_terms import needed_terms
 
@@ -133,11 +135,12 @@ class _Lowering:
         cut_loops = {v for v in loops if known_extent(v) is None or self._cut(v)}
         if self.group.stream is not None:
             return ()
-        nests: list[Nest] = []
-        for nest in self.schedule.nests:
-            if any(cut_loops.intersection(follows(self.group.stages[n])) for n in nest.all_stages):
-                break
-            nests.append(nest)
+        nests = takewhile(
+            lambda nest: all(
+                cut_loops.isdisjoint(follows(self.group.stages[n])) for n in nest.all_stages
+            ),
+            self.schedule.nests,
+        )
         return tuple(nests) if cut_loops else ()
 
     def _cut(self, var: Var) -> bool:
@@ -287,11 +290,9 @@ class _NestLowering:
         self.iters = sorted((*common, *inner), key=lambda v: v.name == nest.vector)
         self.loops = [*ordered, *unordered]
         self.passes = [v for v in self.loops if v in self.iters]
-        stream = parent.group.stream
-        accumulators = stream is not None and any(stream.loop in s.reduce for _, s in self.stages)
         # True if accumulators are in scratch: between K-blocks of the nest's loops, or between
         # blocks of the streaming loop.
-        self.waits = accumulators or bool(nest.k_blocks)
+        self.waits = bool(nest.k_blocks) or any(waits(parent.group, n) for n in nest.stages)
 
     def run(self) -> None:
         self._surround()
@@ -512,12 +513,10 @@ class _NestLowering:
             yield number, outer, StageLowering(self._context(stage, outer, {}, {}))
 
     def _stores_sums(self) -> bool:
-        buffers = self.parent.group.buffers
         return any(
-            buffers[target.buffer].scope is not MemorySpace.LOCAL
+            is_global(self.parent.group, target.buffer)
             for _, stage in self.stages
-            for targets in stage.stores
-            for target in targets
+            for target in stage.written
         )
 
     # ---- scratch ----------------------------------------------------------------------------

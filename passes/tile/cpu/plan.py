@@ -46,7 +46,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
-from tcc.schedule.cpu.kernel_choice import CoreKernel, check, read_kernel
+from tcc.schedule.cpu.kernel_choice import CoreKernel, check, check_stages, read_kernel
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
@@ -427,10 +427,7 @@ class ForcedStructure(Structure):
 
     def _packed_for(self, schedule: Schedule) -> tuple[Storage, ...]:
         named = by_name(schedule, self._plain)
-        if sorted(n for nest in named.nests for n in nest.all_stages) != [
-            *range(len(self._plain.stages))
-        ]:
-            raise ValueError("its nests do not have each stage once")
+        check_stages(named, self._plain)
         return pack_constants(self._loops, named, self._key[1])
 
 

@@ -100,7 +100,8 @@ def _places(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tup
     `is_own` is True for a store of the value's own stage, and False for a store of the value's last
     reader.
     """
-    yield from _own_stores(group, ref)
+    for target in group.stages[ref.stage].stores[ref.component]:
+        yield target, True
     yield from _reader_stores(group, schedule, ref)
 
 
@@ -115,12 +116,6 @@ def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
         and not (nest.k_blocks and number in nest.stages)
         and {*group.common} <= {*stage.iters}
     )
-
-
-def _own_stores(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Yields (store, True) for each store of the value's own stage; see `_places`."""
-    for target in group.stages[ref.stage].stores[ref.component]:
-        yield target, True
 
 
 def _reader_stores(
@@ -160,7 +155,7 @@ def _reader_stores(
     ):
         return
     loops = {new: of_atom(old) for old, new in (pairings[0] or {}).items()}
-    for target in (a for targets in reader.stores for a in targets):
+    for target in reader.written:
         if not target.guards:
             yield Access(target.buffer, substitute(target.offset, loops)), False
 

@@ -111,7 +111,7 @@ def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resi
         read_elsewhere = _read_elsewhere(group, schedule, number)
         if (
             nest.k_blocks
-            or _waits(group, number)
+            or waits(group, number)
             or (read_elsewhere and not in_registers(group, schedule, number))
         ):
             buffers: dict[int, Resident] = {}
@@ -126,7 +126,7 @@ def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resi
     return values
 
 
-def _waits(group: TileGroup, number: int) -> bool:
+def waits(group: TileGroup, number: int) -> bool:
     """Returns True if a stage's sums wait in scratch between blocks of the streaming loop."""
     stream = group.stream
     return stream is not None and stream.loop in group.stages[number].reduce
@@ -235,7 +235,7 @@ def _resident(
     if paired is not None and paired not in common:
         inner = ceil(inner / word)
     step = word * prod(unit_size(group, schedule, v) for v in vector)
-    steps = {v: word for v in vector}
+    steps = dict.fromkeys(vector, word)
     between = step
     step *= inner
     for var in reversed([v for v in common if v not in vector]):

@@ -501,25 +501,18 @@ class StageLowering:
             fixed_spans = [s for s in self.outer if s not in axes]
             fixed_spans += [*fixed, *(s for s in vector if s not in axes)]
             block = self._factor(factor, axes, fixed_spans)
-            if not self._is_zero_behind(factor):
+            # A load has zeros in place of elements beyond the end of a loop.
+            if not isinstance(factor, Read) or factor.fill or self.context.place(factor) is None:
                 zero = (literal(0, block.dtype),)
                 (block,) = self._without_ends((block,), zero, axes, vector)
             operands.append((block, tuple(s.var.name for s in axes)))
         (a, a_axes), (b, b_axes) = operands
         labels = tuple(s.var.name for s in out_spans)
-        lanes_of = next((n for n in labels if n == self.nest.vector), None)
-        if lanes_of in a_axes and lanes_of not in b_axes:
+        if self.nest.vector in a_axes and self.nest.vector not in b_axes:
             a, a_axes, b, b_axes = b, b_axes, a, a_axes
         (out,) = self.emitter.like((acc,))
         self.emitter.add(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return (out,)
-
-    def _is_zero_behind(self, factor: Scalar) -> bool:
-        """Returns True if the factor is a load with zeros in place of elements beyond the end of a
-        loop."""
-        if not isinstance(factor, Read) or factor.fill:
-            return False
-        return self.context.place(factor) is not None
 
     def _factor(
         self, factor: Scalar, axes: list[BlockRange], fixed_spans: list[BlockRange]

@@ -216,7 +216,7 @@ class GpuStageScalars(ScalarBlocks):
         if isinstance(node.source, StageRef):
             return self._ready(node, node.source)
         access = self.stage.accesses[node]
-        indirect = tuple((v, self.block(s)) for v, s in node.indirect)
+        indirect = self.chosen(node)
         indices = [access.offset, *(i for g in access.guards for i in (g.index, g.extent))]
         shape = self._shape(free_vars(*indices), (b for _, b in indirect))
         return self.emitter.load(
