@@ -1,0 +1,271 @@
+"""Computes only the elements of values that the nodes behind them read.
+
+    %y = relu(%x) ; %z = slice(%y)        %s = slice(%x) ; %z = relu(%s)
+    %y = matmul(%x, %w)                   %s = gather(%x, %rows)
+    %z = gather(%y, %rows)                %z = matmul(%s, %w)
+
+A pass from the outputs to the inputs joins, for each value, the parts that its readers read: the
+hull of ranges, or the positions of a gather if nothing else reads the value.  A node whose
+positions along the restricted axes are independent then computes this part only, from parts of its
+operands; its expression shows which axes are.  Values that bodies, outputs or aliases read stay
+whole.  Copies become `identity` nodes.  The result is taken if its changed kernels are cheaper than
+before, slices included.  Requires nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses, walk_values
+from tcc.ir.graph.rewrite import with_bodies
+from tcc.ir.index import as_int, const, free_vars, maximum
+from tcc.ir.index.prove import at_most
+from tcc.ir.op import Array, NoAttrs, Trait
+from tcc.ir.types import TensorType, element_count
+from tcc.ops import OPS
+from tcc.ops.shapes import replaced
+from tcc.passes.fuse.compose import drop_unused, node_expr
+from tcc.passes.graph.axis_parts import (
+    AxisPart,
+    Parts,
+    Restriction,
+    is_copy,
+    joined,
+    part_type,
+    restricted,
+    whole,
+)
+from tcc.passes.graph.fold_constants import fold_constants
+from tcc.passes.graph.legalize_calls.scatter import Cheapest
+from tcc.passes.graph.smaller_nodes import local_op
+
+
+def shrink(graph: Graph, parts: Cheapest | None = None) -> Graph:
+    """Returns `graph` with values that have no elements that nothing reads.
+
+    `parts` returns the index of the cheapest of several graphs; None shrinks without prices.
+    Returns `graph` itself if nothing changes.
+    """
+    names = GraphBuilder(graph.name, graph.store)
+    for value in walk_values(graph):
+        names.fresh(value.name)
+    return _shrunk(graph, parts, names)
+
+
+def _shrunk(graph: Graph, cheapest: Cheapest | None, names: GraphBuilder) -> Graph:
+    nodes = tuple(with_bodies(n, lambda g: _shrunk(g, cheapest, names)) for n in graph.nodes)
+    if nodes != graph.nodes:
+        graph = replace(graph, nodes=nodes)
+    sweep = _Sweep(graph, names)
+    smaller = sweep.result()
+    if not sweep.is_smaller:
+        return graph
+    forms = [_difference(graph, smaller), fold_constants(_difference(smaller, graph))]
+    return smaller if cheapest is None or cheapest(forms) else graph
+
+
+def _difference(graph: Graph, other: Graph) -> Graph:
+    """Returns the nodes of `graph` that `other` does not have, as a graph."""
+    common = set(other.nodes)
+    nodes = [node for node in graph.nodes if node not in common]
+    computed = {v: None for node in nodes for v in node.outputs}
+    outside = {*graph.outputs, *(v for n in graph.nodes if n in common for v in uses(n))}
+    sources = dict.fromkeys(v for node in nodes for v in uses(node) if v not in computed)
+    return replace(
+        graph,
+        inputs=tuple(v for v in sources if v not in graph.constants),
+        outputs=tuple(v for v in computed if v in outside),
+        nodes=tuple(nodes),
+        aliases=(),
+    )
+
+
+class _Sweep:
+    """Adds smaller nodes from the last to the first; a node is added after all its readers.
+
+    `is_smaller` becomes True if a node with a reduction computes a part of its result only.
+    """
+
+    def __init__(self, graph: Graph, names: GraphBuilder) -> None:
+        self.is_smaller = False
+        self._graph, self._names, self._computed = graph, names, graph.producers()
+        self._nodes: list[Node] = []
+        # The parts of each value that nodes read, and the values that have these parts.
+        self._parts: dict[Value, dict[Parts, Value]] = {}
+        # The sizes that are known before a run; a run computes the others.
+        self._sizes = {*free_vars(*(d for v in graph.inputs for d in v.type.shape))}
+
+    def result(self) -> Graph:
+        """Returns the graph of the new nodes."""
+        for value in self._graph.values_read_outside():
+            self._part(value)
+        for node in reversed(self._graph.nodes):
+            is_kept = not node.outputs or Trait.OPAQUE in node.op.traits
+            if is_kept or not self._parts.keys().isdisjoint(node.outputs):
+                self._add(node, is_kept)
+        for value in [v for v in self._parts if v not in self._computed]:
+            self._provide(value, whole(value.type.shape), "")
+        # A gather's positions are computed before the values that it shrinks.
+        order: nx.DiGraph = nx.DiGraph()
+        order.add_nodes_from(reversed(self._nodes))
+        places = {node: n for n, node in enumerate(order)}
+        makers = {v: node for node in places for v in node.outputs}
+        order.add_edges_from((makers[v], n) for n in places for v in uses(n) if v in makers)
+        nodes = nx.lexicographical_topological_sort(order, places.__getitem__)
+        return replace(self._graph, nodes=tuple(nodes))
+
+    def _part(self, value: Value, parts: Parts | None = None) -> Value:
+        """Returns the value that has a part of `value`; `value` itself for all elements."""
+        every = whole(value.type.shape)
+        values = self._parts.setdefault(value, {})
+        if parts in (None, every):
+            return values.setdefault(every, value)
+        if parts not in values:
+            values[parts] = Value(self._names.fresh(value.name), part_type(value.type, parts))
+        return values[parts]
+
+    def _provide(self, value: Value, parts: Parts, loc: str) -> Value:
+        """Adds slices and gathers for all parts of `value` that are read.
+
+        Returns the value from which they read; it has the part `parts`.
+        """
+        source, queue = self._part(value, parts), list(self._parts[value])
+        for wanted in queue:
+            pairs = list(zip(wanted, parts, strict=True))
+            axis = next((n for n, (w, p) in enumerate(pairs) if w.rows is not p.rows), None)
+            if axis is not None:
+                table = replaced(wanted, axis, parts[axis])
+                queue += [table] if table not in queue else []
+                inputs = self._part(value, table), wanted[axis].rows
+                self._append("gather", inputs, self._part(value, wanted), loc, axis=axis)
+            elif wanted != parts:
+                starts = tuple(const(0) if w.rows else w.start - p.start for w, p in pairs)
+                result = self._part(value, wanted)
+                sizes, steps = result.type.shape, (1,) * len(starts)
+                self._append(
+                    "slice", (source,), result, loc, starts=starts, steps=steps, sizes=sizes
+                )
+        return source
+
+    def _append(
+        self, op: str, inputs: Sequence[Value | None], result: Value, loc: str, **attrs: Any
+    ) -> None:
+        row = OPS[op]
+        self._nodes.append(Node(row, row.attrs(**attrs), tuple(inputs), (result,), loc))
+
+    def _add(self, node: Node, is_kept: bool) -> None:
+        """Adds a node, or nodes that compute the parts of its results that are read."""
+        rows = None if is_kept else self._rows(node)
+        if rows is not None:
+            result = self._provide(node.outputs[0], whole(node.outputs[0].type.shape), node.loc)
+            self._append("reshape", (rows,), result, node.loc, shape=result.type.shape)
+            return
+        results = [] if is_kept else self._restrictions(node)
+        if not results:
+            for value in node.outputs:
+                self._provide(value, whole(value.type.shape), node.loc)
+            for value in filter(None, node.inputs):
+                self._part(value)
+            self._nodes.append(node)
+        for value, parts, restriction in results:
+            expr, numbers = drop_unused(restriction.expr)
+            op, attrs = OPS["expression"], OPS["expression"].attrs(expr)
+            if is_copy(expr):
+                op, attrs = OPS["identity"], NoAttrs()
+            elif sorted(numbers) == [n for n, v in enumerate(node.inputs) if v]:
+                row, fields = local_op(node, restriction.expr)
+                if row is not op:
+                    op, attrs, numbers = row, fields, tuple(range(len(node.inputs)))
+            operands = ((node.inputs[n], restriction.operands[n]) for n in numbers)
+            inputs = tuple(v and self._part(v, part) for v, part in operands)
+            output = self._provide(value, parts, node.loc)
+            self._nodes.append(Node(op, attrs, inputs, (output,), node.loc))
+
+    def _rows(self, node: Node) -> Value | None:
+        """Returns the elements that a gather reads, if it reads fewer rows than there are."""
+        if node.op.name != "gather" or len(self._parts[node.outputs[0]]) > 1:
+            return None
+        (x, places), axis = node.inputs, node.attrs.axis
+        assert x is not None
+        assert places is not None
+        size, count = x.type.shape[axis], element_count(places.type.shape)
+        if x not in self._computed or count is size or not at_most(count, maximum(size, 1)):
+            return None
+        first = _first(self._graph.constant(places), as_int(size))
+        part = AxisPart(const(0), size, places) if first is None else AxisPart(const(first), count)
+        if part.rows is not None and places.type.rank != 1:
+            rows = Value(self._names.fresh(places.name), TensorType(places.type.dtype, (count,)))
+            self._append("reshape", (places,), rows, node.loc, shape=(count,))
+            part = replace(part, rows=rows)
+        self._part(places)
+        return self._part(x, replaced(whole(x.type.shape), axis, part))
+
+    def _restrictions(self, node: Node) -> list[tuple[Value, Parts, Restriction]]:
+        """Returns each result that is read, the part of it to compute, and its expression.
+
+        Returns an empty list if the node computes its results whole, as it is.
+        """
+        values = (*node.outputs, *filter(None, node.inputs))
+        expr = None if any(v.type.dtype.is_handle for v in values) else node_expr(node)
+        reduces = expr is not None and any(stage.reduce for stage in expr.stages)
+        if expr is None or (reduces and len(node.outputs) > 1):
+            return []
+        results, hulls = [], dict[Value, Parts]()
+        for number, value in enumerate(node.outputs):
+            if value in self._parts:
+                parts, restriction = _independent(expr, number, self._hull(value))
+                results.append((value, parts, restriction))
+                hulls[value] = parts
+                for operand, part in zip(node.inputs, restriction.operands, strict=True):
+                    if operand and part:
+                        hulls[operand] = joined(hulls.get(operand), part, operand.type.shape)
+        is_known = all(
+            self._sizes.issuperset({*free_vars(p.start, p.size)} - {*free_vars(*v.type.shape)})
+            for v, parts in hulls.items()
+            for p in parts
+        )
+        smaller = {v for v, parts in hulls.items() if parts != whole(v.type.shape)}
+        is_smaller = not smaller.isdisjoint(node.outputs)
+        if not is_known or not smaller or (reduces and not is_smaller):
+            return []
+        self.is_smaller |= reduces
+        return results
+
+    def _hull(self, value: Value) -> Parts:
+        """Returns the part of a value that all its readers together read."""
+        first, *others = (p for p in self._parts[value])
+        for part in others:
+            first = joined(first, part, value.type.shape)
+        return first
+
+
+def _independent(expr: Expr, number: int, parts: Parts) -> tuple[Parts, Restriction]:
+    """Returns the smallest part that contains `parts` and whose axes `expr` computes independently,
+    with the restriction to it."""
+    if (restriction := restricted(expr, number, parts)) is not None:
+        return parts, restriction
+    smaller = whole(expr.types[number].shape)
+    for axis, part in enumerate(parts):
+        option = replaced(smaller, axis, part)
+        smaller = smaller if restricted(expr, number, option) is None else option
+    restriction = restricted(expr, number, smaller)
+    assert restriction is not None, "each expression can be restricted to all of its elements"
+    return smaller, restriction
+
+
+def _first(places: Array | None, size: int | None) -> int | None:
+    """Returns the first of constant positions on an axis of `size` that follow each other.
+
+    Returns None for other positions.
+    """
+    if (
+        places is None
+        or size is None
+        or not places.size
+        or not (-size <= places.min() <= places.max() < size)
+    ):
+        return None
+    first, *_ = wrapped = (places.reshape(-1) % size).tolist()
+    return first if wrapped == list(range(first, first + len(wrapped))) else None
