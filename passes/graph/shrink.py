@@ -14,6 +14,7 @@ before, slices included.  Requires nothing.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import networkx as nx
@@ -59,9 +60,9 @@ def _shrunk(graph: Graph, cheapest: Cheapest | None, names: GraphBuilder) -> Gra
     if nodes != graph.nodes:
         graph = replace(graph, nodes=nodes)
     sweep = _Sweep(graph, names)
-    smaller = sweep.result()
     if not sweep.is_smaller:
         return graph
+    smaller = sweep.result()
     forms = [_difference(graph, smaller), fold_constants(_difference(smaller, graph))]
     return smaller if cheapest is None or cheapest(forms) else graph
 
@@ -96,17 +97,18 @@ class _Sweep:
         self._parts: dict[Value, dict[Parts, Value]] = {}
         # The sizes that are known before a run; a run computes the others.
         self._sizes = {*free_vars(*(d for v in graph.inputs for d in v.type.shape))}
-
-    def result(self) -> Graph:
-        """Returns the graph of the new nodes."""
-        for value in self._graph.values_read_outside():
+        for value in graph.values_read_outside():
             self._part(value)
-        for node in reversed(self._graph.nodes):
+        for node in reversed(graph.nodes):
             is_kept = not node.outputs or Trait.OPAQUE in node.op.traits
             if is_kept or not self._parts.keys().isdisjoint(node.outputs):
                 self._add(node, is_kept)
-        for value in [v for v in self._parts if v not in self._computed]:
+        sources = self._parts.keys() - self._computed.keys()
+        for value in sorted(sources, key=lambda value: value.name):
             self._provide(value, whole(value.type.shape), "")
+
+    def result(self) -> Graph:
+        """Returns the graph of the new nodes."""
         # A gather's positions are computed before the values that it shrinks.
         order: nx.DiGraph = nx.DiGraph()
         order.add_nodes_from(reversed(self._nodes))
@@ -215,7 +217,8 @@ class _Sweep:
         results, hulls = [], dict[Value, Parts]()
         for number, value in enumerate(node.outputs):
             if value in self._parts:
-                parts, restriction = _independent(expr, number, self._hull(value))
+                hull = reduce(partial(joined, shape=value.type.shape), self._parts[value])
+                parts, restriction = _independent(expr, number, hull)
                 results.append((value, parts, restriction))
                 hulls[value] = parts
                 for operand, part in zip(node.inputs, restriction.operands, strict=True):
@@ -232,13 +235,6 @@ class _Sweep:
             return []
         self.is_smaller |= reduces
         return results
-
-    def _hull(self, value: Value) -> Parts:
-        """Returns the part of a value that all its readers together read."""
-        first, *others = (p for p in self._parts[value])
-        for part in others:
-            first = joined(first, part, value.type.shape)
-        return first
 
 
 def _independent(expr: Expr, number: int, parts: Parts) -> tuple[Parts, Restriction]:

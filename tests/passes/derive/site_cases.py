@@ -174,7 +174,7 @@ SITES: Mapping[str, SiteCase] = MappingProxyType(
         "sum(AB)": SiteCase(total, "(x0 x1)"),
         "mean of rows": SiteCase(mean_of_rows, "multiply out"),
         "mean of image": SiteCase(mean_of_image, "multiply out"),
-        "mean of 3,136": SiteCase(partial(mean_of_image, 56, 8), "multiply out"),
+        "mean of 56 x 56": SiteCase(partial(mean_of_image, 56, 8), "multiply out"),
         "mean of windows": SiteCase(mean_of_windows, "(x0 x1)"),
         "mean between": SiteCase(mean_between, "(x0 (x1 x2))"),
         "scale of RMSNorm": SiteCase(normalised, "((x0 (x2 x3)) x1)"),
