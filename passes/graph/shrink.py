@@ -12,7 +12,6 @@ whole.  Copies become `identity` nodes.  The result is taken if its changed kern
 before, slices included.  Requires nothing.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -20,10 +19,9 @@ from typing import Any
 import networkx as nx
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses, walk_values
-from tcc.ir.graph.rewrite import with_bodies
-from tcc.ir.index import as_int, const, free_vars, maximum
+from tcc.ir.index import const, free_vars, maximum
 from tcc.ir.index.prove import at_most
-from tcc.ir.op import Array, NoAttrs, Trait
+from tcc.ir.op import NoAttrs, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import replaced
@@ -32,7 +30,6 @@ from tcc.passes.graph.axis_parts import (
     AxisPart,
     Parts,
     Restriction,
-    is_copy,
     joined,
     part_type,
     restricted,
@@ -47,24 +44,14 @@ def shrink(graph: Graph, parts: Cheapest | None = None) -> Graph:
     """Returns `graph` with values that have no elements that nothing reads.
 
     `parts` returns the index of the cheapest of several graphs; None shrinks without prices.
-    Returns `graph` itself if nothing changes.
+    Returns `graph` itself if nothing changes.  Bodies stay as they are.
     """
-    names = GraphBuilder(graph.name, graph.store)
-    for value in walk_values(graph):
-        names.fresh(value.name)
-    return _shrunk(graph, parts, names)
-
-
-def _shrunk(graph: Graph, cheapest: Cheapest | None, names: GraphBuilder) -> Graph:
-    nodes = tuple(with_bodies(n, lambda g: _shrunk(g, cheapest, names)) for n in graph.nodes)
-    if nodes != graph.nodes:
-        graph = replace(graph, nodes=nodes)
-    sweep = _Sweep(graph, names)
+    sweep = _Sweep(graph)
     if not sweep.is_smaller:
         return graph
     smaller = sweep.result()
     forms = [_difference(graph, smaller), fold_constants(_difference(smaller, graph))]
-    return smaller if cheapest is None or cheapest(forms) else graph
+    return smaller if parts is None or parts(forms) else graph
 
 
 def _difference(graph: Graph, other: Graph) -> Graph:
@@ -89,10 +76,13 @@ class _Sweep:
     `is_smaller` becomes True if a node with a reduction computes a part of its result only.
     """
 
-    def __init__(self, graph: Graph, names: GraphBuilder) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.is_smaller = False
-        self._graph, self._names, self._computed = graph, names, graph.producers()
+        self._graph, self._computed = graph, graph.producers()
         self._nodes: list[Node] = []
+        self._names = GraphBuilder(graph.name)
+        for value in walk_values(graph):
+            self._names.fresh(value.name)
         # The parts of each value that nodes read, and the values that have these parts.
         self._parts: dict[Value, dict[Parts, Value]] = {}
         # The sizes that are known before a run; a run computes the others.
@@ -102,92 +92,87 @@ class _Sweep:
         for node in reversed(graph.nodes):
             is_kept = not node.outputs or Trait.OPAQUE in node.op.traits
             if is_kept or not self._parts.keys().isdisjoint(node.outputs):
-                self._add(node, is_kept)
+                self._add(node)
         sources = self._parts.keys() - self._computed.keys()
         for value in sorted(sources, key=lambda value: value.name):
-            self._provide(value, whole(value.type.shape), "")
+            self._provide(value)
 
     def result(self) -> Graph:
         """Returns the graph of the new nodes."""
         # A gather's positions are computed before the values that it shrinks.
-        order: nx.DiGraph = nx.DiGraph()
-        order.add_nodes_from(reversed(self._nodes))
-        places = {node: n for n, node in enumerate(order)}
+        places = {node: n for n, node in enumerate(reversed(self._nodes))}
         makers = {v: node for node in places for v in node.outputs}
+        order: nx.DiGraph = nx.DiGraph()
+        order.add_nodes_from(places)
         order.add_edges_from((makers[v], n) for n in places for v in uses(n) if v in makers)
         nodes = nx.lexicographical_topological_sort(order, places.__getitem__)
         return replace(self._graph, nodes=tuple(nodes))
 
     def _part(self, value: Value, parts: Parts | None = None) -> Value:
         """Returns the value that has a part of `value`; `value` itself for all elements."""
-        every = whole(value.type.shape)
-        values = self._parts.setdefault(value, {})
+        values, every = self._parts.setdefault(value, {}), whole(value.type.shape)
         if parts in (None, every):
             return values.setdefault(every, value)
         if parts not in values:
             values[parts] = Value(self._names.fresh(value.name), part_type(value.type, parts))
         return values[parts]
 
-    def _provide(self, value: Value, parts: Parts, loc: str) -> Value:
+    def _provide(self, value: Value, parts: Parts | None = None, loc: str = "") -> Value:
         """Adds slices and gathers for all parts of `value` that are read.
 
         Returns the value from which they read; it has the part `parts`.
         """
-        source, queue = self._part(value, parts), list(self._parts[value])
+        source, parts = self._part(value, parts), parts or whole(value.type.shape)
+        queue = list(self._parts[value])
         for wanted in queue:
+            result = self._part(value, wanted)
             pairs = list(zip(wanted, parts, strict=True))
             axis = next((n for n, (w, p) in enumerate(pairs) if w.rows is not p.rows), None)
             if axis is not None:
                 table = replaced(wanted, axis, parts[axis])
                 queue += [table] if table not in queue else []
                 inputs = self._part(value, table), wanted[axis].rows
-                self._append("gather", inputs, self._part(value, wanted), loc, axis=axis)
+                self._append("gather", inputs, result, loc, axis=axis)
             elif wanted != parts:
-                starts = tuple(const(0) if w.rows else w.start - p.start for w, p in pairs)
-                result = self._part(value, wanted)
-                sizes, steps = result.type.shape, (1,) * len(starts)
-                self._append(
-                    "slice", (source,), result, loc, starts=starts, steps=steps, sizes=sizes
-                )
+                fields = {
+                    "starts": tuple(w.start - p.start for w, p in pairs),
+                    "steps": (1,) * len(pairs),
+                }
+                self._append("slice", (source,), result, loc, **fields, sizes=result.type.shape)
         return source
 
     def _append(
-        self, op: str, inputs: Sequence[Value | None], result: Value, loc: str, **attrs: Any
+        self, op: str, inputs: tuple[Value | None, ...], result: Value, loc: str, **attrs: Any
     ) -> None:
-        row = OPS[op]
-        self._nodes.append(Node(row, row.attrs(**attrs), tuple(inputs), (result,), loc))
+        self._nodes.append(Node(OPS[op], OPS[op].attrs(**attrs), inputs, (result,), loc))
 
-    def _add(self, node: Node, is_kept: bool) -> None:
+    def _add(self, node: Node) -> None:
         """Adds a node, or nodes that compute the parts of its results that are read."""
-        rows = None if is_kept else self._rows(node)
-        if rows is not None:
-            result = self._provide(node.outputs[0], whole(node.outputs[0].type.shape), node.loc)
+        if rows := self._rows(node):
+            result = self._provide(node.outputs[0], loc=node.loc)
             self._append("reshape", (rows,), result, node.loc, shape=result.type.shape)
             return
-        results = [] if is_kept else self._restrictions(node)
+        results = self._restrictions(node)
         if not results:
             for value in node.outputs:
-                self._provide(value, whole(value.type.shape), node.loc)
+                self._provide(value, loc=node.loc)
             for value in filter(None, node.inputs):
                 self._part(value)
             self._nodes.append(node)
-        for value, parts, restriction in results:
-            expr, numbers = drop_unused(restriction.expr)
-            op, attrs = OPS["expression"], OPS["expression"].attrs(expr)
-            if is_copy(expr):
-                op, attrs = OPS["identity"], NoAttrs()
-            elif sorted(numbers) == [n for n, v in enumerate(node.inputs) if v]:
-                row, fields = local_op(node, restriction.expr)
-                if row is not op:
-                    op, attrs, numbers = row, fields, tuple(range(len(node.inputs)))
-            operands = ((node.inputs[n], restriction.operands[n]) for n in numbers)
-            inputs = tuple(v and self._part(v, part) for v, part in operands)
+        for value, parts, (expr, operands) in results:
+            op, attrs = local_op(node, expr)
+            inputs = zip(node.inputs, operands, strict=True)
+            if op is OPS["expression"]:
+                expr, numbers = drop_unused(expr)
+                op, attrs = local_op(replace(node, op=OPS["identity"], attrs=NoAttrs()), expr)
+                inputs = ((node.inputs[n], operands[n]) for n in numbers)
+            new_inputs = tuple(v and self._part(v, part) for v, part in inputs)
             output = self._provide(value, parts, node.loc)
-            self._nodes.append(Node(op, attrs, inputs, (output,), node.loc))
+            self._nodes.append(Node(op, attrs, new_inputs, (output,), node.loc))
 
     def _rows(self, node: Node) -> Value | None:
         """Returns the elements that a gather reads, if it reads fewer rows than there are."""
-        if node.op.name != "gather" or len(self._parts[node.outputs[0]]) > 1:
+        if node.op.name != "gather":
             return None
         (x, places), axis = node.inputs, node.attrs.axis
         assert x is not None
@@ -195,17 +180,15 @@ class _Sweep:
         size, count = x.type.shape[axis], element_count(places.type.shape)
         if x not in self._computed or count is size or not at_most(count, maximum(size, 1)):
             return None
-        first = _first(self._graph.constant(places), as_int(size))
-        part = AxisPart(const(0), size, places) if first is None else AxisPart(const(first), count)
-        if part.rows is not None and places.type.rank != 1:
+        rows = self._part(places)
+        if places.type.rank != 1:
             rows = Value(self._names.fresh(places.name), TensorType(places.type.dtype, (count,)))
             self._append("reshape", (places,), rows, node.loc, shape=(count,))
-            part = replace(part, rows=rows)
-        self._part(places)
+        part = AxisPart(const(0), size, rows)
         return self._part(x, replaced(whole(x.type.shape), axis, part))
 
     def _restrictions(self, node: Node) -> list[tuple[Value, Parts, Restriction]]:
-        """Returns each result that is read, the part of it to compute, and its expression.
+        """Returns each result that is read, the part of it to compute, and its restriction.
 
         Returns an empty list if the node computes its results whole, as it is.
         """
@@ -214,24 +197,22 @@ class _Sweep:
         reduces = expr is not None and any(stage.reduce for stage in expr.stages)
         if expr is None or (reduces and len(node.outputs) > 1):
             return []
-        results, hulls = [], dict[Value, Parts]()
+        results, smaller = [], list[tuple[Value, Parts]]()
         for number, value in enumerate(node.outputs):
             if value in self._parts:
                 hull = reduce(partial(joined, shape=value.type.shape), self._parts[value])
                 parts, restriction = _independent(expr, number, hull)
                 results.append((value, parts, restriction))
-                hulls[value] = parts
-                for operand, part in zip(node.inputs, restriction.operands, strict=True):
-                    if operand and part:
-                        hulls[operand] = joined(hulls.get(operand), part, operand.type.shape)
+                pairs = (value, parts), *zip(node.inputs, restriction[1], strict=True)
+                smaller += ((v, p) for v, p in pairs if v and p and p != whole(v.type.shape))
+        is_smaller = any(value in node.outputs for value, _ in smaller)
         is_known = all(
-            self._sizes.issuperset({*free_vars(p.start, p.size)} - {*free_vars(*v.type.shape)})
-            for v, parts in hulls.items()
+            self._sizes.union(free_vars(*v.type.shape)).issuperset(free_vars(p.start, p.size))
+            for v, parts in smaller
             for p in parts
         )
-        smaller = {v for v, parts in hulls.items() if parts != whole(v.type.shape)}
-        is_smaller = not smaller.isdisjoint(node.outputs)
-        if not is_known or not smaller or (reduces and not is_smaller):
+        is_whole = not is_smaller and (reduces or len(results) == len(node.outputs) > 1)
+        if not smaller or not is_known or is_whole:
             return []
         self.is_smaller |= reduces
         return results
@@ -240,28 +221,11 @@ class _Sweep:
 def _independent(expr: Expr, number: int, parts: Parts) -> tuple[Parts, Restriction]:
     """Returns the smallest part that contains `parts` and whose axes `expr` computes independently,
     with the restriction to it."""
-    if (restriction := restricted(expr, number, parts)) is not None:
-        return parts, restriction
     smaller = whole(expr.types[number].shape)
+    result = restricted(expr, number, smaller)
+    assert result is not None, "each expression can be restricted to all of its elements"
     for axis, part in enumerate(parts):
         option = replaced(smaller, axis, part)
-        smaller = smaller if restricted(expr, number, option) is None else option
-    restriction = restricted(expr, number, smaller)
-    assert restriction is not None, "each expression can be restricted to all of its elements"
-    return smaller, restriction
-
-
-def _first(places: Array | None, size: int | None) -> int | None:
-    """Returns the first of constant positions on an axis of `size` that follow each other.
-
-    Returns None for other positions.
-    """
-    if (
-        places is None
-        or size is None
-        or not places.size
-        or not (-size <= places.min() <= places.max() < size)
-    ):
-        return None
-    first, *_ = wrapped = (places.reshape(-1) % size).tolist()
-    return first if wrapped == list(range(first, first + len(wrapped))) else None
+        if (restriction := restricted(expr, number, option)) is not None:
+            smaller, result = option, restriction
+    return smaller, result
