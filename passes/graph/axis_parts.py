@@ -9,7 +9,7 @@ the hull of all reads: the smallest range that contains their elements.
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, known_extent, reads, with_reads
@@ -98,8 +98,8 @@ def restricted(expr: Expr, number: int, parts: Parts) -> Restriction | None:
     """
     output = expr.outputs[number]
     stages = list(expr.stages)
-    shapes = {n: type.shape for n, type in enumerate(expr.params) if type}
-    shapes |= {~n: stage.types[0].shape for n, stage in enumerate(stages)}
+    types: dict[int, Any] = dict(enumerate(expr.params))
+    types |= {~n: stage.types[0] for n, stage in enumerate(stages)}
     hulls = {~output.stage: parts}
     for at in reversed(range(output.stage + 1)):
         if ~at not in hulls:
@@ -107,12 +107,14 @@ def restricted(expr: Expr, number: int, parts: Parts) -> Restriction | None:
         if not _is_independent(stages[at], hulls[~at]):
             return None
         stages[at] = stage = _placed(stages[at], hulls[~at])
-        lists = {v: p for v, p in zip(stage.iters, hulls[~at], strict=True) if p.rows}
+        lists: dict[Any, AxisPart] = {
+            v: p for v, p in zip(stage.iters, hulls[~at], strict=True) if p.rows
+        }
         for node in reads(stage):
-            shape = shapes[_number(node.source)]
-            axes = zip(node.indices, shape, strict=True)
+            source = _number(node.source)
+            axes = zip(node.indices, types[source].shape, strict=True)
             hull = tuple(lists.get(var_of(i)) or _range(i, n) for i, n in axes)
-            hulls[_number(node.source)] = joined(hulls.get(_number(node.source)), hull, shape)
+            hulls[source] = joined(hulls.get(source), hull, types[source].shape)
 
     def moved(node: Read) -> Read:
         hull = hulls[_number(node.source)]

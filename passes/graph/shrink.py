@@ -12,19 +12,20 @@ whole.  Copies become `identity` nodes.  The result is taken if its changed kern
 before, slices included.  Requires nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
-import networkx as nx
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses, walk_values
+from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import const, free_vars, maximum
 from tcc.ir.index.prove import at_most
 from tcc.ir.op import NoAttrs, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import present, replaced
 from tcc.passes.fuse.compose import drop_unused, node_expr
 from tcc.passes.graph.axis_parts import (
     AxisPart,
@@ -78,11 +79,11 @@ class _Sweep:
 
     def __init__(self, graph: Graph) -> None:
         self.is_smaller = False
-        self._graph, self._computed = graph, graph.producers()
+        self._graph, self._sources = graph, (*graph.inputs, *graph.constants)
         self._nodes: list[Node] = []
-        self._names = GraphBuilder(graph.name)
+        self._builder = GraphBuilder(graph.name)
         for value in walk_values(graph):
-            self._names.fresh(value.name)
+            self._builder.fresh(value.name)
         # The parts of each value that nodes read, and the values that have these parts.
         self._parts: dict[Value, dict[Parts, Value]] = {}
         # The sizes that are known before a run; a run computes the others.
@@ -92,32 +93,39 @@ class _Sweep:
         for node in reversed(graph.nodes):
             is_kept = not node.outputs or Trait.OPAQUE in node.op.traits
             if is_kept or not self._parts.keys().isdisjoint(node.outputs):
+                self._builder.loc = node.loc
                 self._add(node)
-        sources = self._parts.keys() - self._computed.keys()
-        for value in sorted(sources, key=lambda value: value.name):
+        for value in self._sources:
             self._provide(value)
 
     def result(self) -> Graph:
         """Returns the graph of the new nodes."""
-        # A gather's positions are computed before the values that it shrinks.
-        places = {node: n for n, node in enumerate(reversed(self._nodes))}
-        makers = {v: node for node in places for v in node.outputs}
-        order: nx.DiGraph = nx.DiGraph()
-        order.add_nodes_from(places)
-        order.add_edges_from((makers[v], n) for n in places for v in uses(n) if v in makers)
-        nodes = nx.lexicographical_topological_sort(order, places.__getitem__)
-        return replace(self._graph, nodes=tuple(nodes))
+        producers = {v: node for node in self._nodes for v in node.outputs}
+        ordered: dict[Node, None] = {}
+        while self._nodes:
+            # A gather's positions are computed before the values that it shrinks.
+            makers = (producers.get(v) for v in uses(self._nodes[-1]))
+            missing = [maker for maker in makers if maker and maker not in ordered]
+            self._nodes += missing
+            if not missing:
+                ordered[self._nodes.pop()] = None
+        return replace(self._graph, nodes=tuple(ordered))
 
     def _part(self, value: Value, parts: Parts | None = None) -> Value:
         """Returns the value that has a part of `value`; `value` itself for all elements."""
         values, every = self._parts.setdefault(value, {}), whole(value.type.shape)
-        if parts in (None, every):
-            return values.setdefault(every, value)
+        parts = parts or every
         if parts not in values:
-            values[parts] = Value(self._names.fresh(value.name), part_type(value.type, parts))
+            values[parts] = (
+                value if parts == every else self._new(value, part_type(value.type, parts))
+            )
         return values[parts]
 
-    def _provide(self, value: Value, parts: Parts | None = None, loc: str = "") -> Value:
+    def _new(self, value: Value, type: TensorType) -> Value:
+        """Returns a value for elements of `value`."""
+        return Value(self._builder.fresh(value.name), type)
+
+    def _provide(self, value: Value, parts: Parts | None = None) -> Value:
         """Adds slices and gathers for all parts of `value` that are read.
 
         Returns the value from which they read; it has the part `parts`.
@@ -125,65 +133,59 @@ class _Sweep:
         source, parts = self._part(value, parts), parts or whole(value.type.shape)
         queue = list(self._parts[value])
         for wanted in queue:
-            result = self._part(value, wanted)
-            pairs = list(zip(wanted, parts, strict=True))
+            result, pairs = self._part(value, wanted), list(zip(wanted, parts, strict=True))
             axis = next((n for n, (w, p) in enumerate(pairs) if w.rows is not p.rows), None)
             if axis is not None:
                 table = replaced(wanted, axis, parts[axis])
                 queue += [table] if table not in queue else []
                 inputs = self._part(value, table), wanted[axis].rows
-                self._append("gather", inputs, result, loc, axis=axis)
+                self._append("gather", inputs, result, axis=axis)
             elif wanted != parts:
-                fields = {
-                    "starts": tuple(w.start - p.start for w, p in pairs),
-                    "steps": (1,) * len(pairs),
-                }
-                self._append("slice", (source,), result, loc, **fields, sizes=result.type.shape)
+                starts, steps = tuple(w.start - p.start for w, p in pairs), (1,) * len(pairs)
+                sizes = result.type.shape
+                self._append("slice", (source,), result, starts=starts, steps=steps, sizes=sizes)
         return source
 
-    def _append(
-        self, op: str, inputs: tuple[Value | None, ...], result: Value, loc: str, **attrs: Any
-    ) -> None:
-        self._nodes.append(Node(OPS[op], OPS[op].attrs(**attrs), inputs, (result,), loc))
+    def _append(self, op: str, inputs: Inputs, result: Value, **attrs: Any) -> None:
+        row = OPS[op]
+        self._nodes.append(Node(row, row.attrs(**attrs), inputs, (result,), self._builder.loc))
 
     def _add(self, node: Node) -> None:
         """Adds a node, or nodes that compute the parts of its results that are read."""
         if rows := self._rows(node):
-            result = self._provide(node.outputs[0], loc=node.loc)
-            self._append("reshape", (rows,), result, node.loc, shape=result.type.shape)
+            result = self._provide(node.outputs[0])
+            self._append("reshape", (rows,), result, shape=result.type.shape)
             return
         results = self._restrictions(node)
         if not results:
             for value in node.outputs:
-                self._provide(value, loc=node.loc)
-            for value in filter(None, node.inputs):
+                self._provide(value)
+            for value in uses(node):
                 self._part(value)
             self._nodes.append(node)
         for value, parts, (expr, operands) in results:
+            numbers: Iterable[int] = range(len(operands))
             op, attrs = local_op(node, expr)
-            inputs = zip(node.inputs, operands, strict=True)
             if op is OPS["expression"]:
                 expr, numbers = drop_unused(expr)
                 op, attrs = local_op(replace(node, op=OPS["identity"], attrs=NoAttrs()), expr)
-                inputs = ((node.inputs[n], operands[n]) for n in numbers)
-            new_inputs = tuple(v and self._part(v, part) for v, part in inputs)
-            output = self._provide(value, parts, node.loc)
-            self._nodes.append(Node(op, attrs, new_inputs, (output,), node.loc))
+            pairs = ((node.inputs[n], operands[n]) for n in numbers)
+            inputs = tuple(v and self._part(v, part) for v, part in pairs)
+            output = self._provide(value, parts)
+            self._nodes.append(Node(op, attrs, inputs, (output,), node.loc))
 
     def _rows(self, node: Node) -> Value | None:
         """Returns the elements that a gather reads, if it reads fewer rows than there are."""
         if node.op.name != "gather":
             return None
-        (x, places), axis = node.inputs, node.attrs.axis
-        assert x is not None
-        assert places is not None
+        (x, places), axis = present(node.inputs), node.attrs.axis
         size, count = x.type.shape[axis], element_count(places.type.shape)
-        if x not in self._computed or count is size or not at_most(count, maximum(size, 1)):
+        if x in self._sources or count is size or not at_most(count, maximum(size, 1)):
             return None
         rows = self._part(places)
         if places.type.rank != 1:
-            rows = Value(self._names.fresh(places.name), TensorType(places.type.dtype, (count,)))
-            self._append("reshape", (places,), rows, node.loc, shape=(count,))
+            rows = self._new(places, TensorType(places.type.dtype, (count,)))
+            self._append("reshape", (places,), rows, shape=(count,))
         part = AxisPart(const(0), size, rows)
         return self._part(x, replaced(whole(x.type.shape), axis, part))
 
@@ -192,8 +194,8 @@ class _Sweep:
 
         Returns an empty list if the node computes its results whole, as it is.
         """
-        values = (*node.outputs, *filter(None, node.inputs))
-        expr = None if any(v.type.dtype.is_handle for v in values) else node_expr(node)
+        has_handles = any(v.type.dtype.is_handle for v in (*node.outputs, *uses(node)))
+        expr = None if has_handles else node_expr(node)
         reduces = expr is not None and any(stage.reduce for stage in expr.stages)
         if expr is None or (reduces and len(node.outputs) > 1):
             return []
@@ -206,13 +208,9 @@ class _Sweep:
                 pairs = (value, parts), *zip(node.inputs, restriction[1], strict=True)
                 smaller += ((v, p) for v, p in pairs if v and p and p != whole(v.type.shape))
         is_smaller = any(value in node.outputs for value, _ in smaller)
-        is_known = all(
-            self._sizes.union(free_vars(*v.type.shape)).issuperset(free_vars(p.start, p.size))
-            for v, parts in smaller
-            for p in parts
-        )
+        sizes = (i for _, parts in smaller for p in parts for i in (p.start, p.size))
         is_whole = not is_smaller and (reduces or len(results) == len(node.outputs) > 1)
-        if not smaller or not is_known or is_whole:
+        if not smaller or is_whole or not self._sizes.issuperset(free_vars(*sizes)):
             return []
         self.is_smaller |= reduces
         return results
@@ -222,10 +220,9 @@ def _independent(expr: Expr, number: int, parts: Parts) -> tuple[Parts, Restrict
     """Returns the smallest part that contains `parts` and whose axes `expr` computes independently,
     with the restriction to it."""
     smaller = whole(expr.types[number].shape)
-    result = restricted(expr, number, smaller)
-    assert result is not None, "each expression can be restricted to all of its elements"
     for axis, part in enumerate(parts):
         option = replaced(smaller, axis, part)
-        if (restriction := restricted(expr, number, option)) is not None:
-            smaller, result = option, restriction
-    return smaller, result
+        smaller = option if restricted(expr, number, option) else smaller
+    restriction = restricted(expr, number, smaller)
+    assert restriction, "each expression can be restricted to all of its elements"
+    return smaller, restriction
