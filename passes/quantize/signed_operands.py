@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
+from tcc.ir.expr import Expr, Stage, extent, with_reads
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
@@ -25,7 +25,6 @@ from tcc.ir.expr.scalar import (
     Cast,
     Read,
     Scalar,
-    Source,
     StageRef,
     cast,
     index_value,
@@ -42,6 +41,7 @@ from tcc.ir.index import Var, free_vars, of_atom
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
 from tcc.ir.types import I8, I32, U8, TensorType, element_count
+from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.quantize.zero_points import signed_bytes
 from tcc.schedule.nest import multiplied
@@ -118,8 +118,9 @@ class _Rewriting:
     def kernel(self) -> Kernel:
         params = tuple(v.type for v in self.operands)
         expr = Expr(params, tuple(self.stages), tuple(self.outputs))
-        rewritten = _without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
-        return replace(rewritten, expr=canonical(rewritten.expr))
+        expr, numbers = drop_unused(expr)
+        operands = tuple(self.operands[n] for n in numbers)
+        return replace(self.old, expr=canonical(expr), operands=operands)
 
     # ---- a contraction --------------------------------------------------------------------------
 
@@ -293,17 +294,3 @@ def _is_operand(node: Read) -> bool:
 
 def _difference(value: int, zero: Scalar | None) -> Scalar:
     return literal(value, I32) if zero is None else value - zero
-
-
-def _without_unread(kernel: Kernel) -> Kernel:
-    """Returns `kernel` without the operands that no stage reads."""
-    sources = {r.source for s in kernel.expr.stages for r in reads(s)}
-    read_operands = sorted(source for source in sources if isinstance(source, int))
-    numbers = {old: new for new, old in enumerate(read_operands)}
-
-    def renumbered(source: Source) -> Source:
-        return numbers[source] if isinstance(source, int) else source
-
-    stages = tuple(with_sources(s, renumbered) for s in kernel.expr.stages)
-    expr = Expr(tuple(kernel.expr.params[n] for n in read_operands), stages, kernel.expr.outputs)
-    return replace(kernel, expr=expr, operands=tuple(kernel.operands[n] for n in read_operands))
