@@ -12,18 +12,17 @@ whole.  Copies become `identity` nodes.  The result is taken if its changed kern
 before, slices included.  Requires nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses, walk_values
-from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import const, free_vars, maximum
 from tcc.ir.index.prove import at_most
-from tcc.ir.op import NoAttrs, Trait
-from tcc.ir.types import TensorType, element_count
+from tcc.ir.op import NoAttrs, OpSpec, Trait
+from tcc.ir.types import element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import present, replaced
 from tcc.passes.fuse.compose import drop_unused, node_expr
@@ -36,8 +35,10 @@ from tcc.passes.graph.axis_parts import (
     restricted,
     whole,
 )
+from tcc.passes.graph.emit import emit
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
+from tcc.passes.graph.settle_sizes import symbols_in
 from tcc.passes.graph.smaller_nodes import local_op
 
 
@@ -71,126 +72,88 @@ def _difference(graph: Graph, other: Graph) -> Graph:
     )
 
 
+# A value, a part of it, the op and the attributes of the node that computes this part, and the
+# node's inputs: each is a part of a value, and None stands for all its elements.
+_Operand: TypeAlias = tuple[Value | None, Parts | None]
+_Result: TypeAlias = tuple[Value, Parts, OpSpec, Any, tuple[_Operand, ...]]
+
+
 class _Sweep:
-    """Adds smaller nodes from the last to the first; a node is added after all its readers.
+    """Finds the part of each value that its readers read, from the last node to the first.
 
     `is_smaller` becomes True if a node with a reduction computes a part of its result only.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.is_smaller = False
-        self._graph, self._sources = graph, (*graph.inputs, *graph.constants)
-        self._nodes: list[Node] = []
-        self._builder = GraphBuilder(graph.name)
-        for value in walk_values(graph):
-            self._builder.fresh(value.name)
-        # The parts of each value that nodes read, and the values that have these parts.
-        self._parts: dict[Value, dict[Parts, Value]] = {}
+        self._graph, self._sources = graph, {*graph.inputs, *graph.constants}
         # The sizes that are known before a run; a run computes the others.
-        self._sizes = {*free_vars(*(d for v in graph.inputs for d in v.type.shape))}
-        for value in graph.values_read_outside():
-            self._part(value)
+        self._sizes = symbols_in(graph.inputs)
+        self._read = {v: whole(v.type.shape) for v in graph.values_read_outside()}
+        # What nodes compute instead of their results; nothing for a node that stays as it is.
+        self._results: dict[Node, list[_Result]] = {}
         for node in reversed(graph.nodes):
             is_kept = not node.outputs or Trait.OPAQUE in node.op.traits
-            if is_kept or not self._parts.keys().isdisjoint(node.outputs):
-                self._builder.loc = node.loc
-                self._add(node)
-        for value in self._sources:
-            self._provide(value)
+            if is_kept or not self._read.keys().isdisjoint(node.outputs):
+                self._results[node] = results = self._rows(node) or self._restrictions(node)
+                operands = [pair for *_, pairs in results for pair in pairs]
+                for value, parts in operands if results else [(v, None) for v in uses(node)]:
+                    if value:
+                        shape = value.type.shape
+                        hull = joined(self._read.get(value), parts or whole(shape), shape)
+                        self._read[value] = hull
 
     def result(self) -> Graph:
-        """Returns the graph of the new nodes."""
-        producers = {v: node for node in self._nodes for v in node.outputs}
-        ordered: dict[Node, None] = {}
-        while self._nodes:
-            # A gather's positions are computed before the values that it shrinks.
-            makers = (producers.get(v) for v in uses(self._nodes[-1]))
-            missing = [maker for maker in makers if maker and maker not in ordered]
-            self._nodes += missing
-            if not missing:
-                ordered[self._nodes.pop()] = None
-        return replace(self._graph, nodes=tuple(ordered))
+        """Returns the graph of the smaller nodes, with slices and gathers where readers differ."""
+        b = GraphBuilder(self._graph.name)
+        for value in walk_values(self._graph):
+            b.fresh(value.name)
+        computed: dict[Value, tuple[Parts, Value]] = {}
 
-    def _part(self, value: Value, parts: Parts | None = None) -> Value:
-        """Returns the value that has a part of `value`; `value` itself for all elements."""
-        values, every = self._parts.setdefault(value, {}), whole(value.type.shape)
-        parts = parts or every
-        if parts not in values:
-            values[parts] = (
-                value if parts == every else self._new(value, part_type(value.type, parts))
-            )
-        return values[parts]
-
-    def _new(self, value: Value, type: TensorType) -> Value:
-        """Returns a value for elements of `value`."""
-        return Value(self._builder.fresh(value.name), type)
-
-    def _provide(self, value: Value, parts: Parts | None = None) -> Value:
-        """Adds slices and gathers for all parts of `value` that are read.
-
-        Returns the value from which they read; it has the part `parts`.
-        """
-        source, parts = self._part(value, parts), parts or whole(value.type.shape)
-        queue = list(self._parts[value])
-        for wanted in queue:
-            result, pairs = self._part(value, wanted), list(zip(wanted, parts, strict=True))
-            axis = next((n for n, (w, p) in enumerate(pairs) if w.rows is not p.rows), None)
+        @cache
+        def part(value: Value, parts: Parts) -> Value:
+            available, source = computed.get(value) or (whole(value.type.shape), value)
+            pairs = list(zip(parts, available, strict=True))
+            axis = next((n for n, (p, a) in enumerate(pairs) if p.rows is not a.rows), None)
             if axis is not None:
-                table = replaced(wanted, axis, parts[axis])
-                queue += [table] if table not in queue else []
-                inputs = self._part(value, table), wanted[axis].rows
-                self._append("gather", inputs, result, axis=axis)
-            elif wanted != parts:
-                starts, steps = tuple(w.start - p.start for w, p in pairs), (1,) * len(pairs)
-                sizes = result.type.shape
-                self._append("slice", (source,), result, starts=starts, steps=steps, sizes=sizes)
-        return source
+                table = part(value, replaced(parts, axis, available[axis]))
+                rows = emit(b, "reshape", parts[axis].rows, shape=(parts[axis].count,))
+                return emit(b, "gather", table, rows, axis=axis)
+            if parts == available:
+                return source
+            starts, steps = tuple(p.start - a.start for p, a in pairs), (1,) * len(pairs)
+            sizes = tuple(p.count for p in parts)
+            return emit(b, "slice", source, starts=starts, steps=steps, sizes=sizes)
 
-    def _append(self, op: str, inputs: Inputs, result: Value, **attrs: Any) -> None:
-        row = OPS[op]
-        self._nodes.append(Node(row, row.attrs(**attrs), inputs, (result,), self._builder.loc))
+        for node, results in reversed(self._results.items()):
+            b.loc = node.loc
+            for value, parts, op, attrs, operands in results:
+                inputs = tuple(v and part(v, p or whole(v.type.shape)) for v, p in operands)
+                output = value
+                if parts != whole(value.type.shape):
+                    output = Value(b.fresh(value.name), part_type(value.type, parts))
+                computed[value] = parts, output
+                b.append(Node(op, attrs, inputs, (output,), node.loc))
+            if not results:
+                b.append(node)
+        return replace(self._graph, nodes=_sorted(b.finish(()).nodes))
 
-    def _add(self, node: Node) -> None:
-        """Adds a node, or nodes that compute the parts of its results that are read."""
-        if rows := self._rows(node):
-            result = self._provide(node.outputs[0])
-            self._append("reshape", (rows,), result, shape=result.type.shape)
-            return
-        results = self._restrictions(node)
-        if not results:
-            for value in node.outputs:
-                self._provide(value)
-            for value in uses(node):
-                self._part(value)
-            self._nodes.append(node)
-        for value, parts, (expr, operands) in results:
-            numbers: Iterable[int] = range(len(operands))
-            op, attrs = local_op(node, expr)
-            if op is OPS["expression"]:
-                expr, numbers = drop_unused(expr)
-                op, attrs = local_op(replace(node, op=OPS["identity"], attrs=NoAttrs()), expr)
-            pairs = ((node.inputs[n], operands[n]) for n in numbers)
-            inputs = tuple(v and self._part(v, part) for v, part in pairs)
-            output = self._provide(value, parts)
-            self._nodes.append(Node(op, attrs, inputs, (output,), node.loc))
-
-    def _rows(self, node: Node) -> Value | None:
-        """Returns the elements that a gather reads, if it reads fewer rows than there are."""
+    def _rows(self, node: Node) -> list[_Result]:
+        """Returns a reshape of the rows that a gather reads, if these are fewer than there are."""
         if node.op.name != "gather":
-            return None
+            return []
         (x, places), axis = present(node.inputs), node.attrs.axis
         size, count = x.type.shape[axis], element_count(places.type.shape)
         if x in self._sources or count is size or not at_most(count, maximum(size, 1)):
-            return None
-        rows = self._part(places)
-        if places.type.rank != 1:
-            rows = self._new(places, TensorType(places.type.dtype, (count,)))
-            self._append("reshape", (places,), rows, shape=(count,))
-        part = AxisPart(const(0), size, rows)
-        return self._part(x, replaced(whole(x.type.shape), axis, part))
+            return []
+        self._read[places] = whole(places.type.shape)
+        value, op = node.outputs[0], OPS["reshape"]
+        every, attrs = whole(value.type.shape), op.attrs(value.type.shape)
+        parts = replaced(whole(x.type.shape), axis, AxisPart(const(0), size, places))
+        return [(value, every, op, attrs, ((x, parts),))]
 
-    def _restrictions(self, node: Node) -> list[tuple[Value, Parts, Restriction]]:
-        """Returns each result that is read, the part of it to compute, and its restriction.
+    def _restrictions(self, node: Node) -> list[_Result]:
+        """Returns what computes the parts of the node's results that are read.
 
         Returns an empty list if the node computes its results whole, as it is.
         """
@@ -199,21 +162,50 @@ class _Sweep:
         reduces = expr is not None and any(stage.reduce for stage in expr.stages)
         if expr is None or (reduces and len(node.outputs) > 1):
             return []
-        results, smaller = [], list[tuple[Value, Parts]]()
+        restrictions, smaller = [], list[tuple[Value, Parts]]()
         for number, value in enumerate(node.outputs):
-            if value in self._parts:
-                hull = reduce(partial(joined, shape=value.type.shape), self._parts[value])
-                parts, restriction = _independent(expr, number, hull)
-                results.append((value, parts, restriction))
-                pairs = (value, parts), *zip(node.inputs, restriction[1], strict=True)
-                smaller += ((v, p) for v, p in pairs if v and p and p != whole(v.type.shape))
+            if value in self._read:
+                parts, (local, operands) = _independent(expr, number, self._read[value])
+                pairs = tuple(zip(node.inputs, operands, strict=True))
+                restrictions.append((value, parts, local, pairs))
+                both = (value, parts), *pairs
+                smaller += ((v, p) for v, p in both if v and p and p != whole(v.type.shape))
         is_smaller = any(value in node.outputs for value, _ in smaller)
+        is_whole = not is_smaller and (reduces or len(restrictions) == len(node.outputs) > 1)
         sizes = (i for _, parts in smaller for p in parts for i in (p.start, p.size))
-        is_whole = not is_smaller and (reduces or len(results) == len(node.outputs) > 1)
         if not smaller or is_whole or not self._sizes.issuperset(free_vars(*sizes)):
             return []
         self.is_smaller |= reduces
-        return results
+        return [(v, parts, *_op_of(node, local, pairs)) for v, parts, local, pairs in restrictions]
+
+
+def _op_of(
+    node: Node, expr: Expr, operands: tuple[_Operand, ...]
+) -> tuple[OpSpec, Any, tuple[_Operand, ...]]:
+    """Returns the op, the attributes and the inputs of a node that computes a part of `node`."""
+    op, attrs = local_op(node, expr)
+    if op is not OPS["expression"]:
+        return op, attrs, operands
+    expr, numbers = drop_unused(expr)
+    op, attrs = local_op(replace(node, op=OPS["identity"], attrs=NoAttrs()), expr)
+    return op, attrs, tuple(operands[n] for n in numbers)
+
+
+def _sorted(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Returns nodes in an order in which values are computed before they are read.
+
+    A gather's positions may be computed after the values that it shrinks.
+    """
+    producers = {v: node for node in nodes for v in node.outputs}
+    ordered: dict[Node, None] = {}
+    stack = [*reversed(nodes)]
+    while stack:
+        makers = (producers.get(v) for v in uses(stack[-1]))
+        missing = [maker for maker in makers if maker and maker not in ordered]
+        stack += missing
+        if not missing:
+            ordered[stack.pop()] = None
+    return tuple(ordered)
 
 
 def _independent(expr: Expr, number: int, parts: Parts) -> tuple[Parts, Restriction]:
