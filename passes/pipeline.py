@@ -31,6 +31,7 @@ from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.graph.scatter_rows import scatter_rows
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.share_tables import share_tables
+from tcc.passes.graph.shrink import shrink
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
 from tcc.passes.layout.assign import Placed
@@ -71,6 +72,7 @@ class GraphSettings:
     `tile_of`: returns the number of rows in a tile of a grouped GEMM; requests `grouped-gemms`.
     `checks`: True if `grouped-gemms` also adds checks of indices.  It replaces the gathers for
     which the later step `check-indices` would add them.
+    `parts`: returns the index of the cheapest of several graphs; requests `shrink`.
     `merges`, `derivations`: the prices and limits of the steps `merge-contractions` and `derive`.
     `states`: pairs (input name, output name), where a run replaces the input by the output.
     `state_type`: the element type of states to which a run appends rows; None keeps their types.
@@ -88,6 +90,7 @@ class GraphSettings:
     tile_of: TileOf | None = None
     checks: bool = False
     fold_factors: bool = False
+    parts: Cheapest | None = None
     merges: MergePrices | None = None
     derivations: Derivations | None = None
     scatter_rows: bool = False
@@ -132,6 +135,7 @@ GRAPH: tuple[Step, ...] = (
     Step("merge-equal-nodes", merge_equal_nodes, 1),
     Step("fold-factors", fold_factors, 1, when="fold_factors"),
     Step("decompose-transposed", decompose_transposed, 1, reads=("stays_whole",)),
+    Step("shrink", shrink, 2, when="parts", reads=("parts",)),
     Step("fold-constants-again", fold_constants, 1),
     Step("canonicalize-again", canonicalize, 1),
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),

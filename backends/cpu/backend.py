@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import GraphSettings, lower
 from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
+from tcc.passes.program.price import cheapest
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.explain import predictions
 from tcc.passes.tile.cpu.plan import CoreChooser
@@ -112,7 +114,8 @@ class CpuBackend(Backend):
         if self.planner.pricer is None:
             return settings
         tile_of = GroupedGemmPrices(self.planner, _ROW_TILES).tile_of
-        settings = replace(settings, tile_of=tile_of, checks=True)
+        parts = partial(cheapest, planner=self.planner)
+        settings = replace(settings, tile_of=tile_of, checks=True, parts=parts)
         if not options.derive:
             return settings
         # Derivations are priced as if the constants had the largest size that options allow.

@@ -36,7 +36,7 @@ _STAGES = MappingProxyType(
         "simplifying the graph": "optimise,settle-sizes,small-top-k,legalize-calls,"
         "int8-weight-matmuls,int8-matmuls,split-zero-points,requantize,grouped-gemms,"
         "fold-constants,weight-quant-matmuls,split-level-zeros,canonicalize,merge-equal-nodes,"
-        "fold-factors,decompose-transposed,fold-constants-again,canonicalize-again,"
+        "fold-factors,decompose-transposed,shrink,fold-constants-again,canonicalize-again,"
         "merge-equal-nodes-again,nest-concats,scatter-rows,share-tables,check-indices,"
         "drop-dead-nodes,drop-unread-arrays,bind-states",
         "dividing the graph among ranks": "shard",

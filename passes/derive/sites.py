@@ -10,12 +10,14 @@ recognised by their expressions, so that ops and expression nodes are treated eq
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import lru_cache, partial
 from typing import Any
 
 from tcc.frozen import entity
 from tcc.ir.expr import Expr
+from tcc.ir.expr.scalar import IndexValue, Scalar, literal, transform_all
 from tcc.ir.graph import Graph, Handle, Node, Value, walk_graphs
 from tcc.ir.index import as_int
 from tcc.ir.region import Region, RegionStage, reads_inside
@@ -222,13 +224,28 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
     return classify(node) not in (NodeKind.OPAQUE, *other)
 
 
+def _region(expr: Expr) -> Region:
+    """Returns the region of an expression, with literals in place of indices that are numbers.
+
+    Then rules see the divisor of a mean.
+    """
+    bodies = (transform_all(stage.body, _with_number) for stage in expr.stages)
+    stages = (replace(s, body=body) for s, body in zip(expr.stages, bodies, strict=True))
+    return from_expr(replace(expr, stages=tuple(stages)))
+
+
+def _with_number(scalar: Scalar) -> Scalar:
+    number = as_int(scalar.index) if isinstance(scalar, IndexValue) else None
+    return scalar if number is None else literal(number, scalar.dtype)
+
+
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     """Returns for each parameter True if it is read once, directly as a factor of a product.
 
     Returns None if the expression is no sum of products.
     """
-    region = from_expr(expr)
+    region = _region(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
         return None
@@ -271,7 +288,7 @@ def composed(nodes: Sequence[Node]) -> Region:
     for node in nodes:
         expr = node_expr(node)
         assert expr is not None
-        part = from_expr(expr)
+        part = _region(expr)
         first = len(stages)
         places = [source_of(v, sources, operands) for v in node.inputs]
         source = partial(_composed_source, first, places)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, inserted, known_extent, nest_size, reads
+from tcc.ir.expr import Expr, Stage, extent, inserted, known_extent, nest_size, reads
 from tcc.ir.expr.scalar import Read, StageRef, read, read_from, replaced, uncast
 from tcc.ir.index import (
     Quotient,

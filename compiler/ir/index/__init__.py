@@ -401,17 +401,17 @@ def nonnegative(index: Index) -> bool:
     """True if `index >= 0` is certain for all values of its iterators."""
     if (low := bounds(index)[0]) is not None and low >= 0:
         return True
-    lower = _limit(index, up=False, cancel=False)
+    lower = limit(index, up=False, cancel=False)
     for _ in range(2):
         low = None if lower is None else bounds(lower)[0]
         if low is not None and low >= 0:
             return True
-        lower = None if lower is None else _limit(lower, up=False, cancel=True)
+        lower = None if lower is None else limit(lower, up=False, cancel=True)
     return False
 
 
 @lru_cache(1 << 16)
-def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
+def limit(index: Index, up: bool, cancel: bool) -> Index | None:
     """Returns a bound of `index` that contains no iterators; None if no bound is known. It is an
     upper bound with `up`, else a lower bound. With `cancel`, `d * (x // d)` is bounded by an
     expression in x, which helps if x cancels with another term."""
@@ -424,16 +424,16 @@ def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index
         num, den = monomial[0].num, as_int(monomial[0].den)
         if den and coeff % den == 0:
             lost = 0 if up or divisor_of(num) % den == 0 else den - 1
-            top = _limit(num, up, cancel)
+            top = limit(num, up, cancel)
             return None if top is None else mul(add(top, -lost), coeff // den)
-    limit = const(coeff)
+    bound = const(coeff)
     for atom in monomial:
         factor = _atom_limit(atom, up, cancel)
         # Bounds of factors give a bound of the product only if no factor can be negative.
         if factor is None or (len(monomial) > 1 and not _nonnegative(atom, factor)):
             return None
-        limit = mul(limit, factor)
-    return limit
+        bound = mul(bound, factor)
+    return bound
 
 
 def _nonnegative(atom: Atom, factor: Index) -> bool:
@@ -448,16 +448,16 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
         case Var():
             if atom.extent is None:
                 return of_atom(atom)
-            return _limit(add(atom.extent, -1), True, cancel) if up else const(0)
+            return limit(add(atom.extent, -1), True, cancel) if up else const(0)
         case Quotient():
-            num = _limit(atom.num, up, cancel)
-            fixed = _limit(atom.den, True, cancel) is atom.den
+            num = limit(atom.num, up, cancel)
+            fixed = limit(atom.den, True, cancel) is atom.den
             return floordiv(num, atom.den) if num is not None and fixed else None
         case Remainder():
-            top = _limit(atom.den, True, cancel) if up else const(1)
+            top = limit(atom.den, True, cancel) if up else const(1)
             return None if top is None else add(top, -1)
         case Extremum():
-            a, b = _limit(atom.a, up, cancel), _limit(atom.b, up, cancel)
+            a, b = limit(atom.a, up, cancel), limit(atom.b, up, cancel)
             if a is None or b is None:
                 return None
             return _extremum(atom.which, a, b)

@@ -36,21 +36,23 @@ _MOST_TERMS = 1 << 22
 def agree(a: Region, b: Region) -> bool:
     """Returns True if two regions compute the same values.
 
-    The regions are evaluated at small sizes if small sizes represent all sizes, otherwise at their
-    own sizes.  Raises `Unchecked` if the sums of the regions are too long for both checks.
+    The regions are evaluated at small sizes if small sizes represent all sizes.  Otherwise the sums
+    of one stage keep their sizes, for a region that multiplies by the length of a sum; and last all
+    sizes stay.  Raises `Unchecked` if the sums of the regions are too long for these checks.
     """
-    return equal_at(*_small(a, b), max_terms=_MOST_TERMS) or equal_at(
-        a, b, points=2, max_terms=_MOST_TERMS
-    )
+    fixed = ((), *(stage.sums for stage in a.stages if stage.sums))
+    return any(
+        equal_at(*_small(a, b, sizes), max_terms=_MOST_TERMS) for sizes in dict.fromkeys(fixed)
+    ) or equal_at(a, b, points=2, max_terms=_MOST_TERMS)
 
 
-def _small(a: Region, b: Region) -> tuple[Region, Region]:
-    """Returns both regions at small sizes."""
+def _small(a: Region, b: Region, fixed: Sizes) -> tuple[Region, Region]:
+    """Returns both regions at small sizes; the sizes `fixed` stay."""
     free = _free(a), _free(b)
     for number, param in enumerate(a.params):
         for axis in reversed(range(0 if param is None else param.rank)):
             free = _split(*free, number, axis)
-    sizes = _sizes(*free)
+    sizes = _sizes(free, fixed)
     return _shrunk(free[0], sizes), _shrunk(free[1], sizes)
 
 
@@ -144,13 +146,13 @@ def _with_axes(
 # ---- sizes --------------------------------------------------------------------------------------
 
 
-def _sizes(*regions: Region) -> dict[int, int]:
-    """Returns a smaller value for each free size above 1 that can get one.
+def _sizes(regions: Sequence[Region], kept: Sizes) -> dict[int, int]:
+    """Returns a smaller value for each free size above 1 that can get one and is not in `kept`.
 
     If a size is larger than another, its value is larger too.
     """
     all_sizes: set[Size] = set()
-    fixed: set[Size] = set()
+    fixed: set[Size] = {*kept}
     for region in regions:
         all_sizes.update(d for p in region.params if p is not None for d in map(plain, p.shape))
         for stage in region.stages:

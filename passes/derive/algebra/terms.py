@@ -41,6 +41,9 @@ WIDE = (F32, F64)
 # After multiplying out, a sum is not rewritten if it has more than _MOST_TERMS terms, or if a term
 # has more than _MOST_FACTORS factors.
 _MOST_TERMS, _MOST_FACTORS = 8, 24
+# The divisor of a mean of at most _MOST_ELEMENTS elements may be moved within a product.  It makes
+# the product smaller; only values below 2.0**-106 become subnormal, and none overflows.
+_MOST_ELEMENTS = 1 << 20
 
 
 class Term(NamedTuple):
@@ -332,7 +335,9 @@ def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
             return [_by(p, "mul", -1.0) for p in _sum(a, spread)]
         case Const() if is_near_one(scalar.value):
             return [(scaled((), (("mul", float(scalar.value)),)), ())]
-        case Apply(function="div", args=(a, Const() as number)) if is_near_one(number.value):
+        case Apply(function="div", args=(a, Const() as number)) if (
+            is_near_one(number.value) or 1 <= number.value <= _MOST_ELEMENTS
+        ):
             return [_by(p, "div", float(number.value)) for p in _sum(a, spread)]
         case Apply(function="mul", args=args):
             return _times(args, spread)

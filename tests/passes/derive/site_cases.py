@@ -10,15 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.index import const
 from tcc.ir.region.check import equal_at
 from tcc.ir.types import I64
 from tcc.ops import OPS
+from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.candidate import Candidate
-from tcc.passes.derive.derive import Derivations
+from tcc.passes.derive.derive import Derivations, SiteOptions, decisions
 from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import Rewritten
@@ -75,6 +77,37 @@ def updated(rows: int = 1, width: int = 192, rank: int = 8) -> Graph:
     return m.finish(m.op("matmul", x, m.op("add", w, side)))
 
 
+def mean_of_rows(rows: int = 64, width: int = 96) -> Graph:
+    """The mean of the rows of a matmul with a bias."""
+    m = Model("mean_of_rows")
+    y = m.op("matmul", m.input("x", rows, width), m.weight(width, width))
+    y = m.op("add", y, m.weight(width))
+    return m.finish(m.op("reduce_mean", y, attrs=ReduceAttrs((0,), False)))
+
+
+def mean_of_image(size: int = 14, channels: int = 96) -> Graph:
+    """A global average pool behind a 1 x 1 convolution with a bias."""
+    m = Model("mean_of_image")
+    y = m.conv(m.input("x", 1, channels, size, size), channels, 1, bias=True)
+    return m.finish(m.op("reduce_mean", y, attrs=ReduceAttrs((2, 3), True)))
+
+
+def mean_of_windows(size: int = 28, channels: int = 96) -> Graph:
+    """An average pool of 2 x 2 behind a 1 x 1 convolution."""
+    m = Model("mean_of_windows")
+    y = m.conv(m.input("x", 1, channels, size, size), channels, 1)
+    two, none, one = (2, 2), (const(0),) * 2, (1, 1)
+    return m.finish(m.op("average_pool", y, attrs=PoolAttrs(two, none, none, one, two)))
+
+
+def mean_between(tokens: int = 50, width: int = 96) -> Graph:
+    """A matmul, the mean of its tokens, and another matmul."""
+    m = Model("mean_between")
+    y = m.op("matmul", m.input("x", 1, tokens, width), m.weight(width, width))
+    mean = m.op("reduce_mean", y, attrs=ReduceAttrs((1,), False))
+    return m.finish(m.op("matmul", mean, m.weight(width, width)))
+
+
 def diagonal(equation: str = "ii->i", size: int = 320) -> Graph:
     m = Model("diagonal")
     product = m.op("matmul", m.input("a", size, size), m.input("b", size, size))
@@ -116,10 +149,16 @@ def upsampled(size: int = 24, channels: int = 64, features: int = 64) -> Graph:
 
 
 class SiteCase(NamedTuple):
-    """A graph of one site, and a part of a chain that a candidate for it has."""
+    """A graph, and a part of a chain that a candidate for one of its sites has."""
 
     graph: Callable[[], Graph]
     goal: str
+
+    def decision(self) -> SiteOptions:
+        """Returns the decision of the first site that has such a candidate, else of the first."""
+        every = decisions(self.graph(), limits())
+        reached = (d for d in every if any(self.goal in o.candidate.chain for o in d.options))
+        return next(reached, every[0])
 
 
 SITES: Mapping[str, SiteCase] = MappingProxyType(
@@ -133,6 +172,11 @@ SITES: Mapping[str, SiteCase] = MappingProxyType(
         "diag(AB)": SiteCase(diagonal, "(x0 x1)"),
         "trace(AB)": SiteCase(partial(diagonal, "ii->"), "(x0 x1)"),
         "sum(AB)": SiteCase(total, "(x0 x1)"),
+        "mean of rows": SiteCase(mean_of_rows, "multiply out"),
+        "mean of image": SiteCase(mean_of_image, "multiply out"),
+        "mean of 56 x 56": SiteCase(partial(mean_of_image, 56, 8), "multiply out"),
+        "mean of windows": SiteCase(mean_of_windows, "(x0 x1)"),
+        "mean between": SiteCase(mean_between, "(x0 (x1 x2))"),
         "scale of RMSNorm": SiteCase(normalised, "((x0 (x2 x3)) x1)"),
     }
 )

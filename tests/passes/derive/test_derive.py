@@ -45,6 +45,7 @@ from .site_cases import (
     limits,
     linear_attention,
     low_rank,
+    mean_of_rows,
     updated,
 )
 
@@ -76,13 +77,17 @@ PAYS = (
     "diag(AB)",
     "trace(AB)",
     "sum(AB)",
+    "mean of rows",
+    "mean of image",
+    "mean of windows",
+    "mean between",
 )
 
 
 @pytest.mark.parametrize("name", SITES)
 def test_sites_are_derived_exactly(name: str) -> None:
     case = SITES[name]
-    (found,) = decisions(case.graph(), limits())
+    found = case.decision()
     candidates = [o.candidate for o in found.options if case.goal in o.candidate.chain]
     assert candidates
     assert all(is_exact(found.site, candidate) for candidate in candidates)
@@ -104,6 +109,25 @@ def test_cheaper_orders_are_taken(name: str, agree: Agree) -> None:
     before, then = (sum(s for _, s in priced_kernels(g, planner)) for g in (graph, after))
     assert then < (1 - MARGIN) * before
     assert graph_text(derive(graph, limits())) == graph_text(after)
+
+
+def test_a_sum_of_a_bias_counts_its_rows() -> None:
+    (site,) = sites(mean_of_rows(rows=1024, width=768))
+    region = composed(site.nodes)
+    chosen, *_ = reassociated(region, site.constants, Rates()).candidates
+    assert "multiply out" in chosen.chain
+    assert same(region, chosen.region)
+    rows = mean_of_rows(rows=1023, width=768)
+    (other,) = sites(rows)
+    wrong, *_ = reassociated(composed(other.nodes), other.constants, Rates()).candidates
+    params = region.params
+    stages = tuple(
+        stage._replace(sums=tuple(1024 if n == 1023 else n for n in stage.sums))
+        for stage in wrong.region.stages
+    )
+    # The divisor, or the number of times that the bias counts, is that of 1,023 rows.
+    with pytest.raises(Unchecked):
+        same(region, wrong.region._replace(params=params, stages=stages))
 
 
 def test_low_rank_updates_of_constants_are_one_matrix() -> None:
