@@ -90,7 +90,7 @@ class _Sweep:
         # The sizes that are known before a run; a run computes the others.
         self._sizes = symbols_in(graph.inputs)
         self._read = {v: whole(v.type.shape) for v in graph.values_read_outside()}
-        # What nodes compute instead of their results; nothing for a node that stays as it is.
+        # The smaller results that nodes compute; an empty list for a node that stays as it is.
         self._results: dict[Node, list[_Result]] = {}
         for node in reversed(graph.nodes):
             is_kept = not node.outputs or Trait.OPAQUE in node.op.traits
