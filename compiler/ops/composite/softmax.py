@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
+from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.op import Array, OpSpec, Tolerance, Trait
-from tcc.ir.types import I64, TensorType
+from tcc.ir.types import TensorType
 from tcc.ops.composite.moments import reader
-from tcc.ops.formula import choose, fn, outside, total
+from tcc.ops.formula import fn, outside, total
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import (
@@ -69,21 +69,6 @@ def _log_softmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageR
     return b.stage(at, cast(below(at) - row_log, x.dtype))
 
 
-def _hardmax_expr(b: ExprBuilder, attrs: AxisAttrs, x: TensorType) -> StageRef:
-    axis = attrs.axis
-    extremum = total(
-        b,
-        x.shape,
-        (axis,),
-        "argmax",
-        lambda at: b.read(0, *at),
-        lambda at: index_value(at[axis], I64),
-    )
-    at = b.point(x)
-    place = b.read(StageRef(extremum.stage, 1), *outside(at, (axis,)))
-    return b.stage(at, choose(fn("eq", at[axis], place), literal(1, x.dtype), 0))
-
-
 def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
     below = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     return below, np.exp(below)
@@ -99,13 +84,6 @@ def _log_softmax(x: Array, axis: int) -> Any:
     return below - np.log(np.sum(e, axis=axis, keepdims=True))
 
 
-def _hardmax(x: Array, axis: int) -> Array:
-    result = np.zeros_like(x)
-    if x.size:
-        np.put_along_axis(result, np.argmax(x, axis, keepdims=True), 1, axis)
-    return result
-
-
 def _row(
     name: str,
     numpy: Callable[[Array, int], Array],
@@ -118,7 +96,7 @@ def _row(
 
     return op_row(
         name, AxisAttrs, _infer, reference, FLOATS,
-        doc, Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, expr,
+        doc, Tolerance.ACCUMULATE, expr,
         traits=Trait.REDUCTION,
     )  # fmt: skip
 
@@ -131,9 +109,5 @@ OPS = (
     _row(
         "log_softmax", _log_softmax, _log_softmax_expr,
         "The logarithm of softmax.",
-    ),
-    _row(
-        "hardmax", _hardmax, _hardmax_expr,
-        "1 at the first largest element along the axis, else 0.",
     ),
 )  # fmt: skip

@@ -97,7 +97,7 @@ def _reduce(rng: np.random.Generator, x: Known, maker: Maker) -> Made:
 
 
 def _softmax(rng: np.random.Generator, x: Known, maker: Maker) -> Made:
-    name = pick(rng, ("softmax", "softmax", "log_softmax", "hardmax"))
+    name = pick(rng, ("softmax", "softmax", "log_softmax"))
     return name, [x], OPS[name].attrs(_axis(rng, x))
 
 

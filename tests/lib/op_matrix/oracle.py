@@ -288,7 +288,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "reduce_log_sum": _reduction("ReduceLogSum"),
         "softmax": node("Softmax"),
         "log_softmax": node("LogSoftmax"),
-        "hardmax": node("Hardmax"),
         "layer_normalization": node("LayerNormalization", "outputs"),
         "rms_normalization": node("RMSNormalization", "outputs"),
         "group_normalization": _group_normalization,

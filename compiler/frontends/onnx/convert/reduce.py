@@ -1,6 +1,8 @@
 """Converters of reductions, softmax and other operators along axes."""
 
-from tcc.frontends.emit import checked_axis, family
+from functools import partial
+
+from tcc.frontends.emit import checked_axis, counted, family
 from tcc.frontends.onnx.axes import around, is_late, named_axes, reduce_along, run_axes
 from tcc.frontends.onnx.context import Axis, Converters, NodeContext, Results, static_ints
 from tcc.frontends.onnx.rows import emit_row
@@ -50,11 +52,19 @@ def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
     Before opset 13 the operators work on the rows of a matrix, to which they reshape x. Its columns
     are the elements of `axis` and all later axes.
     """
+    make = _hardmax if op == "hardmax" else partial(Operand.emit, op=op)
     if opset >= 13 or axis == x.rank - 1:
-        return x.emit(op, axis=axis)
+        return make(x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = x.reshape((rows, columns)).emit(op, axis=1)
+    flat = make(x.reshape((rows, columns)), axis=1)
     return flat.reshape(x.shape)
+
+
+def _hardmax(x: Operand, axis: int) -> Operand:
+    """Returns 1 at the first largest element along `axis`, else 0."""
+    place = x.arg_max(axis=axis, keepdims=True)
+    along = counted(x.shape[axis]).reshape((x.shape[axis], *[1] * (x.rank - 1 - axis)))
+    return along.equals(place).cast(x.dtype)
 
 
 def _top_k(

@@ -27,5 +27,4 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 SAMPLES: Mapping[str, Samples] = {
     "softmax": _samples,
     "log_softmax": _samples,
-    "hardmax": _samples,
 }
