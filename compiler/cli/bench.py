@@ -109,9 +109,8 @@ def bench(
         read_manifest(artifact)
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         if nproc:
-            words = ["bench", str(compiled), *(f"--input={item}" for item in inputs)]
             flags = {"--seed": seed, "--rounds": rounds, "--seconds": seconds, "--threads": threads}
-            words += words_of(flags) + ["--json"] * as_json
+            words = ["bench", str(compiled), *words_of(inputs, flags), *["--json"] * as_json]
             click.echo(run_ranks(nproc, pin, words)[0], nl=False)
             return 0
         module, comm = stack.enter_context(joined(compiled, threads))

@@ -1,28 +1,25 @@
 """The work of `tcc quantize`: measures ways to quantise a model, and writes the best."""
 
 import os
-from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from tcc.artifact import load
 from tcc.cli.arrays import make_inputs
 from tcc.cli.opened import check_pair
 from tcc.cli.peers.peer import CAP, Peer, PeerKind
 from tcc.cli.progress import progress
-from tcc.cli.show import print_json, say
+from tcc.cli.show import print_json, say, say_all
 from tcc.driver import compile_model, model_inputs
-from tcc.errors import file_errors, printable
+from tcc.errors import file_errors
 from tcc.options import Options
 from tcc.preprocess import input_errors
 from tcc.runtime import Module
 from tcc.runtime.quantised import QuantisationBounds, QuantisationSearch, check_files
 from tcc.runtime.samples import StoredSamples
+from tcc.runtime.terminal import Table
 from tcc.runtime.whole_files import write_whole
 from tcc.temporary import temporary_folder
 
@@ -78,16 +75,6 @@ def quantize(
         if as_json:
             print_json(search.record(times, winner))
         else:
-            for rows in search.tables(times, winner):
-                _show(rows)
+            say_all(Table([*rows]) for rows in search.tables(times, winner))
             say(search.last_line(winner, output))
     return int(winner is None)
-
-
-def _show(rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table, whose first row is its head."""
-    head, *body = rows
-    grid = Table(*head, box=None, padding=(0, 1, 0, 0))
-    for row in body:
-        grid.add_row(*map(Text, map(printable, row)))
-    Console().print(grid)

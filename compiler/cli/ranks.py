@@ -47,9 +47,10 @@ def check_pin(nproc: int | None, pin: bool) -> None:
         raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
 
 
-def words_of(flags: Mapping[str, Any]) -> list[str]:
-    """Returns the words of a command line with the flags that have a value."""
-    return [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+def words_of(inputs: Sequence[str], flags: Mapping[str, Any]) -> list[str]:
+    """Returns the words of a command line with `inputs`, and with the flags that have a value."""
+    pairs = [*(("--input", text) for text in inputs), *flags.items()]
+    return [f"{flag}={value}" for flag, value in pairs if value is not None]
 
 
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:

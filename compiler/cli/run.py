@@ -79,7 +79,7 @@ def run(
       tcc run model.so --nproc 4            (compiled with --ranks 1,4)
     """
     source = click.get_current_context().get_parameter_source("seed")
-    seeded = source is not ParameterSource.DEFAULT
+    run_seed = None if source is ParameterSource.DEFAULT else seed
     check_pin(nproc, pin)
     if nproc and output is not None and "{rank}" not in str(output):
         hint = f"give each a folder of its own: --output {output}{{rank}}"
@@ -88,13 +88,17 @@ def run(
     with opened_artifact(model, inputs) as artifact:
         if nproc:
             input_texts.check_no_stdin(inputs)
-            words = ["run", str(artifact), *(f"--input={i}" for i in inputs), *["--json"] * as_json]
-            flags = {"--threads": threads, "--output": output, "--top": top, "--labels": labels}
-            words += words_of({**flags, "--seed": seed if seeded else None})
+            flags = {
+                "--threads": threads,
+                "--output": output,
+                "--top": top,
+                "--labels": labels,
+                "--seed": run_seed,
+            }
+            words = ["run", str(artifact), *["--json"] * as_json, *words_of(inputs, flags)]
             _show_ranks(run_ranks(nproc, pin, words), as_json)
             return
         records = []
-        run_seed = seed if seeded else None
         for file, values in _results(artifact, inputs, threads, seed, run_seed):
             folder = output if output is None or not file else output / file
             record = _shown(values, file, folder, ranked, as_json)

@@ -113,7 +113,7 @@ def verify(
         )
     if nproc:
         flags = {"--seed": seed, "--threads": threads, "--tolerance": tolerance, "--top1": top1}
-        words = [*(f"--input={item}" for item in inputs), *words_of(flags)]
+        words = words_of(inputs, flags)
         return verify_ranks(model, artifact, inputs, nproc, pin, words, as_json)
     bounds = tolerance, top1
     return _verify_outputs(model, artifact, inputs, seed, threads, bounds, kinds, report, as_json)

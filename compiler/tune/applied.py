@@ -46,10 +46,12 @@ def lock_of(options: Options) -> Lock | None:
 
     Raises UserError for a damaged lock, and for --require-tuned without a lock.
     """
-    if options.tuned is None and options.require_tuned is not None:
+    if options.tuned is not None:
+        return read_lock(options.tuned)
+    if options.require_tuned is not None:
         hint = "give one, as in --tuned tcc.lock.json"
         raise UserError("there is no lock", where="--require-tuned", hint=hint)
-    return None if options.tuned is None else read_lock(options.tuned)
+    return None
 
 
 def sections_of(lock: Lock | None, path: Path | None) -> Sections:
@@ -57,8 +59,9 @@ def sections_of(lock: Lock | None, path: Path | None) -> Sections:
 
     def line_in(section: Mapping[str, LockEntry], site: str) -> Line | None:
         entry = section.get(site)
-        where = f"--tuned {path}, line {entry.line}" if entry else ""
-        return Line(site, entry.alternative or "", where, True) if entry else None
+        if entry is None:
+            return None
+        return Line(site, entry.alternative or "", f"--tuned {path}, line {entry.line}", True)
 
     sections = {} if lock is None else lock.sections
     return {home: partial(line_in, section) for home, section in sections.items()}

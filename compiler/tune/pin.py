@@ -17,8 +17,7 @@ def pinned(ledger: ListeningLedger, lock: Lock) -> Iterator[tuple[Home, LockEntr
         exact = ledger.exact.get(decision.site.digest)
         old = lock.sections.get(home, {}).get(site.digest)
         text = decision.choice.text if exact is None else exact()
-        verdict = CHANGED if old is not None and old.verdict == CHANGED else PINNED
-        if old is not None and old.alternative != text:
-            verdict = PINNED
+        is_same = old is not None and (old.verdict, old.alternative) == (CHANGED, text)
+        verdict = CHANGED if is_same else PINNED
         gain = None if old is None else old.gain
         yield home, LockEntry(site.digest, words(site.kind, site.content), verdict, text, gain)

@@ -171,13 +171,9 @@ def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
     if kinds <= {I8, U8}:
         sums = emit(b, "matmul_integer", lhs.value, rhs.value, lhs.zero, rhs.zero)
         return emit(b, "cast", sums, to=F32)
-    if len(kinds) > 1 or not all(_is_zero(b, f.zero) for f in (lhs, rhs)):
+    zeros = [constant_zero(b, f.zero) for f in (lhs, rhs)]
+    if len(kinds) > 1 or any(zero is None or zero.any() for zero in zeros):
         return None
     if rhs.value.type.rank != 2:
         return None
     return emit(b, "matmul_levels", lhs.value, rhs.value)
-
-
-def _is_zero(b: GraphBuilder, value: Value | None) -> bool:
-    array = constant_zero(b, value)
-    return array is not None and not array.any()

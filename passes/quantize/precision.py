@@ -354,7 +354,9 @@ class _Narrowing:
         first = {store.sources(other): other for other in reversed([*store.handles()])}
 
         def bits(handle: Handle) -> int:
-            return sum(map(_bits_sum, store.arrays(handle)))
+            # The sum of an array's bytes does not depend on the order of the elements.
+            parts = (np.ascontiguousarray(a).view(np.uint8) for a in store.arrays(handle))
+            return sum(int(part.sum(dtype=np.uint64)) for part in parts)
 
         parts = [bits(first[name,]) for name in sources if (name,) in first]
         is_reordering = len(sources) == 1 or sum(parts) == bits(handle)
@@ -432,11 +434,6 @@ def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
         stages.append(rounding_stage(stage, ref, dtype))
         outputs[number] = StageRef(len(stages) - 1)
     return Expr(expr.params, tuple(stages), tuple(outputs))
-
-
-def _bits_sum(array: Array) -> int:
-    """Returns the sum of an array's bytes, which does not depend on the order of the elements."""
-    return int(np.ascontiguousarray(array).view(np.uint8).sum(dtype=np.uint64))
 
 
 # ---- properties of kernels -----------------------------------------------------------------------

@@ -44,17 +44,16 @@ def _rounded(expr: Expr, ref: StageRef, rounding_readers: frozenset[int], dtype:
     source = expr.stages[ref.stage]
     readers = {n for n, s in enumerate(expr.stages) if any(r.source == ref for r in reads(s))}
     if source.monoid is None and readers == rounding_readers and ref not in expr.outputs:
-        stages = list(expr.stages)
+        narrow, stages = ref, list(expr.stages)
         stages[ref.stage] = with_cast(source, ref.component, dtype)
-        for number in rounding_readers:
-            stages[number] = _reading(stages[number], ref, ref, dtype)
-        return replace(expr, stages=tuple(stages))
-    narrow = StageRef(ref.stage + 1)
-    extended = inserted(expr, narrow.stage, rounding_stage(source, ref, dtype))
-    stages = list(extended.stages)
+    else:
+        narrow = StageRef(ref.stage + 1)
+        expr = inserted(expr, narrow.stage, rounding_stage(source, ref, dtype))
+        stages = list(expr.stages)
     for number in rounding_readers:
-        stages[number + 1] = _reading(stages[number + 1], ref, narrow, dtype)
-    return replace(extended, stages=tuple(stages))
+        place = number + narrow.stage - ref.stage
+        stages[place] = _reading(stages[place], ref, narrow, dtype)
+    return replace(expr, stages=tuple(stages))
 
 
 def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:

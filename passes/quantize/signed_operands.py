@@ -190,8 +190,7 @@ class _Rewriting:
         The sums of a constant factor are a new constant.  Otherwise a new kernel computes them.
         """
         (node,) = (n for n in walk(factor) if isinstance(n, Read))
-        assert isinstance(node.source, int)
-        source = self.operands[node.source]
+        source = self._value(node)
         iters = tuple(v for v in stage.iters if any(v in free_vars(i) for i in node.indices))
         term = cast(replaced(factor, {node: read_from(node, 0)}), I32)
         expr = canonical(
@@ -228,17 +227,20 @@ class _Rewriting:
 
     # ---- operands -------------------------------------------------------------------------------
 
+    def _value(self, node: Read) -> Value:
+        """Returns the operand that `node` reads."""
+        assert isinstance(node.source, int)
+        return self.operands[node.source]
+
     def _arrays(self, node: Read) -> tuple[Array, ...] | None:
         """Returns the arrays of a constant operand, one per rank or one for all."""
-        assert isinstance(node.source, int)
-        value, graph = self.operands[node.source], self.placed.graph
+        value, graph = self._value(node), self.placed.graph
         handle = self.constants.get(value) or graph.constants.get(value)
         return None if handle is None else graph.store.arrays(handle)
 
     def _constant(self, node: Read, arrays: Sequence[Array]) -> Read:
         """Returns a read of `arrays`, a new operand of signed bytes, at the indices of `node`."""
-        assert isinstance(node.source, int)
-        old = self.operands[node.source]
+        old = self._value(node)
         value = Value(f"{old.name}.i8", TensorType(I8, old.type.shape))
         self._new_constant(value, arrays)
         return read(self._operand(value), node.indices, I8)

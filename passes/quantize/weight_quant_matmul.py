@@ -22,7 +22,7 @@ from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
 from tcc.ops.algebra.levels import nibbles
 from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.emit import emit
-from tcc.passes.quantize.zero_points import MATMULS, dequantized, with_bias
+from tcc.passes.quantize.zero_points import MATMULS, constant_zero, dequantized, with_bias
 
 # Smaller narrow constants are folded to floats, like constants of other types.
 _LARGE = 1 << 14
@@ -86,24 +86,21 @@ def _levels(b: GraphBuilder, value: Value | None) -> _Levels | None:
     node, transposed = dequantisation
     attrs = node.attrs
     x, scale, *zeros = node.inputs
-    point = zeros[0] if zeros else None
     if x is None or scale is None:
         return None
     dtype = x.type.dtype
     data, scales = b.array(x), b.array(scale)
-    zero = None if point is None else b.array(point)
-    if data is None or scales is None or (zero is None and point is not None):
+    zero = constant_zero(b, zeros[0] if zeros else None)
+    if data is None or scales is None or zero is None:
         return None
     if not dtype.is_narrow or data.ndim != 2 or data.size < _LARGE:
         return None
-    if zero is not None and not zero.any():
-        zero = None
-    if dtype.is_float and zero is not None:
+    if dtype.is_float and zero.any():
         return None
     shape = _shape(scales, attrs)
-    zero = None if zero is None else zero.reshape(shape)
+    point = zero.reshape(shape) if zero.any() else None
     axis = attrs.axis if attrs.block_size or scales.size > 1 else 1
-    levels = _Levels(data, dtype, scales.reshape(shape), zero, axis, attrs.block_size, x)
+    levels = _Levels(data, dtype, scales.reshape(shape), point, axis, attrs.block_size, x)
     return _transposed(levels) if transposed else levels
 
 

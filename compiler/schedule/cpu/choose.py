@@ -61,7 +61,10 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     main = anchor(group)
     vectors = _vectors(group, main, core.because, bool(core.knobs.fixed), core.knobs.vector)
     contraction = contraction_loops(main, vectors.get(main))
-    pending = _has_k_blocks(group, contraction, core)
+    # True if the contraction's sums wait in scratch between one K-block and the next.
+    pending = contraction is not None and bool(
+        k_blocks_of(group.common, contraction, blocks_of(contraction, core), core)
+    )
     rows = row_loop(group)
     blocks = {s: _blocks(group, s, vectors.get(s), core) for s in group.stages}
     nest_stages = _parts(group, main, pending)
@@ -273,13 +276,6 @@ def _computed_along(
             if all(blocks[s].keys() <= {v} for s, v in stage_vectors):
                 pairs[part] = pointwise
     return pairs
-
-
-def _has_k_blocks(group: TileGroup, contraction: ContractionLoops | None, core: CoreModel) -> bool:
-    """Returns True if the contraction's sums wait in scratch between one K-block and the next."""
-    return contraction is not None and bool(
-        k_blocks_of(group.common, contraction, blocks_of(contraction, core), core)
-    )
 
 
 def _reads_elsewhere(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:

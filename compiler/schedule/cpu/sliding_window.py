@@ -116,19 +116,14 @@ def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
     their operand. A stage without a sum belongs to the kernel of the sum whose results it reads.
     """
     rows = row_loop(group)
-    channel_loops = [v for v in group.common if v is not rows and _fills(v, core)]
+    # Loops over channels often fill a vector surely, by their known size. Loops over images do not.
+    channel_loops = [
+        v for v in group.common if v is not rows and (known_extent(v) or 0) >= core.lanes
+    ]
     sums = [s for s in group.stages if s.reduce]
     fewest = 2 if weight(group.stages[0]) > 1 else 1
     summed = len(sums) >= fewest and all(contraction_factors(s) is not None for s in sums)
     return rows is not None and bool(channel_loops) and summed
-
-
-def _fills(var: Var, core: CoreModel) -> bool:
-    """Returns True if a loop surely fills a vector: its known size is at least the lanes.
-
-    Loops over channels often fill a vector, and loops over images do not.
-    """
-    return (known_extent(var) or 0) >= core.lanes
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, core: CoreModel) -> bool:

@@ -280,7 +280,10 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         if varies not in shares:
             shares[varies] = _part(stage, varies, lanes)
         cycles, share = _cycles(scalar, machine), shares[varies]
-        heavy, ops = (heavy + cycles * share, ops) if cycles else (heavy, ops + share)
+        if cycles:
+            heavy += cycles * share
+        else:
+            ops += share
     if stage.monoid is not None:
         # The addition of a contraction is part of its multiply-add; an extremum of floats also
         # tests for NaN.

@@ -132,7 +132,8 @@ class _Lowering:
         Their results are the same for every tile, so the kernel computes them once, before the
         tiles.
         """
-        cut_loops = {v for v in loops if known_extent(v) is None or self._cut(v)}
+        tile_size = self.schedule.tile_size
+        cut_loops = {v for v in loops if (n := known_extent(v)) is None or n > tile_size(v.name)}
         if self.group.stream is not None:
             return ()
         nests = takewhile(
@@ -142,9 +143,6 @@ class _Lowering:
             self.schedule.nests,
         )
         return tuple(nests) if cut_loops else ()
-
-    def _cut(self, var: Var) -> bool:
-        return (known_extent(var) or 0) > self.schedule.tile_size(var.name)
 
     # ---- tiles ----------------------------------------------------------------------------
 
@@ -371,7 +369,10 @@ class _NestLowering:
                 self._loops(rows, spans, k_blocks, self._compute)
             with self.emitter.body() as packed:
                 for number, stage in self.stages:
-                    self._fill(number, stage, spans, k_blocks)
+                    factor = self.parent.packed.get(number)
+                    if factor is not None:
+                        outer = tuple(spans.values())
+                        fill(factor, self._context(stage, outer, k_blocks, dict(self.passed)))
                 if packed:
                     self._loops(rows, spans, k_blocks, partial(self._compute, packed=True))
             if not packed:
@@ -397,11 +398,6 @@ class _NestLowering:
         stage = self.parent.group.stages[number]
         context = self._context(stage, (), {}, dict(self.passed))
         return StageLowering(context).varies_with(packed.factor).union(v for v, _ in packed.steps)
-
-    def _fill(self, number: int, stage: GroupStage, spans: Spans, k_blocks: Regions) -> None:
-        packed = self.parent.packed.get(number)
-        if packed is not None:
-            fill(packed, self._context(stage, tuple(spans.values()), k_blocks, dict(self.passed)))
 
     # ---- the code of each block -----------------------------------------------------------
 

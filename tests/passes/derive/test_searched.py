@@ -96,9 +96,10 @@ def test_a_wrong_region_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) ->
     """Rows of another residue are read."""
     original = rewritten._derived
 
-    def wrong(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
-        states, found = original(region, strict)
-        return states, tuple(s._replace(region=_shifted(s.region)) for s in found)
+    def wrong(region: Region, strict: bool) -> Derivation:
+        derived = original(region, strict)
+        shifted = (s._replace(region=_shifted(s.region)) for s in derived.candidates)
+        return replace(derived, candidates=(*shifted,))
 
     monkeypatch.setattr(rewritten, "_derived", wrong)
     with pytest.raises(InternalError, match="changes what is computed") as caught:
