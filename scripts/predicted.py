@@ -18,12 +18,12 @@ import onnx
 from open_cases import model_of, operators
 from tcc.artifact import read_manifest
 from tcc.cli.kernels.facts import kernel_facts
-from tcc.cli.kernels.steps import StepTime, measure_steps
-from tcc.cli.kernels.table import kernel_rows
+from tcc.cli.kernels.steps import measure_steps
 from tcc.driver import compile_model
 from tcc.ir.op import NamedArrays
 from tcc.options import Options
 from tcc.runtime.kernel_facts import KernelFacts
+from tcc.runtime.kernel_table import StepTime, kernel_rows
 from whole import write_whole
 
 MODELS = ("resnet50", "mobilenet_v2", "unet", "csrnet")

@@ -11,13 +11,11 @@ from tcc.cli.arrays import inputs_of
 from tcc.cli.artifact_plans import artifact_plans
 from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.derivation_svg import derivation_svg
 from tcc.cli.graph import write_graph
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
-from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
-from tcc.cli.kernels.table import contraction_line, kernel_rows, kernel_table, symbolic_sizes_line
+from tcc.cli.kernels.steps import measure_steps, running_variant
 from tcc.cli.later_modules import decisions as decided
 from tcc.cli.later_modules import derivations as derived
 from tcc.cli.later_modules import driver, options
@@ -25,8 +23,17 @@ from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, print_text, say, say_all, write_text
 from tcc.errors import UserError
+from tcc.preprocess import input_errors
 from tcc.runtime.artifact_page import page
+from tcc.runtime.derivation_svg import derivation_svg
 from tcc.runtime.kernel_facts import KernelFacts
+from tcc.runtime.kernel_table import (
+    StepTime,
+    contraction_line,
+    kernel_rows,
+    kernel_table,
+    symbolic_sizes_line,
+)
 from tcc.runtime.terminal import Table
 
 
@@ -161,18 +168,19 @@ def inspect(
         (manifest["variants"][number], variant_facts)
         for number, variant_facts in zip(numbers, facts, strict=True)
     ]
-    if as_json:
-        records = [
-            {"variant": variant.get("target"), **asdict(row)}
-            for variant, variant_facts in pairs
-            for row in kernel_rows(variant_facts, times)
-        ]
-        print_json(records)
-        return
-    for variant, variant_facts in pairs:
-        if len(manifest["variants"]) > 1:
-            say(f"{variant.get('target')}:")
-        say_all(_kernel_lines(variant, variant_facts, times, path))
+    with input_errors():
+        if as_json:
+            records = [
+                {"variant": variant.get("target"), **asdict(row)}
+                for variant, variant_facts in pairs
+                for row in kernel_rows(variant_facts, times)
+            ]
+            print_json(records)
+            return
+        for variant, variant_facts in pairs:
+            if len(manifest["variants"]) > 1:
+                say(f"{variant.get('target')}:")
+            say_all(_kernel_lines(variant, variant_facts, times, path))
 
 
 def _refuse(flag: str, values: Mapping[str, Any]) -> None:

@@ -18,12 +18,12 @@ from peaks import Calm, CalmTurns, Peaks
 from tcc.artifact import read_manifest
 from tcc.cli.kernels.facts import kernel_facts
 from tcc.cli.kernels.steps import measure_steps
-from tcc.cli.kernels.table import KernelRow, contractions, kernel_rows
 from tcc.cli.peers.peer import Peer
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import TOLERANCES, Options, read_options
 from tcc.runtime.interleaved import interleaved
+from tcc.runtime.kernel_table import KernelRow, contractions, kernel_rows
 from tcc.runtime.worker import Array, read_arrays
 from tcc.target import targets_text
 from tcc.variants import resolve_targets

@@ -16,10 +16,10 @@ import pytest
 from rich.cells import cell_len
 from syrupy.assertion import SnapshotAssertion
 from tcc import cli
-from tcc.cli.kernels.table import kernel_rows, kernel_table
 from tcc.cli.show import say_all
 from tcc.runtime.artifact_page import page
 from tcc.runtime.kernel_facts import kernel_facts
+from tcc.runtime.kernel_table import kernel_rows, kernel_table
 from tcc.runtime.summary_text import summary_rows
 from tcc.runtime.terminal import Table
 

@@ -10,24 +10,9 @@ from tcc import runtime
 from tcc.cli.arrays import program_of
 from tcc.cli.sizes import step_sizes
 from tcc.errors import UserError
-from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
 from tcc.runtime import Module
-
-
-@frozen
-class StepTime:
-    """The seconds that one step takes in a run, in which it runs `times` times.
-
-    `step` is the number of a kernel or the name of a runtime function. `sizes` are the size
-    arguments of the kernel (None: not known). `threads` counts the threads (None: all cores).
-    """
-
-    step: int | str
-    times: int
-    seconds: float
-    sizes: tuple[int | None, ...] = ()
-    threads: int | None = None
+from tcc.runtime.kernel_table import StepTime
 
 
 def running_variant(path: Path) -> int:

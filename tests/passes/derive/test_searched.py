@@ -20,7 +20,7 @@ from tcc.passes.derive.algebra.cost import products
 from tcc.passes.derive.derive import SiteOptions, decisions, derive
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.rules import RULES
-from tcc.passes.derive.search import DerivationState
+from tcc.passes.derive.search import Derivation
 from tcc.passes.graph.decompose import is_derived
 from tcc.passes.graph.emit import express
 from tcc.passes.pipeline import GraphSettings, run_pipeline
@@ -99,7 +99,7 @@ def test_a_wrong_region_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) ->
     def wrong(region: Region, strict: bool) -> Derivation:
         derived = original(region, strict)
         shifted = (s._replace(region=_shifted(s.region)) for s in derived.candidates)
-        return replace(derived, candidates=(*shifted,))
+        return derived._replace(candidates=(*shifted,))
 
     monkeypatch.setattr(rewritten, "_derived", wrong)
     with pytest.raises(InternalError, match="changes what is computed") as caught:

@@ -2,15 +2,28 @@
 limit."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tcc.cli.kernels.steps import StepTime
-from tcc.frozen import frozen
-from tcc.preprocess import input_errors
 from tcc.runtime.kernel_facts import KernelFact, KernelFacts
 from tcc.runtime.terminal import Table
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The seconds that one step takes in a run, in which it runs `times` times.
+
+    `step` is the number of a kernel or the name of a runtime function. `sizes` are the size
+    arguments of the kernel (None: not known). `threads` counts the threads (None: all cores).
+    """
+
+    step: int | str
+    times: int
+    seconds: float
+    sizes: tuple[int | None, ...] = ()
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRow:
     """All launches of a kernel or of a runtime function in one run.
 
@@ -42,7 +55,10 @@ class KernelRow:
 
 
 def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[KernelRow]:
-    """Returns one row per kernel and function, the longest time first."""
+    """Returns one row per kernel and function, the longest time first.
+
+    Raises InputError if the work of a kernel cannot be computed at the sizes of the run.
+    """
     rows = []
     for step in dict.fromkeys(facts.steps):
         work = [_step_work(facts, n, times) for n, other in enumerate(facts.steps) if other == step]
@@ -84,8 +100,7 @@ def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None
     if times is None:
         return kernel, 1, 0.0 if kernel is None else kernel.seconds
     time = times[number]
-    with input_errors():
-        return kernel and kernel.at(time.sizes, time.threads), time.times, time.seconds
+    return kernel and kernel.at(time.sizes, time.threads), time.times, time.seconds
 
 
 def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:

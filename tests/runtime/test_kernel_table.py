@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 from tcc.cli.kernels.facts import kernel_facts
-from tcc.cli.kernels.steps import StepTime
-from tcc.cli.kernels.table import (
+from tcc.errors import UserError
+from tcc.runtime import terminal
+from tcc.runtime.kernel_table import (
     KernelRow,
+    StepTime,
     contraction_line,
     contractions,
     kernel_rows,
     kernel_table,
     symbolic_sizes_line,
 )
-from tcc.errors import UserError
-from tcc.runtime import terminal
 from tcc.runtime.reports import InputError
 
 MANIFEST: dict[str, Any] = {
@@ -222,7 +222,7 @@ def test_formulas_that_are_none(formula: str) -> None:
     with pytest.raises(InputError):
         facts.kernels[0].at((3, 4))
     times = [StepTime(step, 1, 1e-3, (3, 4)) for step in facts.steps]
-    with pytest.raises(UserError, match="formula of the artifact's manifest"):
+    with pytest.raises(InputError, match="formula of the artifact's manifest"):
         kernel_rows(facts, times)
 
 
