@@ -244,7 +244,7 @@ def test_a_compile_ends_in_time_wherever_it_is(
         tcc.compile(CHAIN, budgets={"seconds": 1})
     assert error.value.hint.endswith("--budget seconds=2")
     assert error.value.exit_code == 2
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def stuck() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def test_a_file_that_is_missing_or_too_large_is_refused(
 def test_the_library_may_take_time_and_memory_within_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "t.json").write_bytes(GOOD)
+    words = {f"word {number}": number for number in range(300_000)}
+    model = {"type": "BPE", "vocab": words, "merges": []}
+    (tmp_path / "t.json").write_text(json.dumps({"version": "1.0", "model": model}))
     monkeypatch.setattr(tokenizer, "_MOST_SECONDS", 1e-6)
     with pytest.raises(UserError, match="processor time"):
         tokenizer_asset(tmp_path / "t.json")

@@ -19,6 +19,7 @@ from tests.draws import RNG, seeded
 
 from .test_plans import tcc
 
+CPU = "x86-64-v3"  # plans depend on its prices
 ROWS, WIDTH, HIDDEN = 64, 64, 4096
 WEIGHTS = 2 * WIDTH * HIDDEN * 4
 with seeded("lean plans"):
@@ -67,11 +68,11 @@ def lean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model for one rank and for two, to whom an exchange takes most of the time of a run."""
     folder = tmp_path_factory.mktemp("lean")
     model = save(folder)
-    ended = tcc(Path(), folder, "plan", "m.onnx", "--ranks", "2", "--json")
+    ended = tcc(Path(), folder, "plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--json")
     assert ended.returncode == 0, ended.stderr
     seconds = json.loads(ended.stdout)["one_rank_seconds"]
     file = cluster(folder / "c.json", 1, 2, 4 * ROWS * WIDTH * HIDDEN / seconds, 0.85 * seconds)
-    options = read_options({"jobs": 1, "ranks": "1,2", "cluster": file})
+    options = read_options({"cpu": CPU, "jobs": 1, "ranks": "1,2", "cluster": file})
     compile_model(model, options, folder / "m.so")
     np.save(folder / "x.npy", X)
     return folder
@@ -99,9 +100,9 @@ def test_memory_takes_the_lean_plan_of_a_compile(
 
 
 def test_plans_of_clusters_name_the_lean_plan(lean: Path) -> None:
-    shown = tcc(Path(), lean, "plan", "m.onnx", "--ranks", "2", "--cluster", "c.json")
+    shown = tcc(Path(), lean, "plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--cluster", "c.json")
     assert "tcc compile writes a plan of least memory too" in " ".join(shown.stdout.split())
-    words = ("plan", "m.onnx", "--ranks", "2", "--cluster", "c.json", "--objective", "memory")
+    words = ("plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--cluster", "c.json", "--objective", "memory")
     least = json.loads(tcc(Path(), lean, *words, "--json").stdout)
     assert least["rank_weight_bytes"] == WEIGHTS // 2
     assert least["lean"] is None

@@ -272,7 +272,9 @@ def test_a_lock_and_choices_serve_together(model: Path, lock: Path) -> None:
     row = next(r for r in rows if r["op"] == "schedule: sum: f32[1,384], f32[384,768]")
     file = lock.with_name("choices.jsonl")
     file.write_text(json.dumps({**row, "alternative": "Knobs(panel=2)"}))
-    module = tcc.compile(model, cpu=CPU, jobs=1, tuned=lock, choices=file, buckets={"rows": [1]})
+    both = {"tuned": lock, "choices": file, "buckets": {"rows": [1]}}
+    with pytest.warns(tcc.CompileWarning, match="has no effect"):
+        module = tcc.compile(model, cpu=CPU, jobs=1, **both)
     assert module.manifest["tuned"]
     with pytest.raises(UserError) as error:
         tcc.compile(model, cpu=CPU, tuned=lock.with_name("missing.json"))

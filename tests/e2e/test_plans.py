@@ -275,6 +275,6 @@ def test_a_step_of_a_later_plan_is_reached(comm_library: Path, planned: Path) ->
     ended = tcc(comm_library, planned, *words, "shard")
     assert ended.returncode == 0, ended.stderr
     assert " on 2 ranks : f32[" in ended.stdout
-    ended = tcc(comm_library, planned, *words, "requantize")
+    ended = tcc(comm_library, planned, *words, "sign-operands")
     assert ended.returncode == 2
     assert "this compile does not have the step" in ended.stderr

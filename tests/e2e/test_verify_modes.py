@@ -27,6 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     "int8": {"weights": "int8"},
     "int4": {"weights": "int4"},
 }
+CPU = "x86-64-v3"
 DIFFERENCE = {"bf16": 0.05, "f16": 0.05, "int8": 0.1, "int4": 0.3, "f32": 1e-5}
 
 
@@ -184,7 +185,8 @@ def test_one_wrong_weight_fails_and_the_text_repeats(
     onnx.save(network(), model)
     said = []
     for wrong, seeds in ((-1, (0, 0)), (3, (1,)), (4, (2,))):
-        tcc.compile(network(wrong), jobs=1, **MODES.get(mode, {})).save(artifact)
+        # On a processor with wider vectors, m0 is multiplied ahead of the mean and stays in f32.
+        tcc.compile(network(wrong), cpu=CPU, jobs=1, **MODES.get(mode, {})).save(artifact)
         for seed in seeds:
             code = cli.execute(["verify", str(model), str(artifact), "--seed", str(seed)])
             said.append(capsys.readouterr().out)
