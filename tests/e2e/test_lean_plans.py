@@ -102,7 +102,18 @@ def test_memory_takes_the_lean_plan_of_a_compile(
 def test_plans_of_clusters_name_the_lean_plan(lean: Path) -> None:
     shown = tcc(Path(), lean, "plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--cluster", "c.json")
     assert "tcc compile writes a plan of least memory too" in " ".join(shown.stdout.split())
-    words = ("plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--cluster", "c.json", "--objective", "memory")
+    words = (
+        "plan",
+        "m.onnx",
+        "--cpu",
+        CPU,
+        "--ranks",
+        "2",
+        "--cluster",
+        "c.json",
+        "--objective",
+        "memory",
+    )
     least = json.loads(tcc(Path(), lean, *words, "--json").stdout)
     assert least["rank_weight_bytes"] == WEIGHTS // 2
     assert least["lean"] is None
