@@ -14,7 +14,7 @@ from tests.draws import RNG
 
 
 def log_sum_exp(x: NDArray[np.generic], dtype: str, keep: int) -> NDArray[np.generic]:
-    """What the graph of ReduceLogSumExp along axis 1 gives."""
+    """Returns the result of ReduceLogSumExp along axis 1."""
     shape, rank = ",".join(map(str, x.shape)), ",".join("n" * (x.ndim - 1 + keep))
     call = f"y = ReduceLogSumExp <keepdims = {keep}> (x, a)"
     text = f"g ({dtype}[{shape}] x) => ({dtype}[{rank}] y) <int64[1] a = {{1}}> {{ {call} }}"

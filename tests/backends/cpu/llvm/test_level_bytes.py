@@ -10,7 +10,7 @@ from tcc.backends.cpu.codegen import compile_assembly
 from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.graph import carrier
-from tcc.ir.tile import MemorySpace, TileKernel
+from tcc.ir.tile import TileKernel
 from tcc.ir.types import BF16, F32, I8, I32, U8, DType
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
@@ -19,8 +19,7 @@ from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.target import parse_target
 
-from tests.backends.cpu.conftest import Compiled
-from tests.lib.oracle.tile.evaluate import evaluate_kernel
+from tests.backends.cpu.llvm.test_level_words import assert_evaluated
 from tests.passes.fuse.models import Model
 from tests.passes.placing import place_graph
 
@@ -54,13 +53,7 @@ def test_machine_code_multiplies_bytes(rows: int, depth: int, bits: int, kind: D
         else:
             values = rng.standard_normal(shape).astype(np.float32)
             arrays.append(carrier(values, BF16) if buffer.dtype is BF16 else values)
-    want = [a.copy() for a in arrays]
-    got = Compiled(kernel, host).run(arrays, {})
-    evaluate_kernel(kernel, want, {}, np.random.default_rng(1))
-    for buffer, found, due in zip(kernel.buffers, got, want, strict=True):
-        if buffer.scope is MemorySpace.OUTPUT:
-            limit = 1e-6 * np.abs(due).max()
-            np.testing.assert_allclose(found, due, rtol=1e-6, atol=limit)
+    assert_evaluated(kernel, host, arrays, 1e-6)
 
 
 def listing(rows: int, bits: int, kind: DType, target_text: str, cpu: str) -> str:

@@ -96,13 +96,20 @@ def test_machine_code_multiplies_levels(
         else:
             values = rng.standard_normal(shape).astype(np.float32)
             arrays.append(carrier(values, BF16) if buffer.dtype is BF16 else values)
-    want = [a.copy() for a in arrays]
-    got = Compiled(kernel, host).run(arrays, {})
-    evaluate_kernel(kernel, want, {}, np.random.default_rng(1))
-    for buffer, found, due in zip(kernel.buffers, got, want, strict=True):
+    assert_evaluated(kernel, host, arrays, 1e-5)
+
+
+def assert_evaluated(
+    kernel: TileKernel, host: Target, arrays: list[np.ndarray], relative: float
+) -> None:
+    """Asserts that machine code gives the evaluator's results, within `relative` of the largest."""
+    expected = [a.copy() for a in arrays]
+    results = Compiled(kernel, host).run(arrays, {})
+    evaluate_kernel(kernel, expected, {}, np.random.default_rng(1))
+    for buffer, result, due in zip(kernel.buffers, results, expected, strict=True):
         if buffer.scope is MemorySpace.OUTPUT:
-            limit = 1e-5 * np.abs(due).max()
-            np.testing.assert_allclose(found, due, rtol=1e-5, atol=limit)
+            limit = relative * np.abs(due).max()
+            np.testing.assert_allclose(result, due, rtol=relative, atol=limit)
 
 
 def listing(rows: int, depth: int, bits: int, kind: str, cpu: str) -> str:

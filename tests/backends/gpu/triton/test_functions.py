@@ -277,8 +277,8 @@ def test_bit_for_bit(group: str, results: Results) -> None:
 
 
 def test_error_bounds(results: Results) -> None:
-    """Of Triton's interpreter, whose exp2 is NumPy's: on most processors two units off, as a
-    device's is, and nearly three with AVX-512."""
+    """The interpreter's exp2 is NumPy's.  It is two units off on most processors, as a device's is,
+    and nearly three with AVX-512."""
     points = np.linspace(-126.0, 128.0, 1 << 20, endpoint=False, dtype=np.float32)
     error = float(ulps(np.exp2(points), np.exp2(points.astype(np.float64))).max())
     excess = max(error - 2.0, 0.0)
