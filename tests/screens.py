@@ -17,6 +17,7 @@ import pyte
 from tcc import cli
 
 _LINES = 2000
+_END = b"\0"  # pyte shows nothing of it, and no text has it
 
 
 class Terminal:
@@ -37,7 +38,13 @@ class Terminal:
         reader.start()
         try:
             with open(slave, "w", encoding="utf-8") as file:
-                yield file
+                try:
+                    yield file
+                finally:
+                    # Some systems drop what nobody has read when the last writer closes.
+                    file.flush()
+                    os.write(slave, _END)
+                    reader.join()
         finally:
             reader.join()
             os.close(master)
@@ -48,12 +55,12 @@ class Terminal:
                 data = os.read(master, 1 << 16)
             except OSError:  # Linux says so where the last writer has closed it
                 return
-            if not data:
-                return
             with self._change:
                 self._stream.feed(data)
-                self.written += data.decode("utf-8", "replace")
+                self.written += data.removesuffix(_END).decode("utf-8", "replace")
                 self._change.notify_all()
+            if not data or data.endswith(_END):
+                return
 
     def wait_for(self, text: str) -> None:
         """Waits until a program has written `text`; fails after a minute."""
