@@ -67,7 +67,8 @@ class KServeModel:
             rows = rows_within(model, self._options.rows, self._options.latency, artifact)
         self._rows = rows
         # A batch has the requests that came during the run before it: nobody waits for others.
-        self._batched = serve.batch(max_batch_size=rows, batch_wait_timeout_s=0)(self._run)
+        joined = serve.batch(max_batch_size=rows, batch_wait_timeout_s=0)(self._run)
+        self._outcome = joined if rows > 1 else self._run_alone
         self._requests = Counter(
             "tcc_requests", "Requests for runs by HTTP status", ("model", "status")
         )
@@ -161,7 +162,7 @@ class KServeModel:
         length = request.headers.get(kserve.HEADER_LENGTH)
         model = self._model
         message = kserve.read_request(body, length, model.inputs, model.outputs)
-        answer = await self._batched(message.inputs)
+        answer = await self._outcome(message.inputs)
         if isinstance(answer, RuntimeFailure):
             raise await self._blamed(answer)
         text, headers = kserve.write_answer(self._name, message, answer, model.outputs)
@@ -184,6 +185,10 @@ class KServeModel:
         if claimed is not None and claimed != str(size):
             raise kserve.RequestError("Content-Length is not the length of the body")
         return b"".join(chunks)
+
+    async def _run_alone(self, inputs: Any) -> Any:
+        [answer] = await self._run([inputs])
+        return answer
 
     async def _run(self, requests: list[Any]) -> list[Any]:
         loop = asyncio.get_running_loop()

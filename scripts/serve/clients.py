@@ -130,6 +130,13 @@ class AnswerReport:
     retries: int = 0
     seconds: list[float] = field(default_factory=list)
 
+    def add(self, other: AnswerReport) -> None:
+        """Adds the outcome of other requests."""
+        self.right += other.right
+        self.wrong += other.wrong
+        self.retries += other.retries
+        self.seconds += other.seconds
+
     def percentile(self, share: float) -> float:
         """Returns the seconds within which this share of the requests was answered."""
         return float(np.percentile(self.seconds, share * 100))
