@@ -44,7 +44,9 @@ class StageWork:
     """The work of one stage.
 
     `lanes`: elements of a vector. For each vector of results and each step of the reduction, `ops`
-    is the number of simple vector instructions, and `heavy` the cycles of functions such as exp.
+    is the number of simple vector instructions, and `heavy` the cycles of functions such as exp,
+    both of scalars that vary with all loops. `parts` has (loops, ops, heavy) of scalars that vary
+    with some loops only: a schedule decides how often they are computed.
     `flops`: floating-point operations for each element of the result and each step.
     """
 
@@ -52,6 +54,7 @@ class StageWork:
     lanes: int
     ops: float
     heavy: float
+    parts: tuple[tuple[frozenset[Var], float, float], ...]
     flops: int
     touches: tuple[Touch, ...]
 
@@ -270,20 +273,16 @@ def _dense_touch(source: StageRef, store: bool, size: int, loops: Sequence[Var])
 
 def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machine) -> StageWork:
     """Returns the work of stage `number`."""
-    ops = heavy = 0.0
     applied = [s for s in _repeated(stage) if isinstance(s, Apply)]
     lanes = machine.width(max(4, *(s.dtype.bytes for s in (*applied, *stage.body))))
     loops_of: dict[Scalar, frozenset[Var]] = {}
-    shares: dict[frozenset[Var], float] = {}
+    parts = {frozenset(stage.loops): (0.0, 0.0)}
     for scalar in applied:
         varies = _varies(stage, scalar, loops_of)
-        if varies not in shares:
-            shares[varies] = _part(stage, varies, lanes)
-        cycles, share = _cycles(scalar, machine), shares[varies]
-        if cycles:
-            heavy += cycles * share
-        else:
-            ops += share
+        ops, heavy = parts.get(varies, (0.0, 0.0))
+        cycles = _cycles(scalar, machine)
+        parts[varies] = (ops + (not cycles), heavy + cycles)
+    ops, heavy = parts.pop(frozenset(stage.loops))
     if stage.monoid is not None:
         # The addition of a contraction is part of its multiply-add; an extremum of floats also
         # tests for NaN.
@@ -291,18 +290,8 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         tests = stage.body[0].dtype.is_float and sum(extrema)
         ops += 0 if contraction_factors(stage) is not None else tests + len(stage.body)
     touches = stage_touches(group, number, stage)
-    return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
-
-
-def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
-    """Returns how often a scalar is computed for each vector of a stage, at most 1.
-
-    The scalar depends only on the loops `varies`. It is computed once for all points of the other
-    loops of a block.
-    """
-    if len(varies) == len(stage.loops):
-        return 1.0
-    return min(1.0, lanes / max(1, points(v for v in stage.loops if v not in varies)))
+    some_loops = tuple((varies, *cycles) for varies, cycles in parts.items())
+    return StageWork(stage, lanes, ops, heavy, some_loops, _flops(stage), touches)
 
 
 def _varies(
