@@ -166,7 +166,7 @@ _MACS = {
 
 
 def count_macs(model: onnx.ModelProto) -> int:
-    """Counts the multiply-adds of convolutions, matrix products and LSTMs, padding included."""
+    """Counts the multiply-adds of convolutions, matmuls and LSTMs, padding included."""
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
     shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)

@@ -22,7 +22,7 @@ Symbols = Mapping[str, Mapping[int, str]]
 class InputSpec:
     """One model input: its shape, its dtype ("f32" or "i64") and how its values are drawn.
 
-    `low` and `high` bound integer generators, both inclusive; they are 0 for the others.
+    `low` and `high` bound integer generators, both inclusive; they are 0 for other generators.
     """
 
     name: str

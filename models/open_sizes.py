@@ -22,7 +22,7 @@ _FACTORS = (2, 3)
 
 
 def check_open_sizes(spec: ModelSpec, module: nn.Module, model: onnx.ModelProto) -> None:
-    """Raises ValueError where `model` differs from `module` at larger sizes."""
+    """Raises ValueError if `model` differs from `module` at larger sizes."""
     entries = _larger(spec)
     inputs = {entry.name: make_input(entry, 1) for entry in entries}
     sizes = ", ".join(f"{e.name} {'x'.join(map(str, e.shape))}" for e in entries)

@@ -143,7 +143,7 @@ def test_missing_arguments_are_refused(artifact: Path) -> None:
     assert b"no place" in api.last_error()
 
 
-# ---- damaged and lying files -------------------------------------------------------------------
+# ---- damaged and forged files ------------------------------------------------------------------
 
 
 def row_of(data: bytes, content: bytes) -> int:

@@ -306,7 +306,7 @@ def test_the_other_row(arch: str) -> None:
     assert lanes(arch, both, x).tolist() == [*want[:16], *[77] * 16]
 
 
-# ---- two at once, and parts of registers --------------------------------------------------------
+# ---- dual instructions, and parts of registers --------------------------------------------------
 
 
 def test_dual_instructions_read_first(arch: str) -> None:

@@ -239,7 +239,7 @@ def test_unknown_forms_are_named() -> None:
         lanes("add.rz.f32 %z, %x, %x;", "b32 b32", floats())
 
 
-# ---- products of warpgroups ----------------------------------------------------------------------
+# ---- matmuls of warpgroups -----------------------------------------------------------------------
 
 K, ROWS, COLUMNS = 64, 64, 128
 

@@ -153,12 +153,12 @@ class Maker:
     def _row(self, op: OpSpec) -> bool:
         """Appends an op on one of its samples, with fitting earlier values as operands."""
         if self.special and op.name == "dft":
-            return False  # Not every order of computation multiplies by the zeros of its tables.
+            return False  # Some algorithms skip zeros of their tables, others make NaN.
         sample = pick(self.rng, _samples(op.name))
         if self.special and op.name == "conv_transpose":
             _, channels, *kernel = np.shape(sample.inputs[1])
             if channels == 1 or np.any(np.mod(kernel, sample.attrs.strides)):
-                return False  # Nor by the zeros that fill up the shorter filters of phases.
+                return False  # The same is true of zeros that fill up short filters.
         other = self._other_type(op, sample)
         operands: list[Known | None] = []
         for number, array in enumerate(sample.inputs):
@@ -166,8 +166,7 @@ class Maker:
                 operands.append(None)
                 continue
             kind = other if other and array.dtype == other.carrier else None
-            # Zeros around an image times weights that are not finite are NaN in some orders of
-            # computation.
+            # Some algorithms multiply weights by zeros around an image, so infinity becomes NaN.
             finite = op.name == "conv_transpose" and number == 1
             known = self.fresh(array, kind, finite=finite)
             places = finite or (number and (op.name in _PLACES or array.dtype.kind in "iu"))
@@ -571,7 +570,7 @@ class Maker:
         return op, [x], attrs
 
 
-# ---- small things --------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------
 
 
 def _taken(op: OpSpec, type: TensorType) -> bool:

@@ -368,9 +368,9 @@ def _anything(result: Array, dtype: DType) -> _Ends:
 def _sum_ends(
     result: Array, exact: Array, absolute: Array, step: Array, dtype: DType, count: int
 ) -> _Ends:
-    """Returns alternatives of a sum: its partial sums lie between the negative and the positive
-    part.
+    """Returns alternatives of a sum.
 
+    Its partial sums lie between the sum of the negative terms and the sum of the positive terms.
     Where the type and f64 differ by more than rounding, an intermediate value has overflowed, such
     as a square, and any result is accepted.
     """
@@ -386,8 +386,11 @@ def _sum_ends(
 
 
 def _product_ends(op: OpSpec, x: Array, attrs: Any, dtype: DType) -> _Ends:
-    """Returns alternatives of a product: its partial products lie between the factors < 1 and those
-    > 1."""
+    """Returns alternatives of a product.
+
+    Its partial products lie between the product of the factors below 1 and the product of the
+    others.
+    """
     sums = OPS[{"reduce_prod": "reduce_sum", "cum_prod": "cum_sum"}[op.name]].reference
     with np.errstate(all="ignore"):
         logs = np.log2(np.abs(x.astype(np.float64)))

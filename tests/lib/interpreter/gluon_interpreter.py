@@ -231,7 +231,7 @@ class Map:
     layout: str = "shared"
 
     def places(self, at: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the flat positions of a box, and a mask of those in the tensor."""
+        """Returns the flat positions of a box, and a mask of the positions inside the tensor."""
         facts, offset, inside = self.facts, np.int64(0), np.True_
         for axis, (size, stride, box) in enumerate(
             zip(facts.sizes, facts.strides, facts.box, strict=True)
@@ -298,7 +298,7 @@ class Program:
 
 
 class Language:
-    """The names that the text uses, for one program."""
+    """The names that a Gluon text may use, for one program."""
 
     def __init__(self, program: Program) -> None:
         self.p = program

@@ -69,8 +69,8 @@ def test_reduce(check, dtype):
 
 
 def test_reduce_of_carried_and_fresh_blocks(check):
-    """A reduction combines the tails of a carried block and of a fresh block in different
-    registers."""
+    """A reduction combines tails of a carried block and of a fresh block, whose registers
+    differ."""
     shape, size = (4, 37), (4, 1)
     k = iterator("k", 3)
     x, y, z = buffer("x", F32, (3, *shape)), output("y", F32, *size), output("z", I64, *size)

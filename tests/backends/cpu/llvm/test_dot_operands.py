@@ -1,7 +1,8 @@
-"""Tests of words of neighbours (two of bf16 or four bytes): multiplied at once, or taken apart.
+"""Tests of matmuls whose operands lie in words of two bf16 values or of four bytes.
 
-Few machines have the bf16 instruction, so LLVM code of the same meaning replaces it here. The
-assembly shows that the compiler chooses the instruction.
+Machine code multiplies a word at once or takes it apart. Few machines have the bf16 instruction, so
+LLVM code of the same meaning replaces it here. The assembly shows that the compiler chooses the
+instruction.
 """
 
 from __future__ import annotations

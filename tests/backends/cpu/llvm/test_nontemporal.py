@@ -111,10 +111,9 @@ def test_only_what_the_last_cache_does_not_hold_goes_past_it() -> None:
 
 
 def test_what_a_kernel_reads_back_stays_near(target: Target) -> None:
-    """A kernel that reads its result back stores it in the caches, like a softmax its
-    exponentials."""
+    """A softmax reads its exponentials back from its result, so its stores are not non-temporal."""
     kernel = planned(softmax(64, 4096), small(target))
-    assert kernel.nontemporal == ()  # Both are stored in the result.
+    assert kernel.nontemporal == ()  # The exponentials are stored there too.
     assert hints(replace(kernel, nontemporal=(1,)), target) == 0
     logs = Model("log")
     x = logs.input("x", 64, 4096)

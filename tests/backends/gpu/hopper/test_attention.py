@@ -181,8 +181,8 @@ def test_faults_are_found(fault: str) -> None:
 
 
 def test_other_kernels_stay_with_triton() -> None:
-    """A kernel stays with Triton if shares stay f32, rows are few, keys fill no block, or memory
-    lacks."""
+    """A kernel stays with Triton if shares stay f32, rows are few, keys fill no block, or shared
+    memory is too small."""
     kernel = attention(256, 320)
     assert source(kernel).hopper is not None
     assert source(kernel, "ieee").hopper is None

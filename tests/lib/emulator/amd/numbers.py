@@ -52,10 +52,10 @@ def to_whole(dtype: Any) -> Callable[[Array], Array]:
 
 
 def classes(bits: Array, wanted: Array, width: int) -> Array:
-    """Returns a truth value per number: its class is one of the classes `wanted`.
+    """Returns true for each number whose class is in the bit mask `wanted`.
 
-    `wanted` has a bit for each of signalling NaN, quiet NaN, -inf, -normal, -denormal, -0, +0,
-    +denormal, +normal, +inf, from bit 0 on.
+    The bits stand for signalling NaN, quiet NaN, -inf, -normal, -denormal, -0, +0, +denormal,
+    +normal and +inf, from bit 0 on.
     """
     mantissa_bits = {4: 23, 8: 52}[width]
     kind = bits.dtype.type

@@ -74,7 +74,7 @@ def _mixed(o: Operands) -> Step:
     return lambda m, s: half(s, numbers.fused(*[r(s) for r in reads]).astype(np.float16))
 
 
-# ---- two at once (VOPD) -------------------------------------------------------------------------
+# ---- two instructions in one (VOPD) -------------------------------------------------------------
 
 
 @form("vopd")

@@ -88,7 +88,7 @@ class Strand:
         made._refresh()
         return made
 
-    # ---- lanes that take part ------------------------------------------------------------
+    # ---- active lanes --------------------------------------------------------------------
 
     def _refresh(self) -> None:
         lanes = self.lanes_of(EXEC)

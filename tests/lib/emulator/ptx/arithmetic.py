@@ -259,7 +259,10 @@ _COMPARISONS: dict[str, Callable[..., Array]] = {
 
 
 def _comparison(name: str, is_float: bool) -> Callable[[Array, Array], Array]:
-    """Returns a comparison; for floats, names that end in `u` hold for NaN, the others do not."""
+    """Returns a comparison of floats or integers.
+
+    A comparison of floats holds for NaN if its name ends in `u`.
+    """
     if name in ("num", "nan"):
         either = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
         return either if name == "nan" else lambda a, b: ~either(a, b)

@@ -70,7 +70,7 @@ def _redux(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @form(r"elect\.sync")
 def _elect(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """`elect` chooses one lane of each warp, always the same."""
+    """`elect` chooses the same lane in each warp."""
     if not isinstance(i.operands[0], Several):
         raise Unknown(i.text)
     who, elected = i.operands[0].parts

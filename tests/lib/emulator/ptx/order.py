@@ -69,7 +69,7 @@ class Order:
 
 
 class History:
-    """The last write and the last reads of every word."""
+    """The agent and clock of the last write and of the last reads of every word."""
 
     def __init__(self, words: int, order: Order) -> None:
         self.order = order

@@ -133,7 +133,7 @@ def _private_rule(compiled: CheckedKernel) -> str:
 
 
 def _wide_rule(compiled: CheckedKernel) -> str:
-    """Checks only kernels without matmuls, because memory bounds those."""
+    """Checks only kernels without matmuls, because memory bandwidth limits them."""
     if any(True for _ in contracts(compiled.kernel.body)):
         return ""
     fitting = [type(node) for node in _wide_accesses(compiled)]
