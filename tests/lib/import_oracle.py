@@ -47,7 +47,7 @@ def check(
 ) -> Graph:
     """Fails unless the imported graph gives ONNX Runtime's results; returns the graph.
 
-    A session needs `graph`.
+    With a session, the caller must pass the graph.
     """
     if graph is None:
         assert isinstance(model, onnx.ModelProto)

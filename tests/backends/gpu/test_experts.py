@@ -17,7 +17,7 @@ pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 
 
 def test_the_interpreter_agrees() -> None:
-    """An index beyond the last matrix takes the last matrix; the random indices contain it."""
+    """A random index beyond the last matrix selects the last matrix."""
     made = [
         lower(GRAPHS[n](), LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
         for n in ("many_rows", "several")

@@ -56,7 +56,7 @@ class MadeKernel:
 class Wanted:
     """A kernel and its compile options.
 
-    `precision` is that of matmuls; `gluon` allows warps with different roles.
+    `precision` is the precision of matmuls; `gluon` allows warps with different roles.
     """
 
     kernel: TileKernel

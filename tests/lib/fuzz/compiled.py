@@ -41,8 +41,7 @@ class Failure:
 
 
 def check(seeds: Sequence[int], modes: Sequence[str], most: int | None = None) -> list[Failure]:
-    """Returns the failures of some seeds, which compile together; after an exception each part
-    alone."""
+    """Returns the failures of some seeds, which compile together; an exception halves the group."""
     expected = {seed: expect(generate(seed, most)) for seed in seeds}
     return [f for mode in modes for f in _check(seeds, mode, most, expected)]
 

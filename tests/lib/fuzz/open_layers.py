@@ -303,7 +303,7 @@ def _norm(b: _Layers) -> bool:
 
 
 def _reduce(b: _Layers) -> bool:
-    """Adds a reduction of all places, multiplied with them again, or of the channels."""
+    """Adds a reduction over all places, multiplied with its operand, or over the channels."""
     x = b.maps(_SIGNAL, _IMAGE)
     op = b.rng.choice(("ReduceMean", "ReduceMax", "GlobalAveragePool", "Channels"))
     if op == "Channels":

@@ -144,7 +144,7 @@ def _cut(c: _Chain) -> bool:
 def _joined(c: _Chain) -> bool:
     """Adds a join of a tensor with itself, or of vectors.
 
-    ONNX Runtime accepts a join of an empty tensor with any other, so other joins are absent.
+    Other joins are absent, because ONNX Runtime joins an empty tensor to tensors of any shape.
     """
     x = c.pick(c.tensors)
     axis = c.rng.randrange(x.array.ndim)

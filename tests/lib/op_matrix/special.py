@@ -162,8 +162,8 @@ Form = tuple[Sample, tuple[bool, ...], tuple[DType | None, ...], Any]
 def _forms(op: OpSpec, rng: np.random.Generator) -> Iterator[Form]:
     """Yields samples with the operands to replace, the dtypes of all operands, and attributes.
 
-    A pointwise op has a form for each pair of attributes and dtypes; another op has a few forms for
-    each dtypes.
+    A pointwise op has a form for each pair of dtypes and attributes; other ops have a few forms for
+    each list of dtypes.
     """
     if op.name in LEFT_OUT or Trait.LISTS in op.traits:
         return

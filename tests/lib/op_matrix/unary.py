@@ -27,9 +27,9 @@ class Error:
     """The error of a function on many arguments.
 
     `units` is the largest error in units of the result's last place; for composed functions it
-    counts only errors above 1e-6. `absolute` is the largest error beyond the bound in units.
-    `inexact` counts results that are not the nearest value. `wrong` describes an argument beyond
-    the function's bound; it is empty without one.
+    counts only errors above 1e-6. `absolute` is the largest absolute error of results beyond the
+    bound. `inexact` counts results that are not the nearest value. `wrong` describes an argument
+    beyond the function's bound; it is empty without one.
     """
 
     units: float

@@ -130,7 +130,7 @@ def test_factors_are_rounded_and_sums_are_not(
         k, v = (bf16(x) if narrow else x for x in (k, v))
         found = kernel.run([q, k, v, np.zeros_like(q)], {"rows": rows, "past": past})[-1]
         want, magnitude = exact(*map(bf16, (q, k, v)), past)
-        # Rounding to 8 bits changes an exponential by at most 2^-9 of its value, and their sum
+        # Rounding to 8 bits changes an exponential by at most 2^-9 of its value, and the sum
         # likewise.
         assert_within(found, want, 2.0**-8 * magnitude + 1e-6)
         if past + rows >= 90:

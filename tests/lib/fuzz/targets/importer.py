@@ -48,7 +48,7 @@ def seeds(folder_of: Callable[[str], Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def mutate(data: bytes, seed: int, other: Callable[[bytes], bytes]) -> bytes:
-    """Returns the model with one to three changed fields; `other` mutates bytes that are no
+    """Returns the model with one to three changed fields; `other` mutates bytes that are not a
     model."""
     rng = random.Random(seed)
     model = ModelProto()
