@@ -1,4 +1,4 @@
-"""Searches find, with no list of rules, what each case is to become, and that is exact."""
+"""Searches find the goal of each case without a list of rules, and the result is exact."""
 
 from __future__ import annotations
 
