@@ -44,7 +44,7 @@ def timed_tests(report: Path) -> list[Timed]:
 
 
 def table(tests: list[Timed], rows: int) -> str:
-    """Returns the seconds by folder, and the dearest files and tests."""
+    """Returns the seconds by folder, and the slowest files and tests."""
     folders, fast, files = Counter[str](), Counter[str](), Counter[str]()
     for test in tests:
         folder = test.file.rpartition("/")[0] or "."

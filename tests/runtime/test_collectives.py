@@ -286,7 +286,8 @@ ROWS, COLUMNS = RankGroup("rows", ((0, 1), (2, 3))), RankGroup("columns", ((2, 0
 
 
 def grouped(*groups: RankGroup) -> Program:
-    """For each group and kind of collective an output of 8 elements at most, from x: f32[4]."""
+    """Returns a program that computes, for each group and kind of collective, an output of at most
+    8 elements from x: f32[4]."""
     b = Builder()
     b.groups = groups
     sizes = {n: b.const(n) for n in (2, 4, 8)}
@@ -310,7 +311,8 @@ SCATTER = CollectiveKind.REDUCE_SCATTER
 def test_groups_of_ranks_agree_with_numpy(
     kernels: bytes, comm_library: Path, tmp_path: Path
 ) -> None:
-    """In the order of their lists; a program of a rank's own lists meets those of all lists."""
+    """Results have the order of the groups' lists; a program with a rank's own list works with a
+    program of all lists."""
     programs.link(grouped(ROWS, COLUMNS), kernels, tmp_path / "grouped.so")
     for rank in range(4):
         own = [
@@ -337,7 +339,8 @@ def test_groups_of_ranks_agree_with_numpy(
 
 
 def in_symmetric_memory(*groups: RankGroup) -> Program:
-    """Every kind from symmetric memory to symmetric memory, of x: f32[n], by groups in turn."""
+    """Returns every kind of collective from and to symmetric memory, of x: f32[n], in turn among
+    the groups."""
     b = Builder()
     b.groups = groups
     n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
@@ -384,7 +387,7 @@ with comms.open(operation_seconds=20) as comm:
 def test_symmetric_memory_is_of_the_group_that_all_collectives_are_of(
     kernels: bytes, comm_library: Path, tmp_path: Path
 ) -> None:
-    """So groups run apart: as often as they like, with sizes of their own."""
+    """Groups therefore run independently: any number of times, with different sizes."""
     programs.link(in_symmetric_memory(ROWS), kernels, tmp_path / "rows.so")
     run_ranks(4, APART, comm_library, tmp_path / "rows.so", "rows")
 
@@ -425,7 +428,7 @@ with comms.open(operation_seconds=20) as comm:
 
 
 def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
-    """Also the death of a rank that is in no group with some of the others."""
+    """The text also names the death of a rank that shares no group with some of the others."""
     across = RankGroup("rows", ((0, 2), (1, 3)))
     made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (RankGroup("some", ((0, 1),)),)}
     for name, groups in made.items():
@@ -436,7 +439,7 @@ def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: P
         some, mixed, *dead = text.splitlines()
         of = f"rank {rank} in group some .the comm's ranks 0 1.: " if rank < 2 else ""
         assert re.match(of + "rank [23] has no place in group some of the model", some), some
-        # rank 0 finds it out; of the others' groups the first ones may be made by then
+        # rank 0 finds the fault; the first of the other groups may exist by then
         of = "rows .the comm's ranks 0 2" if rank == 0 else "(rows|columns) .the comm's ranks . ."
         assert re.match(f"rank {rank} in group {of}.: rank 0 gives a subgroup of ranks 0 2", mixed)
         assert "and one of these gives another" in mixed
