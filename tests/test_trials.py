@@ -150,7 +150,7 @@ def test_only_one_cpu_is_measured(model: Path) -> None:
         TrialCompiler(model, read_options({"target": "c"}))
 
 
-# ---- a handicap, with a made-up clock -----------------------------------------------------------
+# ---- a handicap, with a simulated clock ---------------------------------------------------------
 
 
 class Priced:

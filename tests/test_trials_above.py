@@ -164,7 +164,7 @@ def test_a_choice_without_a_site_is_reported(compiler: TrialCompiler, tmp_path: 
     assert {*trial.removed} == kernels.keys() - present != set()
 
 
-# ---- a handicap, with a made-up clock -----------------------------------------------------------
+# ---- a handicap, with a simulated clock ---------------------------------------------------------
 
 
 class Handicapped:

@@ -45,7 +45,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.onnx"
 
 
-# ---- what a line says ----------------------------------------------------------------------------
+# ---- text of a line ------------------------------------------------------------------------------
 
 
 def test_each_stage_of_a_compile_has_words_for_users() -> None:
@@ -91,7 +91,7 @@ def test_a_long_title_leaves_room_for_the_stage(title: str, columns: int) -> Non
         assert line.endswith(": generating code, 34 of 112 kernels")
 
 
-# ---- where it is shown ---------------------------------------------------------------------------
+# ---- where progress is shown ---------------------------------------------------------------------
 
 
 def test_a_terminal_rewrites_one_line_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:

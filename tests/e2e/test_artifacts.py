@@ -140,7 +140,7 @@ def test_python_threads_share_a_module(artifact: Path) -> None:
         assert all(a[name].tobytes() == b[name].tobytes() for name in b)
 
 
-# ---- what an artifact says of its kernels -----------------------------------------------------
+# ---- facts about kernels ----------------------------------------------------------------------
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

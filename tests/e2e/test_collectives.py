@@ -151,7 +151,7 @@ def test_models_of_onnx_agree_with_numpy(comm_library: Path, tmp_path: Path) -> 
     assert [r["y"].tolist() for r in found["again"]] == [[-16.0, -8.0]] * 2
 
 
-# ---- what a run needs ----------------------------------------------------------------------------
+# ---- requirements of a run -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -433,7 +433,7 @@ def test_what_is_summed_counts_as_the_instances(room: int, tmp_path: Path) -> No
     assert (old.used, old.symmetric) == (memory().used, 7)
 
 
-# ---- what cannot be compiled ---------------------------------------------------------------------
+# ---- refused models ------------------------------------------------------------------------------
 
 
 def test_conditions_that_may_differ_are_refused(tmp_path: Path) -> None:

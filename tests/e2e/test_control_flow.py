@@ -520,7 +520,7 @@ def test_a_scan_whose_states_are_rows_too_and_change_places() -> None:
     check(model, *({**starts, "x": ramp(n, 3)} for n in (1, 2, 5)))
 
 
-# ---- results of which only the size is read ------------------------------------------------------
+# ---- results whose size alone is read ------------------------------------------------------------
 
 
 def test_only_the_size_of_a_result_is_read() -> None:

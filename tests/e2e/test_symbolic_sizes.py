@@ -326,7 +326,7 @@ def test_filters_of_groups_and_lengths_of_sequences_fit_open_sizes() -> None:
             module.run({**fitting, **wrong})
 
 
-# ---- nothing, and scalars ------------------------------------------------------------------------
+# ---- empty arrays, and scalars -------------------------------------------------------------------
 
 
 def test_arrays_of_size_zero() -> None:

@@ -104,7 +104,7 @@ class Here:
         return self._run()
 
 
-# ---- what torch makes of an archive --------------------------------------------------------------
+# ---- archives in torch ---------------------------------------------------------------------------
 
 
 def agrees(path: Path, *inputs: Any, **states: Any) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_control_groups(program: Path, tmp_path: Path, case: str) -> None:
     assert found[1] == f"{limit} {limit} 0 {whose}"
 
 
-# ---- memory that is left -------------------------------------------------------------------------
+# ---- available memory ----------------------------------------------------------------------------
 
 
 def second(folder: str, limit: str | int, used: int = 0, files: int = 0) -> dict[str, str]:

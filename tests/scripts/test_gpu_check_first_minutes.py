@@ -113,7 +113,7 @@ def test_what_tools_find_is_a_failure_of_ours_and_no_other(watched: Path, tmp_pa
     assert "softmax_f32_8mb: 0.001" in (tmp_path / "out.ncu_softmax_f32.txt").read_text()
 
 
-# ---- what a run must not wait for --------------------------------------------------------------
+# ---- waits that a run must avoid ---------------------------------------------------------------
 
 
 def test_a_build_of_kernels_alone_reads_no_torch() -> None:

@@ -46,7 +46,7 @@ class Square:
 
 
 def test_among_equal_prices_the_most_different_comes_first() -> None:
-    """By brute force, no other candidate differs more from its most similar predecessor."""
+    """No other candidate, by brute force, differs more from its most similar predecessor."""
     site = SiteSearch(TunedKernel("00", "op", ANALYTIC, Square()))
     done = [ANALYTIC]
     distances = []

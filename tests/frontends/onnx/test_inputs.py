@@ -16,7 +16,7 @@ from tcc.ir.graph.evaluate import evaluate_graph
 
 from tests.lib.import_oracle import check, expected, model_of
 
-# ---- open dimensions -----------------------------------------------------------------------------
+# ---- symbolic dimensions -------------------------------------------------------------------------
 
 
 def _declared(*dims: int | str | None) -> onnx.ModelProto:

@@ -196,7 +196,7 @@ def test_sums_and_products_have_one_form(a: Tree, b: Tree, c: Tree) -> None:
     assert x - x is const(0)
 
 
-# ---- what the simplifier must find -------------------------------------------------------------
+# ---- simplifications ---------------------------------------------------------------------------
 
 
 D, H = iterator("d", 64), iterator("h", N)

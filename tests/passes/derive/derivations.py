@@ -32,7 +32,7 @@ def price(region: Region) -> float:
     return estimate(region, (False,) * len(region.params), TYPICAL_RATES)
 
 
-# ---- what is found ------------------------------------------------------------------------------
+# ---- goals --------------------------------------------------------------------------------------
 
 
 class Contraction(NamedTuple):

@@ -194,7 +194,7 @@ def is_exact(site: DerivationSite, candidate: Candidate) -> bool:
     return equal_at(composed(site.nodes), candidate.region)
 
 
-# ---- merged and grouped products ----------------------------------------------------------------
+# ---- merged and grouped matmuls -----------------------------------------------------------------
 
 
 class Whole(Model):

@@ -170,7 +170,7 @@ def test_a_node_is_replaced_by_one_site_alone(agree: Agree) -> None:
     agree(graph, derive(graph, limits()), tolerance=1e-4)
 
 
-# ---- what must stay -----------------------------------------------------------------------------
+# ---- unchanged graphs ---------------------------------------------------------------------------
 
 
 def dearer_order() -> Graph:

@@ -72,7 +72,7 @@ def test_random_chains_are_exact_everywhere(seed: int) -> None:
     assert equal_at(region, derived, points=4), text
 
 
-# ---- what is refused ----------------------------------------------------------------------------
+# ---- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -163,7 +163,7 @@ def test_heads_that_share_keys_read_them_where_they_lie(rows: int) -> None:
     assert [a.op.name for a in group.anchors] == ["matmul", "softmax", "matmul"]
 
 
-# ---- what stays apart ---------------------------------------------------------------------------
+# ---- separate kernels ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [60, symbol("n", 2)], ids=["fixed", "open"])

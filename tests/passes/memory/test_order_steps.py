@@ -166,7 +166,7 @@ def test_wide_programs_are_ordered_within_the_budget(monkeypatch: pytest.MonkeyP
     assert looked.call_count < 2 * module.WORK
 
 
-# ---- what programs compute -----------------------------------------------------------------------
+# ---- results of programs -------------------------------------------------------------------------
 
 
 class Terms:
@@ -243,7 +243,7 @@ def test_programs_compute_what_they_did(open_: bool, seed: int) -> None:
     verify_program(plan_arena(after, arena_planner()))
 
 
-# ---- what keeps its place ------------------------------------------------------------------------
+# ---- fixed positions -----------------------------------------------------------------------------
 
 
 def attention(*between: Instr, w: Writer) -> tuple[Program, Program]:

@@ -326,7 +326,7 @@ def test_a_window_of_one_place_is_a_matrix_where_there_is_one_place() -> None:
         assert constants(place_graph(graph, Precision(bits=8))) == types
 
 
-# ---- what the stages of one kernel exchange ------------------------------------------------------
+# ---- values between stages of one kernel ---------------------------------------------------------
 
 # Half the distance between neighbouring bf16 numbers, relative to the smaller.
 HALF = 2.0**-8

@@ -276,7 +276,7 @@ def test_the_best_code_of_all_variants_is_chosen(
     with_drivers(fakes, (CUDA,), test)
 
 
-# ---- what a file holds ---------------------------------------------------------------------------
+# ---- contents of a file --------------------------------------------------------------------------
 
 
 def test_equal_weights_are_stored_once(fakes: Fakes, kernels: bytes, tmp_path: Path) -> None:

@@ -480,7 +480,7 @@ def test_no_price_is_below_what_the_units_can_do(
         assert price.seconds < 1
 
 
-# ---- where vectors lie --------------------------------------------------------------------------
+# ---- alignment of vectors -----------------------------------------------------------------------
 
 
 def window(row: int, *, along: int = 1) -> tuple[TileGroup, Schedule]:

@@ -28,7 +28,7 @@ from tests.schedule.cpu.test_cost import (
     var,
 )
 
-# ---- work that is made again, and once ----------------------------------------------------------
+# ---- repeated work, and work done once ----------------------------------------------------------
 
 
 def scaled_rows() -> TileGroup:
@@ -84,7 +84,7 @@ def test_what_does_not_vary_along_a_row_is_computed_once_for_it() -> None:
     assert price.compute * HERTZ == pytest.approx(vectors + 64 * MACHINE.functions["sqrt"])
 
 
-# ---- what a core hides --------------------------------------------------------------------------
+# ---- work that a core hides ---------------------------------------------------------------------
 
 ZEN4 = replace(shipped_machine("znver4"), cores=1)
 
@@ -118,7 +118,7 @@ def test_hints_slow_weights_that_are_used_once_where_the_machine_says_so() -> No
     assert ahead * ZEN4.memory.ahead == pytest.approx(in_order * ZEN4.memory.in_order, rel=0.01)
 
 
-# ---- what no other work hides --------------------------------------------------------------------
+# ---- work that is not hidden ---------------------------------------------------------------------
 
 
 def test_each_sum_along_its_vectors_is_folded() -> None:

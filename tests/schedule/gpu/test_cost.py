@@ -70,7 +70,7 @@ def price(
     return BlockPricer(group, device).price(schedule, built)
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- matmuls ------------------------------------------------------------------------------------
 
 
 def test_large_products_want_large_blocks_and_multiply_most_of_the_time() -> None:

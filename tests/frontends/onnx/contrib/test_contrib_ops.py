@@ -95,7 +95,7 @@ def agrees(
             assert (apart > 0).mean() < 0.05
 
 
-# ---- activations, norms, products ---------------------------------------------------------------
+# ---- activations, norms, matmuls ----------------------------------------------------------------
 
 with seeded("test_contrib_ops: fused"):
     X = f32(2, 3, 8)

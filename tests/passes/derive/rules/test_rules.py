@@ -223,7 +223,7 @@ def test_numbers_beyond_a_region_are_refused(name: str) -> None:
                         rule.apply(region, number, *damaged)
 
 
-# ---- open sizes ---------------------------------------------------------------------------------
+# ---- symbolic sizes -----------------------------------------------------------------------------
 
 
 def fixed(region: Region, sizes: dict[str, int]) -> Region:

@@ -223,7 +223,7 @@ def test_skipping_is_priced() -> None:
 
 
 def test_uneven_units_are_priced() -> None:
-    """Of two tiles, the second does nearly all work."""
+    """The second of two tiles does nearly all work."""
     machine = replace(shipped_machine("icelake-server"), cores=2)
     group = group_of(attention(Mask(high=-16), 1, 32, 512))
     schedule = replace(choose(group, CORE), stream_block=BLOCK)

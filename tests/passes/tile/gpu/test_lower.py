@@ -282,7 +282,7 @@ def blocks(made: Built) -> list[Block]:
     return [s.out for s in statements(made.kernel.body) if isinstance(s, Load | Relayout)]
 
 
-# ---- what is refused ----------------------------------------------------------------------------
+# ---- refusals -----------------------------------------------------------------------------------
 
 
 def test_totals_read_elsewhere_are_refused_and_cut_into_kernels() -> None:
@@ -305,7 +305,7 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
         lower_blocks(tiles.group_of(expr), BlockSchedule((), (), 4, 2))
 
 
-# ---- what joins ---------------------------------------------------------------------------------
+# ---- fusion -------------------------------------------------------------------------------------
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
