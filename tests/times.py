@@ -1,10 +1,10 @@
-"""Where the seconds of a test run went, by its report.
+"""Prints where the seconds of a test run went, from its report.
 
     python -m tests.times                     # of build/tests.xml, which scripts/test writes
     python -m tests.times REPORT --rows 50    # of another report, with more rows
 
-Prints the seconds of each folder, those of its fast tests, and the dearest files and tests.  The
-seconds of a fixture count for the test that asked for it first.
+The table has the seconds of each folder and of its fast tests, and the slowest files and tests.
+The seconds of a fixture count for the first test that uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names that say nothing of what they hold: participles, pronouns and adjectives.
+"""Names that do not describe their values: participles, pronouns and adjectives.
 
 python -m tests.arch.names [ROOM]     # the share of each room, and of its files in one room
 """

@@ -54,7 +54,7 @@ def drawn(dtype: Any, *shape: int) -> np.ndarray:
 
 
 def layers() -> Layers:
-    """Adds layers with odd lengths, padding, strides and groups, for each 8-bit type."""
+    """Returns layers with odd lengths, padding, strides and groups, for each 8-bit type."""
     m = Layers()
     for kind, (rows, depth, columns) in zip(
         (np.uint8, np.int8), ((13, 30, 37), (1, 67, 70)), strict=True

@@ -139,7 +139,7 @@ def test_a_kernel_from_end_to_end(
     (row,) = found["kernels"]
     assert len(set(row["schedules"])) == len(row["schedules"]) > 3
     assert row["space"] > 10  # fewer on processors with short vectors
-    # the price of the chosen schedule, which comes first, is what artifacts say of themselves
+    # the first price is that of the chosen schedule, which artifacts contain
     compile_model(model, read_options({}), tmp_path / "m.so")
     (fact,) = read_manifest(tmp_path / "m.so")["variants"][0]["kernels"]
     assert row["prices"]["2"][0] == pytest.approx(fact["seconds"], rel=1e-3)

@@ -47,7 +47,7 @@ class All(MergePrices):
 
 
 class Sizes(All):
-    """Prices under which merged nodes of two or three parts are cheapest: (parts - 2.5)² + 1."""
+    """Prices under which merged nodes of two or three parts are cheapest: (parts - 2.5)**2 + 1."""
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
         return sum((len(group) - 2.5) ** 2 + 1 for group in groups)

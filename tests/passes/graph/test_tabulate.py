@@ -41,7 +41,7 @@ def weighted(b: ExprBuilder, i: Index, j: Index) -> Scalar:
 
 
 def unbounded(b: ExprBuilder, i: Index, j: Index) -> Scalar:
-    """Returns a scalar that is NaN for the first index, and infinite for later indices."""
+    """Returns a scalar that is NaN for small indices, and infinite for others."""
     return b.read(0, i, j) * ((index_value(i, F32) - 1.0) / 0.0 + half(i) / half(i))
 
 

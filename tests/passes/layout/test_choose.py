@@ -284,7 +284,7 @@ def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
 
 
 def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:
-    """The graph is a depthwise window, a norm over channels and two matmuls. The rule gives the rows
+    """The graph is a depthwise window, a norm over channels and two matmuls. The rule gives rows
     between the matmuls the order of the window's image, in which pairs are not adjacent."""
     m = Model("block")
     x = m.op("relu", m.conv(m.input("x", 1, 64, 14, 14), 64, 1))

@@ -2,9 +2,10 @@
 
     python lifetimes.py FOLDER [--every N] [--seed S]
 
-Each order runs in a process of its own, forked from this one, on a comm of one rank.  Prints the
-number of orders and, for each that ended by a signal or raised what is no error of the runtime, a
-line.  FOLDER holds summed.so, a model with collectives in memory that ranks share, and plain.so.
+Each order runs in a new process, forked from this one, on a comm of one rank.  The program prints
+the number of orders, and a line for each order that ended by a signal or raised an error that the
+runtime does not define.  FOLDER holds summed.so, a model with collectives in memory that ranks
+share, and plain.so.
 """
 
 from __future__ import annotations

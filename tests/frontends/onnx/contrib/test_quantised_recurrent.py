@@ -24,8 +24,8 @@ _TIME, _BATCH, _INPUT, _HIDDEN = 5, 3, 4, 2
 def _layer(
     attributes: dict[str, Any], given: str, *, kind: Any = np.uint8, channels: bool = False
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Returns a one-node model with constant weights, and feeds for the optional operands in
-    `given`."""
+    """Returns a one-node model with constant weights, and its feeds; `given` names the optional
+    operands."""
     rng = np.random.default_rng(3)
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     columns = 4 * _HIDDEN
