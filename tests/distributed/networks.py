@@ -63,7 +63,7 @@ def convnet() -> Graph:
 
 
 def recurrent() -> Graph:
-    """Returns an unrolled LSTM cell."""
+    """Returns two unrolled steps of an LSTM."""
     b = GraphBuilder("recurrent")
     steps = [b.input(f"x{n}", tensor(F32, 8, 128)) for n in range(2)]
     wx, wh = weight(b, 128, 4 * 128), weight(b, 128, 4 * 128)

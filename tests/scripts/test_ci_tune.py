@@ -87,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pinned(made: Path, tmp_path: Path) -> None:
-    """Copies these files to the folder of the test."""
+    """Copies the files of `made` to the folder of the test."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 

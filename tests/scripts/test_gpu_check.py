@@ -1,5 +1,4 @@
-"""`scripts/gpu_check` rebuilds weights, computes references in torch, and keeps its budget; the
-tests need no GPU."""
+"""`scripts/gpu_check` rebuilds weights, computes references in torch, and keeps its budget."""
 
 from __future__ import annotations
 
@@ -442,8 +441,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder for the CPU: a kernel of each group, a model, and an item whose file is
-    missing."""
+    """Returns a CPU folder with a kernel of each group, a model, and an item without its file."""
     out = tmp_path_factory.mktemp("rehearsal") / "folder"
     names = ("gemm_bf16_k64", "gather_f32_1mb", "attention_bf16", "transpose_f32_1mb")
     items = list(rehearsed_items(names))
@@ -550,8 +548,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compile_with_weights(model: onnx.ModelProto, path: Path) -> None:
-    """Compiles a model with a weight section, which artifacts for GPUs always have (their kernels),
-    for the CPU."""
+    """Compiles a model for the CPU with a weight section, which GPU artifacts always have."""
     array = np.zeros((1024,), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(array, "zeros"))
     model.graph.node.add().CopyFrom(helper.make_node("Identity", ["zeros"], ["unused"]))
