@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def at_once(kind: str, turn: Turn) -> Sequence[float]:
-    """Times a turn without a rest before it."""
+    """Takes a turn without a rest before it, and returns its times."""
     return turn()
 
 

@@ -106,7 +106,7 @@ def test_the_operator_of_experts_agrees(how: dict[str, Any]) -> None:
 
 def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
     """One artifact for any number of tokens computes by tiles, gives equal bits with one thread and
-    two, and moves few bytes beside weights and rows."""
+    two, and moves few bytes besides weights and rows."""
     model = layer("n", 256, 320, activation_type="relu")
     made = tcc.compile(model, target="cpu")
     made.save(tmp_path / "m.so")

@@ -211,7 +211,8 @@ def test_sums_in_short_floats_are_nested_in_none() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_numbers_beyond_a_region_are_refused(name: str) -> None:
-    """Chains come from files: a stage, loop or factor that does not exist raises no other error."""
+    """Chains come from files: a number without a stage, loop or factor raises no error but
+    Refused."""
     rule = RULES[name]
     for case in CASES.values():
         region = case.small()
