@@ -17,7 +17,7 @@ from pathlib import Path
 
 import onnx
 
-# run as a script, only the folder itself would be on the path, not the package `models`
+# Run as a script, Python puts only this folder on the path, not the package `models`.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from models.export import Recipe, export_onnx, module_arguments
@@ -32,7 +32,8 @@ _PACKAGES = ("numpy", "torch", "transformers", "onnx", "onnxscript")
 
 
 def builder_hash(spec: ModelSpec) -> str:
-    """Hash of all that decides the bytes of a model: sources, inputs, exporter versions."""
+    """Returns the hash of everything that decides a model's bytes: sources, inputs, exporter
+    versions."""
     digest = hashlib.sha256()
     for module in (*_SHARED_SOURCES, spec.family):
         digest.update(Path(__file__).with_name(f"{module}.py").read_bytes())
@@ -43,19 +44,19 @@ def builder_hash(spec: ModelSpec) -> str:
 
 
 def recipe(spec: ModelSpec) -> Recipe:
-    """The model's module with its seeded weights, and how it is exported."""
+    """Returns the model's module with its seeded weights, and the way to export it."""
     family = importlib.import_module(f"models.{spec.family}")
     builder: Callable[[], Recipe] = getattr(family, spec.builder.partition(":")[2])
     return builder()
 
 
 def build_proto(name: str) -> onnx.ModelProto:
-    """Builds model `name` in memory: equal bytes for every build with the same packages."""
+    """Builds model `name` in memory. Builds with equal packages give equal bytes."""
     return _proto(model_spec(name))
 
 
 def _proto(spec: ModelSpec) -> onnx.ModelProto:
-    """Raises ValueError where open sizes are not open in the exported file."""
+    """Builds a model; raises ValueError if the export fixed a size that should be symbolic."""
     made, inputs = recipe(spec), {entry.name: make_input(entry, 0) for entry in spec.inputs}
     model = export_onnx(made, module_arguments(inputs), [*inputs], spec.outputs, spec.symbols)
     if spec.symbols:
@@ -83,7 +84,8 @@ def build(name: str, out_dir: Path) -> Path:
 
 
 def build_spec(spec: ModelSpec, out_dir: Path) -> Path:
-    """`build` for a model that need not stand in the manifest, as one of `opened`."""
+    """Does the work of `build` for a model that the manifest may lack, such as a result of
+    `opened`."""
     path, stamp = out_dir / f"{spec.name}.onnx", out_dir / f"{spec.name}.hash"
     wanted = builder_hash(spec)
     if path.exists() and stamp.exists() and stamp.read_text(encoding="utf-8").strip() == wanted:
@@ -96,7 +98,7 @@ def build_spec(spec: ModelSpec, out_dir: Path) -> Path:
 
 
 def read_open(text: str) -> tuple[str, dict[int, str]]:
-    """The input of `NAME=AXES` and its symbols, `NAME_AXIS` where the text names none.
+    """Returns the input and the symbols of the text `NAME=AXES`; the default symbol is `NAME_AXIS`.
 
     Raises ValueError for a text of another form.
     """
@@ -111,7 +113,8 @@ def read_open(text: str) -> tuple[str, dict[int, str]]:
 
 
 def main() -> None:
-    """Command line: names or `all`, and the output folder."""
+    """Reads the command line (model names or `all`, and the output folder), and builds the
+    models."""
     parser = argparse.ArgumentParser(description="Build the models of models/manifest.toml.")
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="as in resnet50, resnet50.b8, resnet50.bn, all"

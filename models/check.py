@@ -1,4 +1,4 @@
-"""What every model must prove: its outputs depend on its inputs and on every one of its weights.
+"""Measures the promises of every model: its outputs depend on each input and on each weight.
 
 The oracle is ONNX Runtime with its graph optimisations off.
 """
@@ -25,20 +25,23 @@ MIN_WEIGHT_EFFECT = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How far outputs moved when `name` was replaced or zeroed."""
+    """The distance that outputs moved when `name` was replaced or zeroed."""
 
     name: str
     size: float
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:
-    """Float, more than a scalar, and not zeros already (an LSTM's initial state, an empty mask)."""
+    """Returns true for a float tensor of more than one element that is not zero everywhere.
+
+    An LSTM's initial state or an empty mask are zeros already.
+    """
     is_float = tensor.data_type == onnx.TensorProto.FLOAT
     return is_float and prod(tensor.dims) > 1 and bool(numpy_helper.to_array(tensor).any())
 
 
 class Oracle:
-    """One unoptimised session whose initialisers can be overridden call by call."""
+    """An unoptimised ONNX Runtime session; a caller can override its initialisers in each run."""
 
     def __init__(self, model: onnx.ModelProto, threads: int = 1) -> None:
         self.weights = {
@@ -48,14 +51,15 @@ class Oracle:
         opened.CopyFrom(model)
         known = {value.name for value in opened.graph.input}
         for tensor in self.weights.values():
-            if tensor.name not in known:  # an initialiser that is also an input can be fed
+            # ONNX Runtime accepts another value for an initialiser that is also a graph input.
+            if tensor.name not in known:
                 opened.graph.input.append(
                     onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
                 )
         self._session = _session(opened, threads, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
 
     def run(self, inputs: Mapping[str, Array]) -> Outputs:
-        """Runs with `inputs` (and overridden weights among them); outputs in graph order."""
+        """Runs with `inputs`, which may override weights; returns the outputs in graph order."""
         outputs: Outputs = self._session.run(None, dict(inputs))
         return outputs
 
@@ -73,7 +77,8 @@ def _session(
 
 
 def relative_error(got: Outputs, want: Outputs) -> float:
-    """Largest over the outputs of max |got - want| / max |want|: what the tolerance bounds."""
+    """Returns the largest max |got - want| / max |want| over all outputs; the tolerance bounds
+    it."""
     errors = []
     for one, reference in zip(got, want, strict=True):
         wide = reference.astype(np.float64)
@@ -83,7 +88,7 @@ def relative_error(got: Outputs, want: Outputs) -> float:
 
 
 def _moves(got: Outputs, want: Outputs) -> list[float]:
-    """Per output: root mean square of the change, relative to the output's range."""
+    """Returns the root mean square of each output's change, relative to the output's range."""
     return [
         float(np.sqrt(np.mean((one - reference) ** 2)) / np.ptp(reference))
         for one, reference in zip(got, want, strict=True)
@@ -91,14 +96,16 @@ def _moves(got: Outputs, want: Outputs) -> list[float]:
 
 
 def input_effects(spec: ModelSpec, oracle: Oracle) -> Iterator[Effect]:
-    """Yields, per output, how much of its range other inputs move it by (root mean square)."""
+    """Yields, for each output, the part of its range (root mean square) by which other inputs move
+    it."""
     want, got = (oracle.run(make_inputs(spec.name, seed)) for seed in (0, 1))
     for name, move in zip(spec.outputs, _moves(got, want), strict=True):
         yield Effect(name, move)
 
 
 def single_input_effects(spec: ModelSpec, oracle: Oracle) -> Iterator[Effect]:
-    """Yields, per input, the error seen if that input alone were another one."""
+    """Yields, for each input, the error that results when another array replaces that input
+    alone."""
     base = make_inputs(spec.name, 0)
     want = oracle.run(base)
     for entry in spec.inputs:
@@ -107,7 +114,7 @@ def single_input_effects(spec: ModelSpec, oracle: Oracle) -> Iterator[Effect]:
 
 
 def weight_effects(spec: ModelSpec, oracle: Oracle) -> Iterator[Effect]:
-    """Yields, per float initialiser of more than one element, the error seen if it were zero."""
+    """Yields, for each float weight tensor, the error that results when zeros replace it."""
     inputs = make_inputs(spec.name, 0)
     want = oracle.run(inputs)
     for name, tensor in oracle.weights.items():
@@ -116,14 +123,14 @@ def weight_effects(spec: ModelSpec, oracle: Oracle) -> Iterator[Effect]:
 
 
 def is_neutral(spec: ModelSpec, weight: str) -> bool:
-    """Whether the manifest lists `weight` as one that cannot change any output."""
+    """Returns true if the manifest lists `weight` as a tensor that cannot change any output."""
     return any(fnmatchcase(weight, pattern) for pattern in spec.neutral)
 
 
 def headroom(spec: ModelSpec, model: onnx.ModelProto, oracle: Oracle) -> float:
-    """Error between the oracle and ONNX Runtime fully optimised: the rounding noise of the model.
+    """Returns the model's rounding noise: the error of fully optimised ONNX Runtime.
 
-    A model whose noise comes near its tolerance would fail correct compilers.
+    A model with noise close to its tolerance would fail correct compilers.
     """
     inputs = make_inputs(spec.name, 0)
     optimised = _session(model, 1, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
@@ -132,7 +139,7 @@ def headroom(spec: ModelSpec, model: onnx.ModelProto, oracle: Oracle) -> float:
 
 def _conv_macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     weight = shapes[node.input[1]]
-    # each element of the side the weight's first axis belongs to meets the rest of the weight
+    # Each element of the output (the input, if transposed) meets one slice of the weight.
     side = node.output[0] if node.op_type == "Conv" else node.input[0]
     return prod(shapes[side]) * prod(weight[1:])
 
@@ -159,7 +166,7 @@ _MACS = {
 
 
 def count_macs(model: onnx.ModelProto) -> int:
-    """Counts the multiply-adds of convolutions, matrix products and LSTMs, padding included."""
+    """Counts the multiply-adds of convolutions, matmuls and LSTMs, padding included."""
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
     shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
@@ -174,7 +181,8 @@ def count_macs(model: onnx.ModelProto) -> int:
 
 
 def constant_floats(model: onnx.ModelProto) -> list[str]:
-    """Names Constant nodes that hold weights, which the zeroing would not see."""
+    """Returns the names of Constant nodes that hold weights, which zeroing initialisers would
+    miss."""
     return [
         node.output[0]
         for node in model.graph.node
@@ -186,7 +194,7 @@ def constant_floats(model: onnx.ModelProto) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was measured on one model; see the functions that measure."""
+    """All measurements of one model; the functions of this module describe each."""
 
     hidden: tuple[str, ...]
     outputs: tuple[Effect, ...]
@@ -197,7 +205,8 @@ class Report:
 
 
 def examine(spec: ModelSpec, model: onnx.ModelProto, threads: int = 1) -> Report:
-    """Measures everything on one model: one run per weight, so seconds to minutes."""
+    """Measures everything on one model. Each weight needs a run, so this takes seconds to
+    minutes."""
     oracle = Oracle(model, threads)
     return Report(
         hidden=tuple(constant_floats(model)),
@@ -210,7 +219,7 @@ def examine(spec: ModelSpec, model: onnx.ModelProto, threads: int = 1) -> Report
 
 
 def findings(spec: ModelSpec, report: Report) -> Iterator[str]:
-    """Yields one line per promise that the model breaks; nothing when it keeps them all."""
+    """Yields a line for each promise that the model breaks."""
     for name in report.hidden:
         yield f"float weights hidden in Constant node {name}"
     for effect in report.outputs:

@@ -1,4 +1,4 @@
-"""The manifest: which models there are and what each one takes and gives.
+"""The list of the models with their inputs and outputs.
 
 `manifest.toml` is the only list of models; this module reads it into frozen records.
 """
@@ -14,7 +14,7 @@ from typing import Any
 MANIFEST = Path(__file__).with_name("manifest.toml")
 _BATCH = re.compile("n|[1-9][0-9]{0,3}")
 
-# Names of sizes that a file leaves open, by input and axis.
+# Names of symbolic sizes by input and axis.
 Symbols = Mapping[str, Mapping[int, str]]
 
 
@@ -22,7 +22,7 @@ Symbols = Mapping[str, Mapping[int, str]]
 class InputSpec:
     """One model input: its shape, its dtype ("f32" or "i64") and how its values are drawn.
 
-    `low` and `high` bound integer generators, both inclusive; they are 0 for the others.
+    `low` and `high` bound integer generators, both inclusive; they are 0 for other generators.
     """
 
     name: str
@@ -37,10 +37,10 @@ class InputSpec:
 class ModelSpec:
     """One table of the manifest.
 
-    `builder` is "family:function"; `tolerance` is relative to the largest output; `gmac` counts
-    the multiply-adds of one run in units of 1e9; `neutral` holds fnmatch patterns of initialisers
-    that provably cannot change any output, with the reason in `notes`.  `symbols` are the sizes
-    that the file leaves open; the shapes then are those of an example.
+    `builder` is "family:function"; `tolerance` is relative to the largest output; `gmac` counts the
+    multiply-adds of one run in units of 1e9; `neutral` holds fnmatch patterns of initialisers that
+    provably cannot change any output, with the reason in `notes`. `symbols` names the symbolic
+    sizes of the file; the shapes then belong to an example.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ModelSpec:
 
     @property
     def family(self) -> str:
-        """Name of the module of this folder that defines the builder."""
+        """Returns the name of this folder's module that defines the builder."""
         return self.builder.partition(":")[0]
 
 
@@ -120,10 +120,10 @@ def model_spec(name: str) -> ModelSpec:
 
 
 def opened(spec: ModelSpec, symbols: Symbols) -> ModelSpec:
-    """The model with open sizes, called as in `unet.image-2-3`.
+    """Returns the model with symbolic sizes and a name like `unet.image-2-3`.
 
-    Its example has a size of 2 where that of `spec` has 1, which torch's exporters take for a
-    constant.  Raises ValueError for an input or an axis that the model lacks.
+    A symbolic size of 1 in `spec` becomes 2 in the example, because torch's exporters take 1 for a
+    constant. Raises ValueError for an input or an axis that the model lacks.
     """
     shapes = {entry.name: list(entry.shape) for entry in spec.inputs}
     for name, axes in symbols.items():

@@ -1,4 +1,4 @@
-"""Proves that a file with open sizes is its module at other sizes than those of the export.
+"""Proves that a file with symbolic sizes equals its module at larger sizes than the example's.
 
 A tracing exporter may write sizes of its example into the graph, as in the target of a Reshape.
 """
@@ -17,11 +17,12 @@ from models.export import module_arguments
 from models.inputs import Array, make_input
 from models.manifest import InputSpec, ModelSpec
 
-_FACTORS = (2, 3)  # from one symbol to the next another, so that no two sizes agree by chance
+# Neighbouring symbols get different factors, so that sizes differ from each other.
+_FACTORS = (2, 3)
 
 
 def check_open_sizes(spec: ModelSpec, module: nn.Module, model: onnx.ModelProto) -> None:
-    """Raises ValueError where `model` differs from `module` at larger sizes."""
+    """Raises ValueError if `model` differs from `module` at larger sizes."""
     entries = _larger(spec)
     inputs = {entry.name: make_input(entry, 1) for entry in entries}
     sizes = ", ".join(f"{e.name} {'x'.join(map(str, e.shape))}" for e in entries)
@@ -47,7 +48,7 @@ def _differ(got: Sequence[Array], want: Sequence[Array], tolerance: float) -> bo
 
 
 def _larger(spec: ModelSpec) -> list[InputSpec]:
-    """The inputs with each symbol's size two or three times that of the example."""
+    """Returns the inputs with each symbol's size two or three times that of the example."""
     names = dict.fromkeys(name for axes in spec.symbols.values() for name in axes.values())
     factors = {name: _FACTORS[n % len(_FACTORS)] for n, name in enumerate(names)}
     return [

@@ -1,4 +1,4 @@
-"""The browser of tests that open pages."""
+"""A browser for tests that open pages."""
 
 from __future__ import annotations
 

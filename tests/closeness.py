@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike
 
 
 def assert_within(found: Any, exact: Any, bound: ArrayLike) -> None:
-    """Each element of `found` differs from that of `exact` by at most its element of `bound`.
+    """Fails if an element of `found` differs from that of `exact` by more than its element of
+    `bound`.
 
-    The bound of a sum is a part of the sum of the magnitudes of its terms.  NaNs and infinities are
-    equal where they agree.
+    The bound of a sum is a fraction of the sum of the magnitudes of its terms. NaNs and infinities
+    must be equal in both.
     """
     found, exact = np.asarray(found, np.float64), np.asarray(exact, np.float64)
     assert found.shape == exact.shape

@@ -1,4 +1,5 @@
-"""A small hand-written division of a graph: the columns of every matmul, among the ranks."""
+"""A small hand-written partition of a graph: ranks divide the columns of every matmul's
+constant."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tcc.passes.graph.fold_constants import fold_constants
 
 
 def by_columns(ranks: int) -> Callable[[Graph], Graph]:
-    """Divides the columns of constant matrices, as long as `ranks` divides their number."""
+    """Returns a step that divides the columns of constant matrices whose column count `ranks`
+    divides."""
     return lambda graph: fold_constants(rewritten(graph, partial(_divided, ranks)))
 
 
@@ -30,14 +32,15 @@ def _divided(ranks: int, b: GraphBuilder, node: Node, inputs: Inputs) -> Replace
 
 
 def own_columns(b: GraphBuilder, value: Value, w: np.ndarray[Any, Any], ranks: int) -> Value:
-    """A rank's columns of a constant, negated twice: folding has work for every rank."""
+    """Returns a rank's columns of a constant, negated twice so that constant folding has work on
+    every rank."""
     parts = [np.ascontiguousarray(part) for part in np.split(w, ranks, 1)]
     own = b.constant_per_rank(parts, f"{value.name}.columns", sources=b.sources(value))
     return emit(b, "neg", emit(b, "neg", own))
 
 
 def all_columns(b: GraphBuilder, own: Value, ranks: int) -> Value:
-    """The columns of all ranks side by side."""
+    """Returns the columns of all ranks side by side."""
     row, shape = OPS["all_gather"], own.type.shape
     last = len(shape) - 1
     to_front = emit(b, "transpose", own, perm=(last, *range(last)))

@@ -1,7 +1,7 @@
-"""Command lines of tcc in a folder, with their exit codes and what they print.
+"""Runs tcc command lines in a folder and returns exit codes and output.
 
-Commands that only compile run in the process of the test: a process that imports the compiler takes
-a second to start.  Commands that load artifacts or start ranks get a process of their own.
+Commands that only compile run in the process of the test, because a new process needs a second to
+import the compiler. Commands that load artifacts or start ranks run in a new process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ COMPILING = ("compile", "plan")
 
 
 def command(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs `tcc WORDS` in `folder`; a process of its own gets the environment's `variables` too.
+    """Runs `tcc WORDS` in `folder`; a new process also gets the environment's `variables`.
 
-    With `--whole`, each command has a process of its own.  Raises TimeoutExpired if it takes more
-    than 200 seconds.
+    With `--whole`, each command runs in a new process. Raises TimeoutExpired after 200 seconds.
     """
     if words[0] in COMPILING and not takes_all():
         return _here(folder, words)

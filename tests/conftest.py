@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from tests.draws import pytest_fixture_setup, pytest_runtest_call  # noqa: F401 
 from tests.once import made_once
 from tests.part import pytest_addoption, set_extent  # noqa: F401 (a hook)
 
-# Tests run one to a core: a product whose threads wait for one another takes three times as long.
-# NumPy and torch read these when they are imported; workers of xdist inherit them.
+# One test runs per core: a matmul whose threads wait for one another takes three times as long.
+# NumPy and torch read these variables at import, and xdist workers inherit them.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-# From one compile to the next lie minutes of other tests, and a process takes a second to start.
+# Workers rest for long, because minutes may pass between two compiles and a new process takes a
+# second to start.
 RESTING._seconds = 600.0
-# On a busy machine a compile takes longer than ten seconds; its lines of progress are no notes.
+# On a busy machine a compile takes longer than ten seconds; tests do not expect its progress lines
+# in the output.
 progress._PERIODS = 0.2, 600.0
 
-# A test of hypothesis draws the same examples in each run.
+# A hypothesis test draws the same examples in each run.
 hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile("seeded")
-# It also draws constants of all modules that happen to be imported: then examples depend on what
-# runs before, and each worker reads the sources of all tests again.
+# Hypothesis also draws constants of all imported modules. Then examples would depend on the modules
+# that earlier tests imported, and each worker would parse the sources of all tests.
 providers._get_local_constants = lambda: providers._local_constants
 
-gc.disable()  # what is imported and collected lives to the end
+gc.disable()  # objects created by imports and collection live to the end
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not walk over the tests, all 20,000, and are as rare as those of
-    the command."""
+    """Excludes the 20,000 tests from garbage collection, and sets the rare collections of the
+    command."""
     gc.enable()
     gc.freeze()
     gc.set_threshold(100_000)
@@ -57,7 +59,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_objects_to_walk() -> Iterator[None]:
-    """What a file leaves in memory, imports and caches, lives to the end as well."""
+    """Excludes the imports and caches that a test file leaves behind from later garbage
+    collections."""
     yield
     gc.collect()
     gc.freeze()
@@ -65,9 +68,9 @@ def _few_objects_to_walk() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file that share a fixture run in one worker, which makes it once.
+    """Puts tests of one file that share a fixture in one worker, which creates the fixture once.
 
-    Fast tests of one file run in one worker too, because they share what the code keeps in caches.
+    Fast tests of one file run in one worker too, because they share the caches of the code.
     """
     for item in items:
         if item.get_closest_marker("xdist_group") is None and (_shares(item) or fast.is_fast(item)):
@@ -75,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _shares(item: pytest.Item) -> bool:
-    """Whether it uses a fixture that lives as long as its file, besides the one above."""
+    """Returns True if the test uses a module-scoped fixture other than `_few_objects_to_walk`."""
     known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
     return any(
         fixture.scope == "module" and name != "_few_objects_to_walk"
@@ -86,7 +89,7 @@ def _shares(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """libtcc_comm.so."""
+    """Returns the path of libtcc_comm.so."""
     folder = made_once(
         tmp_path_factory,
         "comm_library",
@@ -96,7 +99,7 @@ def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def artifact_of(model: str, factory: pytest.TempPathFactory, *options: str | Path) -> Path:
-    """Returns the artifact of a sample model, as `tcc compile` writes it with these options."""
+    """Returns the artifact that `tcc compile` writes for a sample model with the given options."""
     path = fast.MODELS[1] / model
     if not path.is_file():
         pytest.skip(f"{model} of the sample models is absent")
@@ -110,19 +113,21 @@ def artifact_of(model: str, factory: pytest.TempPathFactory, *options: str | Pat
 
 @pytest.fixture(scope="session")
 def silero(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact of the sample model of speech."""
+    """Returns the artifact of the speech sample model."""
     return artifact_of("silero_vad.onnx", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def yolox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact of the sample model of objects in photos, with the settings of its example."""
+    """Returns the artifact of the object detection sample model, with the settings of its
+    example."""
     settings = fast.ROOT / "models" / "examples" / "yolox.toml"
     return artifact_of("yolox_nano.onnx", tmp_path_factory, "--preprocess", settings)
 
 
 @pytest.fixture
 def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files in this process: errors leave there what they point to."""
+    """Redirects this process's temporary files to a new folder, because errors leave files
+    there."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path

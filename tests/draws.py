@@ -1,13 +1,13 @@
-"""Random numbers of tests: they depend on the test that draws them, and on nothing else.
+"""Random numbers for tests, which depend only on the test that draws them.
 
     from tests.draws import RNG
 
     def test_a_sum() -> None:
         x = RNG.standard_normal(8)
 
-`RNG` is the generator of the test or the fixture that runs, seeded with its name.  So a test draws
-the same numbers alone, in any order, and in any worker.  What a module draws while it is imported
-stands in a block of its own: `with seeded("shapes"): TABLE = ...`.
+`RNG` is the generator of the test or fixture that runs, seeded with its name.  So a test draws the
+same numbers alone, in any order, and in any worker.  A module that draws while it is imported does
+so in a named block: `with seeded("shapes"): TABLE = ...`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STACK: list[np.random.Generator] = []
 
 
 class _Current:
-    """The generator on top of the stack, by its methods."""
+    """A proxy for the generator on top of the stack."""
 
     def __getattr__(self, name: str) -> Any:
         if not _STACK:
@@ -45,9 +45,9 @@ else:
 
 @contextmanager
 def seeded(name: str) -> Iterator[None]:
-    """Inside of the block all draws depend on `name` and on what was drawn in the block before.
+    """Makes all draws inside the block depend on `name` and on earlier draws in the block only.
 
-    The generators that belong to libraries are seeded too: `nn.Linear` draws from torch's.
+    The block also seeds generators of libraries: `nn.Linear` draws from torch's generator.
     """
     seed = zlib.crc32(name.encode())
     random.seed(seed)
@@ -62,7 +62,7 @@ def seeded(name: str) -> Iterator[None]:
 
 
 def name_of(node: pytest.Item | pytest.Collector) -> str:
-    """The `nodeid` of a test or a file, without the group that pytest-xdist appends to a test's."""
+    """Returns the `nodeid` of a test or file, without the group that pytest-xdist appends."""
     file = node.getparent(pytest.File)
     if file is None:
         return node.nodeid
@@ -74,8 +74,9 @@ def name_of(node: pytest.Item | pytest.Collector) -> str:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """A fixture that tests share draws the same numbers for whichever of them comes first."""
-    if not fixturedef.baseid:  # one of pytest's own
+    """Seeds a shared fixture with its own name, so that it draws the same numbers for any first
+    user."""
+    if not fixturedef.baseid:  # it belongs to pytest itself
         return (yield)
     with seeded(f"{name_of(request.node)}::{fixturedef.argname}[{request.param_index}]"):
         return (yield)

@@ -1,7 +1,7 @@
-"""The mark `fast`: tests that compile no whole model, and what the others do instead.
+"""The mark `fast`: tests that compile no whole model, and the tests without the mark.
 
-`pytest -m fast` runs them, and reads no file of a place that `SLOW` names.  A test with the mark
-that reads or builds a model of models/ fails.
+`pytest -m fast` runs the marked tests, and reads no file in a place that `SLOW` names. A marked
+test that reads or builds a model of models/ fails.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-# Folders of models/ as files, and of the sample models beside the repository.
+# The folders with files of models/, and of the sample models beside the repository.
 MODELS = (ROOT / "build" / "models", ROOT.parent / "shared" / "models")
-# Folders, files and functions without the mark, and why.  Paths are below tests/.
+# Folders, files and functions without the mark, and the reason. Paths are below tests/.
 SLOW = {
     "arch/test_wheel.py": "pip builds the wheel and installs it in new environments",
     "backends/c": "gcc, clang and qemu run whole C files",
@@ -58,7 +58,7 @@ SLOW = {
 
 
 def reason(nodeid: str) -> str:
-    """Returns why a folder, file or test has no mark, or "" if it has.
+    """Returns why a folder, file or test has no mark, or "" if it has the mark.
 
     `nodeid` is pytest's name below tests/, without parameters.
     """
@@ -75,7 +75,7 @@ def name_below_tests(item: pytest.Item) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out folders and files that have no fast test if only these are asked for."""
+    """Skips folders and files without fast tests if pytest runs fast tests only."""
     if config.getoption("markexpr") != "fast" or not collection_path.is_relative_to(TESTS):
         return None
     return bool(reason(collection_path.relative_to(TESTS).as_posix())) or None
@@ -94,17 +94,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ModelUses:
-    """The models of models/ that were read or built while `watched` is entered."""
+    """Records the models of models/ that are read or built while `watched` is active."""
 
     def __init__(self) -> None:
         self.names: list[str] | None = None
 
     @contextmanager
     def watched(self) -> Iterator[list[str]]:
-        """Gives the list to which uses are added until its end."""
+        """Yields the list to which uses are added until the context ends."""
         builds = sys.modules.get("models.build")
         if builds is not None and not hasattr(builds.recipe, "__wrapped__"):
-            # sys.modules knows modules without their names
+            # models.build may be loaded or not, so it is looked up and not imported
             builds.recipe = self._noted(builds.recipe)  # type: ignore[attr-defined]
         self.names = names = []
         try:
@@ -113,7 +113,7 @@ class ModelUses:
             self.names = None
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Notes files of models that Python opens; `sys.addaudithook` calls it."""
+        """Records files of models that Python opens; `sys.addaudithook` calls this method."""
         if event == "open" and self.names is not None and isinstance(arguments[0], str | Path):
             path = os.path.abspath(arguments[0])
             if path.endswith(".onnx") and any(map(Path(path).is_relative_to, MODELS)):

@@ -13,26 +13,27 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.draws import RNG, seeded
 
-MARK = "TCC_TEST_JOB"  # the variable, which no launcher changes
+MARK = "TCC_TEST_JOB"  # no launcher changes this variable
 _RANKS = ("TCC_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def rank_processes(mark: str) -> dict[int, int]:
-    """Returns the processes that are ranks of the job with this mark: their ids by rank."""
+    """Returns the process ids of the job with this mark, by rank."""
     found: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             pairs = (row.partition(b"=") for row in (folder / "environ").read_bytes().split(b"\0"))
             variables = {os.fsdecode(name): os.fsdecode(text) for name, _, text in pairs}
             rank = next((variables[name] for name in _RANKS if name in variables), None)
             if variables.get(MARK) == mark and rank is not None:
-                # a launcher's helper may have the variables too; the rank is the youngest process
+                # a helper process of a launcher may have the variables too; the rank is the
+                # youngest process
                 found[int(rank)] = max(int(folder.name), found.get(int(rank), 0))
     return found
 
 
 def is_loaded(process: int, artifact: Path) -> bool:
-    """True if the process has mapped the weights of an artifact."""
+    """Returns True if the process has mapped the weights of an artifact."""
     try:
         return str(artifact) in Path(f"/proc/{process}/maps").read_text()
     except OSError:
@@ -40,7 +41,8 @@ def is_loaded(process: int, artifact: Path) -> bool:
 
 
 def wait_for_ends(processes: Sequence[int], seconds: float) -> list[int]:
-    """Waits until processes have ended, each for `seconds` at most; returns those that live on."""
+    """Waits at most `seconds` for the end of each process; returns the processes that still
+    live."""
     alive = []
     for process in processes:
         try:
@@ -56,7 +58,7 @@ def wait_for_ends(processes: Sequence[int], seconds: float) -> list[int]:
 
 
 def long_model(rows: int = 20_000, layers: int = 200, width: int = 512) -> onnx.ModelProto:
-    """Layers that read one matrix: little to store, and seconds of work in a run."""
+    """Returns layers that read one matrix: few bytes to store, and seconds of work in a run."""
     with seeded("long"):
         w = RNG.standard_normal((width, width)).astype("float32") / width**0.5
     names = ["x", *(f"h{n}" for n in range(2 * layers - 1)), "y"]

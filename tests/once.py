@@ -1,4 +1,5 @@
-"""What tests of several files need, made once a run: by the first worker that asks."""
+"""Folders that tests of several files need: the first worker that asks creates them, once per
+run."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name` of this run of all workers, after `make` has filled it.  Where `make`
-    raised, the next worker that asks calls it again."""
+    """Returns the folder `name` of this run, which all workers share, after `make` has filled it.
+
+    If `make` raised, the next worker that asks calls it again.
+    """
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     folder.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Extent:
-    """The extent of the run: pytest sets it before it imports a test."""
+    """Holds whether the run takes all cases; pytest sets it before it imports a test."""
 
     whole = False
 
@@ -32,12 +32,12 @@ def set_extent(config: pytest.Config) -> None:
 
 
 def takes_all() -> bool:
-    """Returns whether pytest was started with `--whole`."""
+    """Returns True if pytest was started with `--whole`."""
     return _Extent.whole
 
 
 def part(name: str, cases: Iterable[T], share: int) -> list[T]:
-    """Returns one of `share` cases, rounded up, in their order, or all cases with `--whole`.
+    """Returns one in `share` of the cases, rounded up, in their order; with `--whole` all cases.
 
     `name` is the seed of the draw.
     """

@@ -1,8 +1,7 @@
-"""Programs that tests start: whatever they start in turn ends with them.
+"""Starts programs for tests; processes that a program starts end with it.
 
-A rank that is stopped, or a forked child that waits for ever, would hold the pipes of a program
-that was killed, and the test would wait for their end.  Programs also end with tests that are
-killed.
+A stopped rank, or a forked child that waits forever, would hold the pipes of a killed program, and
+the test would wait for their end. Programs also end with tests that are killed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from typing import Any
 def finished(
     *command: str | Path | int, seconds: float = 120, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A program's exit code and what it printed; raises TimeoutError, with that, if it is late."""
+    """Runs a program, and returns its exit code and output; raises TimeoutError with the output if
+    it is late."""
     words = [str(word) for word in command]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         with started(words, stdout=out, stderr=errors, env=env) as process:
@@ -37,10 +37,10 @@ def finished(
 
 @contextmanager
 def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program in a group of its own, which minds signals; at the end the group is killed.
+    """Starts a program in a new process group with default signals, and kills the group at the end.
 
-    `env` and not this process resets signals that are ignored: threads start programs too, and
-    Python changes a process's signals in its main thread alone.
+    `env`, not this process, resets ignored signals: threads start programs too, and Python changes
+    signals of a process in its main thread only.
     """
     resets = ("/usr/bin/env", "--default-signal") if ignored_signals() else ()
     process = subprocess.Popen(
@@ -55,19 +55,19 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
 
 
 def tethered() -> tuple[str, ...]:
-    """The words before a command that has its program end with the thread that starts it, however
-    that ends; none where the machine lacks them."""
+    """Returns the words before a command that make its program end with the thread that starts it;
+    empty if the machine lacks the tool."""
     found = shutil.which("setpriv")
     return (found, "--pdeathsig", "KILL") if found else ()
 
 
 def ignored_signals() -> list[signal.Signals | int]:
-    """The signals that this process ignores, beside those that Python itself always ignores and
-    resets in the programs that it starts.
+    """Returns the signals that this process ignores, except those that Python itself always ignores
+    and resets in the programs that it starts.
 
-    A shell without job control starts a job in the background with SIGINT and SIGQUIT ignored, and
-    nohup ignores SIGHUP.  Whatever the job starts ignores them too, and a test that sends one would
-    wait for an answer that never comes.
+    A shell without job control starts background jobs with SIGINT and SIGQUIT ignored, and nohup
+    ignores SIGHUP. Child programs inherit the ignored signals, and a test that sends such a signal
+    would wait forever for an answer.
     """
     python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
     return [
@@ -78,6 +78,6 @@ def ignored_signals() -> list[signal.Signals | int]:
 
 
 def end_after(seconds: int) -> None:
-    """Ends this process, a forked child, by SIGALRM if it takes longer."""
+    """Ends this process, a forked child, by SIGALRM after `seconds`."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)

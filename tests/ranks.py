@@ -1,4 +1,4 @@
-"""Processes that are the ranks of one job, on this machine."""
+"""Processes on this machine that are the ranks of one job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def start_ranks(
     size: int, script: str, library: Path, *arguments: object, **variables: str
 ) -> list[subprocess.Popen[str]]:
-    """Starts `size` Pythons that run `script` with these arguments."""
+    """Starts `size` Python processes that run `script` with the arguments."""
     job = {
         "TCC_COMM_LIBRARY": str(library), "TCC_SIZE": str(size), "TCC_NUM_THREADS": "1",
         "TCC_RENDEZVOUS": f"test-{uuid.uuid4()}",
@@ -43,8 +43,8 @@ def run_ranks(
     killed: Collection[int] = (),
     **variables: str,
 ) -> list[str]:
-    """What the ranks print, in their order; fails with the errors of those that fail, where these
-    are not the ranks that are `killed`."""
+    """Returns the output of the ranks, in order; fails with the errors of failing ranks, except the
+    ranks in `killed`."""
     ranks = start_ranks(size, script, library, *arguments, **variables)
     try:
         ended = [process.communicate(timeout=100) for process in ranks]
@@ -77,7 +77,8 @@ with comms.open() as comm:
 def on_ranks(
     folder: Path, library: Path, models: Mapping[str, Sequence[Mapping[str, Array]]]
 ) -> dict[str, list[Mapping[str, Array]]]:
-    """What each rank finds for its own inputs of each model; `{rank}` in a name is the rank's."""
+    """Returns each rank's results for its inputs of each model; `{rank}` in a name stands for the
+    rank."""
     size = len(next(iter(models.values())))
     for name, feeds in models.items():
         for rank, given in enumerate(feeds):

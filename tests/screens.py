@@ -17,11 +17,11 @@ import pyte
 from tcc import cli
 
 _LINES = 2000
-_END = b"\0"  # pyte shows nothing of it, and no text has it
+_END = b"\0"  # pyte shows nothing for it, and no text has it
 
 
 class Terminal:
-    """A pseudo-terminal of some columns; `written` has all that programs wrote to it."""
+    """A pseudo-terminal with some columns; `written` holds all that programs wrote to it."""
 
     def __init__(self, columns: int) -> None:
         self.columns, self.written = columns, ""
@@ -31,7 +31,7 @@ class Terminal:
 
     @contextmanager
     def opened(self) -> Iterator[TextIO]:
-        """Yields a file that writes to the terminal; at the end all of it has been read."""
+        """Yields a file that writes to the terminal; all of it has been read at the end."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", _LINES, self.columns, 0, 0))
         reader = threading.Thread(target=self._read, args=(master,), daemon=True)
@@ -41,7 +41,7 @@ class Terminal:
                 try:
                     yield file
                 finally:
-                    # Some systems drop what nobody has read when the last writer closes.
+                    # Some systems drop unread output when the last writer closes.
                     file.flush()
                     os.write(slave, _END)
                     reader.join()
@@ -53,7 +53,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(master, 1 << 16)
-            except OSError:  # Linux says so where the last writer has closed it
+            except OSError:  # Linux reports this when the last writer has closed it
                 return
             with self._change:
                 self._stream.feed(data)

@@ -1,4 +1,5 @@
-"""Other batches of models with fixed sizes; ONNX Runtime runs the original model on each part."""
+"""Models with fixed sizes run with other batches; ONNX Runtime runs the original model on each
+part."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import tcc
 from tcc.errors import UserError
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
-# Models whose samples are independent.  A fixed target shape hides the batch of the first.
+# Models with independent samples. A fixed target shape hides the batch of the first model.
 INDEPENDENT = {
     "fixed reshape": """m (float[1, 4, 6] x) => (float[1, 24] y)
         <int64[2] s = {1, 24}> { a = Relu(x)  y = Reshape(a, s) }""",
@@ -39,7 +40,8 @@ MIXING = {
 
 
 def inputs_of(model: onnx.ModelProto, times: int) -> dict[str, Any]:
-    """Returns random inputs, `times` as many along the first axis where it is the batch's."""
+    """Returns random inputs, with `times` as many elements along the first axis if it is the batch
+    axis."""
     rng = np.random.default_rng(0)
     arrays = {}
     for value in model.graph.input:

@@ -133,7 +133,8 @@ def test_a_worker_of_a_small_budget_that_says_what_is_wrong_is_believed() -> Non
     ["bytes=1", "bytes=100M", "kernel_bytes=1", "kernel_bytes=5M", "kernel_bytes=10M"],
 )
 def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_path: Path) -> None:
-    """In a process of its own: libraries of this one hold memory that they can use again."""
+    """The test uses a new process, because libraries of this process hold memory that they can
+    reuse."""
     name, _, size = budget.partition("=")
     (tmp_path / "m.onnx").write_bytes(CHAIN.SerializeToString())
     done = subprocess.run(
@@ -220,8 +221,8 @@ def test_memory_is_three_quarters_of_what_there_is(monkeypatch: pytest.MonkeyPat
 
 
 def test_memory_of_all_processes_counts_together(worker: str) -> None:
-    """No process alone is over the budget."""
-    RESTING.end()  # processes of compiles before count too
+    """No single process exceeds the budget."""
+    RESTING.end()  # processes of earlier compiles count too
     most = 450 << 20
     pool = WorkerPool(worker, 2)
     numbers = [pool.submit(("held", 250 << 20)) for _ in range(2)]
@@ -237,7 +238,7 @@ def test_memory_of_all_processes_counts_together(worker: str) -> None:
 def test_a_compile_ends_in_time_wherever_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work that does not end stands for a pass that is stuck."""
+    """Endless work stands for a pass that is stuck."""
     monkeypatch.setattr("tcc.driver.optimise", lambda *_: stuck())
     threads = threading.active_count()
     with pytest.raises(UserError, match="budget of 1 seconds of the whole compile") as error:
@@ -248,7 +249,7 @@ def test_a_compile_ends_in_time_wherever_it_is(
 
 
 def stuck() -> None:
-    """Half a minute, so that a test of what does not end it fails and does not hang."""
+    """Loops for half a minute, so that a test that does not end it fails instead of hanging."""
     for _ in range(1 << 30):
         pass
 

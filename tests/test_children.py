@@ -1,4 +1,5 @@
-"""Child processes: whatever ends the process that started them ends them, and is put in words."""
+"""Child processes end whenever the process that started them ends, and errors describe the
+reason."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tcc.runtime.children import ending, signal_name
 
 from .processes import started
 
-SECONDS = 60  # until a process that lives on is a failure
+SECONDS = 60  # until a process that lives on counts as a failure
 
 # No command reads a pipe.
 RANKS = """
@@ -27,7 +28,7 @@ from tcc.cli import ranks
 ranks._RANK = ranks._RANK.partition("from tcc.__main__")[0] + "import sys; open(sys.argv[1]).read()"
 ranks.run_ranks(2, False, [sys.argv[1] + "/{rank}"])
 """
-# A rank that has a worker, whose parent is no launcher's child.
+# A rank with a worker, whose parent is not a child of the launcher.
 RANKS_WITH_WORKERS = """
 import sys
 from tcc.cli import ranks
@@ -39,7 +40,7 @@ program = (
 ranks._RANK = ranks._RANK.partition("from tcc.__main__")[0] + program
 ranks.run_ranks(2, False, [sys.argv[1] + "/{rank}"])
 """
-# A worker that takes a request and gives no answer.
+# A worker that takes a request and does not answer.
 WORKER = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -53,7 +54,7 @@ from tcc.backends.workers import serve
 def main():
     serve(lambda path: (open(path).read(), ""))
 """
-# What a peer runs is prepared when it starts.
+# A peer prepares its model when it starts.
 PEER = """
 import sys
 from tcc.runtime.worker import serve
@@ -77,8 +78,8 @@ processes[0].wait()
 
 @pytest.fixture
 def readers(tmp_path: Path) -> Iterator[Callable[[], list[int]]]:
-    """Makes the pipes `0` and `1` in the folder; the function opens them, which waits for their
-    readers.  A pipe's reader that ends is an error of this end."""
+    """Creates the pipes `0` and `1` in the folder, and yields a function that opens them once both
+    have readers. A pipe reports an error at this end when its reader ends."""
     ends: list[int] = []
 
     def open_ends() -> list[int]:
@@ -111,7 +112,7 @@ LAUNCHERS = {
 def test_children_end_with_their_launcher(
     launcher: str, sent: int, tmp_path: Path, readers: Callable[[], list[int]]
 ) -> None:
-    """Each of them reads a pipe to which nobody writes."""
+    """Each child reads a pipe to which nobody writes."""
     words = [sys.executable, "-c", launcher, str(tmp_path)]
     with started(words, stderr=subprocess.DEVNULL) as process:
         ends = readers()
@@ -121,7 +122,7 @@ def test_children_end_with_their_launcher(
 
 
 def test_a_child_that_comes_too_late_ends(tmp_path: Path) -> None:
-    """Its launcher ended before the child could ask the kernel."""
+    """Its launcher ended before the child could register with the kernel."""
     read, write = os.pipe()
     os.close(write)
     script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
@@ -147,7 +148,7 @@ def test_a_child_without_standard_input_lives() -> None:
 
 @pytest.fixture
 def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Runs a rank that is the script instead, and is to fail; gives the reason."""
+    """Returns a function that runs a script as a failing rank, and returns the reason."""
 
     def reason(script: str) -> str:
         program = tmp_path / "rank"
@@ -207,7 +208,7 @@ def test_a_core_dump_is_told(rank: Callable[[str], str], tmp_path: Path) -> None
 
 
 def test_a_rank_that_leaves_a_process_behind_has_ended(rank: Callable[[str], str]) -> None:
-    """The process has the rank's output open, and lives as long as this one."""
+    """The process has the rank's output open, and lives as long as this process."""
     assert rank("if os.fork():\n    os._exit(4)\nsignal.alarm(30)\nsignal.pause()") == (
         "its exit code is 4"
     )

@@ -1,4 +1,4 @@
-"""`tcc.compile` warns of what `tcc compile` prints."""
+"""`tcc.compile` warns with the texts that `tcc compile` prints."""
 
 from __future__ import annotations
 

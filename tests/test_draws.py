@@ -1,4 +1,4 @@
-"""What a test draws depends on its name alone."""
+"""The random numbers of a test depend on its name alone."""
 
 from __future__ import annotations
 

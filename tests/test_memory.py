@@ -1,4 +1,4 @@
-"""Memory that there is and that processes take: control groups, helpers, overlapping limits."""
+"""Available and used memory count control groups, helper processes and overlapping limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
         ("0::/\n", {}, MACHINE),
         ("0::/a/b\n", {f"{V2}/a/b/memory.max": "125829120"}, 120 << 20),
         ("0::/a/b\n", {f"{V2}/a/b/memory.max": "max", f"{V2}/a/memory.max": "99"}, 99),
-        ("0::/host/path\n", {f"{V2}/memory.max": "77"}, 77),  # a container sees its own alone
+        ("0::/host/path\n", {f"{V2}/memory.max": "77"}, 77),  # a container sees only its own
         ("0::/a\n", {f"{V2}/a/memory.max": str(1 << 62)}, MACHINE),
         ("4:memory:/a\n0::/\n", {f"{V1}/a/memory.limit_in_bytes": "55"}, 55),
         ("4:cpu,memory:/\n", {f"{V1}/memory.limit_in_bytes": "44"}, 44),

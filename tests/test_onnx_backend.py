@@ -1,4 +1,4 @@
-"""ONNX's backend interface: what is computed is compared with NumPy."""
+"""Results by ONNX's backend interface agree with NumPy."""
 
 from __future__ import annotations
 

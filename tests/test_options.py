@@ -1,4 +1,4 @@
-"""Options: the same choices from Python and from a command line, and refusals that name them."""
+"""Python and the command line offer the same options and choices, and refusals name them."""
 
 from dataclasses import FrozenInstanceError, fields
 from inspect import signature
@@ -145,7 +145,7 @@ def test_examples_in_the_place_of_the_target_are_answered() -> None:
 
 
 def test_editors_see_every_option() -> None:
-    """By the types of the keywords, and by the signature, in the order of `Options`."""
+    """Editors see the types of keywords, and the signature in the order of `Options`."""
     names = [item.name for item in fields(Options)][1:]
     names.insert(names.index("inputs") + 1, "dynamic_shapes")
     assert [*Choices.__annotations__] == names

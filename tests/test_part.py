@@ -1,4 +1,4 @@
-"""A run takes a seeded part of a long table, a run with `--whole` all of it."""
+"""A run takes a seeded part of a long table, and a run with `--whole` all of it."""
 
 from __future__ import annotations
 

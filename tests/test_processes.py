@@ -1,4 +1,4 @@
-"""Programs that tests start."""
+"""Programs that tests start get default signals and end with the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
 
 @pytest.mark.parametrize("ignored", ASKED)
 def test_a_program_minds_signals_that_the_tests_ignore(ignored: signal.Signals) -> None:
-    """As where `nohup scripts/test &` runs in a shell script."""
+    """`nohup scripts/test &` in a shell script gives such a case."""
     before = signal.signal(ignored, signal.SIG_IGN)
     try:
         done = finished(sys.executable, "-c", f"import os; os.kill(os.getpid(), {ignored:d})")
@@ -31,12 +31,12 @@ def test_a_program_minds_signals_that_the_tests_ignore(ignored: signal.Signals) 
 
 @pytest.mark.skipif(not tethered(), reason="there is no setpriv")
 def test_a_program_ends_with_tests_that_are_killed(tmp_path: Path) -> None:
-    """It reads a pipe to which nobody writes."""
+    """The program reads a pipe to which nobody writes."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     script = f"from tests.processes import finished; finished('cat', {str(pipe)!r})"
     with subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[1]) as tests:
-        end = os.open(pipe, os.O_WRONLY)  # when the program reads
+        end = os.open(pipe, os.O_WRONLY)  # opens when the program reads
         tests.kill()
     waiting = select.poll()
     waiting.register(end, 0)

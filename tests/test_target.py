@@ -1,4 +1,4 @@
-"""Targets: spellings, the table of processors, and CPUID's places against LLVM's detection."""
+"""Targets: spellings, the table of processors, and CPUID bits agree with LLVM's detection."""
 
 import platform
 import re
@@ -260,7 +260,7 @@ def test_a_plus_joins_targets_in_their_order() -> None:
     assert [(target.kind, target.archs) for target in targets] == [
         ("cuda", ("sm_80", "sm_90")), ("rocm", ("gfx942",)), ("cpu", ("x86-64",)),
     ]  # fmt: skip
-    # --cpu names the processor of the part for the CPU only
+    # --cpu names the processor of the CPU part only
     assert [target.profile.cpu for target in targets] == ["x86-64-v2", "x86-64-v2", "x86-64-v3"]
     assert targets_text(targets) == "cuda:sm_80,sm_90+rocm:gfx942+cpu:x86-64 (x86-64-v3)"
     (alone,) = parse_targets("rocm", "host", no_detection)

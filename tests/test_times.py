@@ -1,4 +1,4 @@
-"""The seconds of a report: whose they are, and which belong to fast tests."""
+"""The seconds of a report belong to the right tests, and those of fast tests are counted apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flag --tokenizer takes what the library tokenizers reads, and nothing else."""
+"""The flag --tokenizer accepts exactly the files that the library tokenizers reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of a small model: each computes what the model says, and only new kernels are compiled."""
+"""Trials of a small model compute what the model says, and compile only new kernels."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ def test_only_one_cpu_is_measured(model: Path) -> None:
         TrialCompiler(model, read_options({"target": "c"}))
 
 
-# ---- a handicap, with a made-up clock -----------------------------------------------------------
+# ---- a handicap, with a simulated clock ---------------------------------------------------------
 
 
 class Priced:
-    """Runs nothing: a kernel takes the seconds of its price, and the clock is made up.
+    """Runs nothing: a kernel takes the seconds of its price, and the clock is simulated.
 
     `bad` has the choices of the compile, which the sweep takes for the analytic ones.
     """

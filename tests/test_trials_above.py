@@ -1,4 +1,5 @@
-"""Trials of decisions above schedules: right results, equal bytes, a lock that a compile takes."""
+"""Trials of decisions above schedules give right results, equal bytes, and a lock that a compile
+takes."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def images() -> F32:
 
 @cache
 def oracle() -> NDArray[np.float64]:
-    """Returns the output in float64, one shifted image for each weight of a filter."""
+    """Returns the output in float64, as a sum of shifted images, one for each weight of a
+    filter."""
     value = images()[0].astype(np.float64)
     for name in "wv":
         filters, padded = weights(name).astype(np.float64), np.pad(value, ((0, 0), (1, 1), (1, 1)))
@@ -126,7 +128,8 @@ def test_every_alternative_computes_what_the_model_says(
 def test_a_trial_has_the_kernels_of_a_compile_with_the_choice(
     compiler: TrialCompiler, model: Path, tmp_path: Path
 ) -> None:
-    """The worst form of a convolution, a transposed storage order, and kernels apart."""
+    """The choices are the worst form of a convolution, a transposed storage order, and separate
+    kernels."""
     ledger = model_choices(model, read_options(CPU))
     first = {decision.site.kind: decision for decision in reversed([*ledger.decisions()])}
     plain = compiler.compile_trial({}, tmp_path / "p.so").path.read_bytes()
@@ -161,12 +164,12 @@ def test_a_choice_without_a_site_is_reported(compiler: TrialCompiler, tmp_path: 
     assert {*trial.removed} == kernels.keys() - present != set()
 
 
-# ---- a handicap, with a made-up clock -----------------------------------------------------------
+# ---- a handicap, with a simulated clock ---------------------------------------------------------
 
 
 class Handicapped:
-    """Compiles real artifacts. A run takes their predicted seconds, and `loss` times as long unless
-    the alternative `text` is forced at `site`."""
+    """Compiles real artifacts. A run takes the predicted seconds, times `loss` unless the
+    alternative `text` is forced at `site`."""
 
     def __init__(self, compiler: TrialCompiler, site: str, text: str, loss: float) -> None:
         self.compiler, self.site, self.text, self.loss = compiler, site, text, loss
@@ -225,7 +228,7 @@ def test_a_sweep_regains_a_planted_handicap_and_a_compile_takes_its_lock(
     assert result.summary.tuned is not None
     assert result.summary.tuned.unfit == 0
     assert result.summary.tuned.applied >= len(other.ops) + 1
-    # The kernel that computed both stages has an entry, and does not occur any more.
+    # The kernel that computed both stages has an entry, and no longer occurs.
     assert result.summary.tuned.unrelated > 0
     removed = f"{result.summary.tuned.unrelated} belong to other models or are removed by other"
     assert f"{removed} entries" in counts_text(asdict(result.summary.tuned))
@@ -240,7 +243,7 @@ def test_a_sweep_regains_a_planted_handicap_and_a_compile_takes_its_lock(
 def test_a_real_sweep_times_whole_runs_of_its_shard_of_decisions(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine may be busy, so each verdict is allowed. The shard has one decision."""
+    """The machine may be busy, so any verdict is allowed. The shard has one decision."""
     monkeypatch.chdir(tmp_path)
     compiler = TrialCompiler(model, read_options({}))
     join = the(compiler, "join")

@@ -1,7 +1,8 @@
-"""Five candidates whose code does harm in one sweep: each is named, and the lock is as without.
+"""A sweep names each of five candidates whose code does harm, and writes the same lock as without
+them.
 
-The code of a candidate is wrapped in C on the way to the linker. Trials are compiled and checked
-for real; only their times are made up, so that two sweeps can be compared.
+The code of a candidate is wrapped in C on the way to the linker. Trials are really compiled and
+checked; only their times are simulated, so that two sweeps can be compared.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TEXT = """
 """
 _SHAPES = ((96, 80), (80, 72), (72, 64))
 
-# C code behind the right kernel: it may use `result`, the buffer of the kernel's first result.
+# C code after the right kernel: it may use `result`, the buffer of the kernel's first result.
 FAULTS = {
     "writes beyond its buffers": "for (long n = 0; n < 1L << 26; n++) result[n] = 7;",
     "loops": "for (;;) if (*(volatile char *)result == 3) *(volatile char *)result = 4;",
@@ -112,7 +113,7 @@ class Faulty:
 
 
 class PricedRunner(TrialRunner):
-    """Checks trials for real; a kernel takes the seconds of its price, and the clock is made up."""
+    """Really checks trials; a kernel takes the seconds of its price, and the clock is simulated."""
 
     world: Faulty
     now = 0.0
@@ -171,8 +172,8 @@ def compiler(tmp_path: Path) -> TrialCompiler:
 
 
 def slower(compiler: TrialCompiler) -> list[tuple[str, str]]:
-    """Returns the first candidates that a sweep tries of each kernel, if they are priced above the
-    analytic choice: they never win, so a sweep without them has the same winners."""
+    """Returns the first candidates that a sweep tries for each kernel, if they are priced above the
+    analytic choice: they never win, so that a sweep without them has the same winners."""
     tried = []
     for kernel in compiler.kernels:
         space: Any = kernel.space

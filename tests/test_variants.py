@@ -1,4 +1,4 @@
-"""Which variants an artifact has: parts of a target, and what they share."""
+"""An artifact has the right variants: parts of a target, and what they share."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def parts(text: str) -> list[tuple[str, ...]]:
 
 
 def test_gpus_of_one_kind_and_about_one_size_share_a_schedule() -> None:
-    # 164 KiB of shared memory and more, or 99
+    # at least 164 KiB of shared memory, or 99 KiB
     assert parts("cuda") == [("sm_80", "sm_90", "sm_100"), ("sm_86", "sm_89", "sm_120")]
-    # 110, 304, 256, 96 and 32 units; gfx950 has 160 KiB of shared memory, the others 64
+    # 110, 304, 256, 96 and 32 compute units; gfx950 has 160 KiB of shared memory, the others 64
     assert parts("rocm") == [("gfx90a",), ("gfx942",), ("gfx950",), ("gfx1100",), ("gfx1200",)]
     assert parts("cuda:sm_90,sm_80") == [("sm_90", "sm_80")]
     for text in ("cuda", "rocm"):
@@ -37,7 +37,7 @@ def test_gpus_of_one_kind_and_about_one_size_share_a_schedule() -> None:
 
 
 def lowered(model: onnx.ModelProto, target: str) -> list[str]:
-    """The targets of the programs that come out."""
+    """Returns the targets of the programs that are compiled."""
     options, trace = read_options({"target": target}), Trace()
     graph = load_model(model, {})
     codes = variant_backends(parse_targets(target, "host", v3), options, 0)
@@ -58,7 +58,7 @@ def test_gpus_for_which_the_same_comes_out_share_a_variant() -> None:
     assert sorted(",".join(t.partition(":")[2] for t in several).split(",")) == sorted(
         GPU_DEFAULTS["rocm"]
     )
-    # vendors never share: their kernels are compiled differently
+    # vendors never share, because their kernels are compiled differently
     assert len(lowered(MODELS["network"](), "cuda:sm_80+rocm:gfx90a")) == 2
 
 

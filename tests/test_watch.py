@@ -1,4 +1,5 @@
-"""Work that another thread ends: loops, what swallows the end, ends that come too late."""
+"""Work that another thread ends: loops, handlers that swallow the end, and ends that come too
+late."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ def never() -> None:
 
 
 def loop() -> None:
-    """Half a minute, so that a test of what does not end it fails and does not hang."""
+    """Loops for half a minute, so that a test that does not end it fails instead of hanging."""
     for _ in range(1 << 30):
         pass
 
 
 def swallowing() -> None:
-    """As a finaliser does, it forgets whatever ends it; the next one counts."""
+    """Swallows the first exception that ends it, like a finaliser, and loops again."""
     try:
         loop()
     except BaseException:
@@ -39,7 +40,7 @@ def swallowing() -> None:
 
 
 def failing() -> None:
-    """What the end makes fail says something else."""
+    """Raises another exception while it is being ended."""
     try:
         loop()
     finally:
@@ -86,7 +87,7 @@ def interrupted() -> None:
 
 
 def test_an_end_that_comes_too_late_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever comes first: the work is done, or is late; nothing comes behind it."""
+    """Either the work is done, or it is late; in both cases nothing is raised afterwards."""
     monkeypatch.setattr("tcc.watch._SECONDS", 0.0)
     monkeypatch.setattr("tcc.watch._AGAIN", 1000.0)  # a second end comes seconds later
     late_ones = 0
@@ -123,5 +124,5 @@ assert "call" in calls
 
 
 def test_calls_under_a_profiler_end_after_watched_work() -> None:
-    """In a process of its own, which would not end."""
+    """The test uses a new process, which would not end without the fix."""
     subprocess.run([sys.executable, "-c", PROFILED], check=True, timeout=60)

@@ -1,10 +1,10 @@
-"""Where the seconds of a test run went, by its report.
+"""Prints where the seconds of a test run went, from its report.
 
     python -m tests.times                     # of build/tests.xml, which scripts/test writes
     python -m tests.times REPORT --rows 50    # of another report, with more rows
 
-Prints the seconds of each folder, those of its fast tests, and the dearest files and tests.  The
-seconds of a fixture count for the test that asked for it first.
+The table has the seconds of each folder and of its fast tests, and the slowest files and tests.
+The seconds of a fixture count for the first test that uses it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def timed_tests(report: Path) -> list[Timed]:
 
 
 def table(tests: list[Timed], rows: int) -> str:
-    """Returns the seconds by folder, and the dearest files and tests."""
+    """Returns the seconds by folder, and the slowest files and tests."""
     folders, fast, files = Counter[str](), Counter[str](), Counter[str]()
     for test in tests:
         folder = test.file.rpartition("/")[0] or "."

@@ -13,7 +13,8 @@ import tcc
 from tcc.runtime.ranking import Ranking, read_labels
 
 HERE = Path(__file__).parent
-BLOCK, PART, PADDING = 4096, 1024, 256  # bytes read at each end, bytes taken, no byte
+# Bytes that are read at each end of a file, bytes that the model takes, and the padding's number.
+BLOCK, PART, PADDING = 4096, 1024, 256
 
 
 def features(path: Path) -> Any:

@@ -15,8 +15,9 @@ import numpy as np
 import tcc
 from tcc.runtime.inputs import read_input
 
-RATE, WINDOW, CONTEXT = 16000, 512, 64  # samples per second, of a step, and before it
-SPOKEN_RATE = 22050  # of espeak-ng
+# Samples per second, samples of a step, and samples of context before it.
+RATE, WINDOW, CONTEXT = 16000, 512, 64
+SPOKEN_RATE = 22050  # Samples per second of espeak-ng.
 
 
 def spoken(text: str, port: Any) -> Any:

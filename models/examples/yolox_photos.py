@@ -30,7 +30,7 @@ def objects(output: Any, size: int) -> Iterator[tuple[int, float, Any]]:
     boxes, scores = np.hstack((centre - half, centre + half)), output[:, 4:5] * output[:, 5:]
     best = scores.max(axis=1)
     numbers: list[int] = []
-    for n in np.argsort(-best):  # the best box of several that overlap
+    for n in np.argsort(-best):  # Only the best of several overlapping boxes remains.
         is_new = all(overlap(boxes[n], boxes[m]) < MOST_OVERLAP for m in numbers)
         if best[n] >= LEAST_SCORE and is_new:
             numbers.append(n)

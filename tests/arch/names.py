@@ -1,4 +1,4 @@
-"""Names that say nothing of what they hold: participles, pronouns and adjectives.
+"""Names that do not describe their values: participles, pronouns and adjectives.
 
 python -m tests.arch.names [ROOM]     # the share of each room, and of its files in one room
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = ("compiler", "passes", "backends", "runtime", "scripts")
-# CONTRIBUTING.md: a variable is a noun that says what it holds.
+# CONTRIBUTING.md requires that a variable is a noun that says what it holds.
 NO_NOUNS = frozenset(
     """
     added alike alone apart around asked beside both chosen cut done each far found given held
@@ -24,7 +24,7 @@ NO_NOUNS = frozenset(
 
 
 class Share(NamedTuple):
-    """How many of the bound names are no nouns."""
+    """Counts of bound names: those that are not nouns, and all."""
 
     poor: int
     bound: int
@@ -47,7 +47,7 @@ def room_shares(root: Path) -> dict[str, Share]:
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Yields Python's files of the source folders, with scripts that have no suffix."""
+    """Yields the Python files of the source folders, including scripts without a suffix."""
     for top in TOPS:
         for path in sorted((root / top).rglob("*")):
             if path.suffix == ".py" or (path.suffix == "" and path.is_file() and _is_script(path)):
@@ -60,7 +60,7 @@ def _is_script(path: Path) -> bool:
 
 
 def bound_names(text: str) -> Iterator[str]:
-    """Yields the names of variables, parameters and fields that a module binds, once a binding."""
+    """Yields each name that a module binds to a variable, parameter or field, once per binding."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):

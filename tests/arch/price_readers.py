@@ -1,4 +1,4 @@
-"""Finds the code that compares prices by itself, by the names that it compares.
+"""Finds code that compares prices itself, by the names in the comparison.
 
     if seconds < lowest: ...        min(plans, key=lambda p: p.price)        both compare prices
 
@@ -20,7 +20,7 @@ SORTS = {"min", "max", "sorted", "sort"}
 
 
 def price_readers(root: Path) -> Counter[str]:
-    """The comparisons of prices outside of the choosers, by file."""
+    """Returns the number of price comparisons outside the choosers, by file."""
     counts: Counter[str] = Counter()
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
@@ -31,7 +31,7 @@ def price_readers(root: Path) -> Counter[str]:
 
 
 def comparisons(text: str) -> Iterator[int]:
-    """The lines of a module's text that compare prices."""
+    """Yields the line numbers at which a module's text compares prices."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Compare(ops=operators) if any(isinstance(op, ORDERS) for op in operators):

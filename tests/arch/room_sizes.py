@@ -24,7 +24,8 @@ FSTRING_END = getattr(tokenize, "FSTRING_END", -1)
 
 
 def room_sizes(root: Path) -> dict[str, int]:
-    """Logic tokens by room; a room is a folder two levels deep, or the files of a top folder."""
+    """Returns the logic tokens of each room: a folder two levels deep, or the files of a top
+    folder."""
     sizes: Counter[str] = Counter()
     for top in TOPS:
         for path in (root / top).rglob("*.py"):
@@ -34,7 +35,8 @@ def room_sizes(root: Path) -> dict[str, int]:
 
 
 def logic_tokens(text: str) -> int:
-    """The number of logic tokens in the text of a module; raises SyntaxError for other text."""
+    """Returns the number of logic tokens in the text of a module; raises SyntaxError for other
+    text."""
     spans = sorted(_spans_without_logic(text))
     count = depth = index = 0
     end: Position = (0, 0)

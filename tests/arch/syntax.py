@@ -1,4 +1,4 @@
-"""Walks of syntax trees."""
+"""Traversals of syntax trees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but the expressions, most of a tree and slow to walk: no import is in one."""
+    """Yields all nodes except expressions, which are most of a tree and never hold an import."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.expr):
             yield node

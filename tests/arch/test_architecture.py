@@ -14,7 +14,8 @@ PLACE = re.compile(rf"\b((?:{ROOMS})/[\w./]*\w/?)(?::([\w.]+))?")
 
 
 def names_of(path: Path) -> set[str]:
-    """The functions, classes, methods and tables of a module; the functions of a C file."""
+    """Returns the functions, classes, methods and tables of a module, or the functions of a C
+    file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return set(re.findall(r"^\w[\w *]*?(\w+)\(", text, re.MULTILINE))
@@ -33,7 +34,7 @@ def names_of(path: Path) -> set[str]:
 
 
 def missing(text: str) -> list[str]:
-    """The places in `text` whose file, or whose name in the file, does not exist."""
+    """Returns the references in `text` to a file, or a name in a file, that does not exist."""
     places = [(match[1], match[2]) for match in PLACE.finditer(text)]
     assert len(places) > 2 * QUESTIONS
     return [

@@ -1,7 +1,7 @@
-"""Nothing above the backends asks for which kind of machine it works: backends say it themselves.
+"""Code above the backends never asks which kind of machine it works for: a backend says it itself.
 
-Found are comparisons of a target's kind, uses of its list of GPUs, literals that name a kind, and
-questions whether an object is of a class that belongs to one kind of machine.
+The scan reports comparisons of a target's kind, uses of its list of GPUs, literals that name a
+kind, and tests whether an object's class belongs to one kind of machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from tcc.target import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Where kinds are spelled and read, and the rooms of one kind of machine each.
+# Files that define or read kinds, and rooms that belong to one kind of machine.
 APART = (
     "compiler/target.py",
     "compiler/options.py",
@@ -25,7 +25,7 @@ APART = (
 )
 NAMES = {*(kind for kind in KINDS if len(kind) > 1), "gpu", "hip"}
 OF_A_MACHINE = ("Backend", "Planner", "Kernels", "Profile", "CoreModel", "Machine", "Schedule")
-# What is found and may stay: the file, the text, and why.
+# Findings that may stay: (file, text), and the reason.
 ALLOWED = {
     ("compiler/driver.py", "'cpu'"): "the default target of tcc.compile",
     (
@@ -54,7 +54,7 @@ ALLOWED = {
 
 
 def found(tree: ast.AST) -> Iterator[str]:
-    """The texts of what asks for a kind of machine."""
+    """Yields the source text of each expression that asks for a kind of machine."""
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str(text)) if text in NAMES:
@@ -73,7 +73,7 @@ def found(tree: ast.AST) -> Iterator[str]:
 
 
 def _kind(node: ast.AST) -> bool:
-    """Whether an expression is the kind of a target, a list of kinds, or a backend's class."""
+    """Returns True for the kind of a target, a list of kinds, or a class of one kind of machine."""
     text = ast.unparse(node)
     listed = text in ("KINDS", "GPU_DEFAULTS", "CPU_TRIPLES", "GPUS")
     return listed or text.endswith("target.kind") or _of_a_machine(node)

@@ -1,4 +1,4 @@
-"""One comparison of prices, and rooms of passes that do not import each other."""
+"""Prices are compared in one place, and rooms of passes do not import each other."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from pathlib import Path
 from tests.arch.price_readers import comparisons, price_readers
 
 ROOT = Path(__file__).resolve().parents[2]
-# Comparisons that choose no alternative of a program, by file. The numbers only fall.
+# Price comparisons that do not choose between alternatives of a program, by file. The numbers may
+# only fall.
 OTHERS = {
-    "backends/cpu/backend.py": 1,  # the longest tile, for the end of a run
+    "backends/cpu/backend.py": 1,  # the longest tile, for the end of a loop
     "backends/cpu/calibrate.py": 2,  # measured times
     "backends/cpu/llvm/body.py": 1,  # registers
     "backends/cpu/llvm/emit.py": 1,  # registers
     "backends/gpu/tuning.py": 3,  # spills and registers
     "backends/workers.py": 1,  # time limits
-    # Cycles of a rule that proposes a schedule: a count of instructions on one core, which knows no
-    # traffic. Panels of other widths are priced alternatives of the decision `schedule`; the
-    # second comparison is bytes a cycle.
+    # The rule that proposes a schedule compares cycles: the instructions on one core, without
+    # traffic. The decision `schedule` prices panels of other widths. The second comparison is bytes
+    # per cycle.
     "compiler/schedule/cpu/contraction.py": 2,
-    # The same for rows of a strip, among the numbers that fit the second-level cache.
+    # Cycles again, for rows of a strip, among the numbers that fit the second-level cache.
     "compiler/schedule/cpu/sliding_window.py": 1,
     "compiler/schedule/gpu/cost.py": 1,  # makes a price
     "passes/tile/cpu/explain.py": 1,  # the share of imbalance in a price
     "passes/tile/gpu/split_k.py": 1,  # the number of tiles
 }
-# Rooms of passes that import each other.
+# The number of pairs of rooms of passes that import each other.
 MOST_PAIRS = 2
 
 
@@ -42,7 +43,7 @@ def test_comparisons_are_found_by_their_names() -> None:
 
 
 def imports_of_rooms() -> set[tuple[str, str]]:
-    """The pairs of rooms of `passes`, of which the first imports the second."""
+    """Returns the pairs of rooms of `passes` in which the first imports the second."""
     pairs = set()
     for path in (ROOT / "passes").rglob("*.py"):
         room = path.relative_to(ROOT / "passes").parts[0]

@@ -1,4 +1,4 @@
-"""The runtime's files lie in layers: no two need each other's functions, and headers no circle."""
+"""The runtime's C files have no circular use of functions, and its headers no circular include."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import networkx as nx
 
 SOURCES = Path(__file__).resolve().parents[2] / "runtime" / "src"
-# What a file defines for others: `type tcc_name(...) {` and `type tcc_name = {`, at a line's front.
+# The names that a file defines for others: `type tcc_name(...) {` and `type tcc_name = {` at the
+# start of a line.
 DEFINED = re.compile(
     r"^(?!static|typedef)\w[\w ()*]*?\b(tcc_\w+)(?:\([^;{}]*\)\s*\{|(?:\[\w*\])?\s*=\s*\{)", re.M
 )
@@ -18,13 +19,14 @@ INCLUDED = re.compile(r'^#include "(?:\.\./)?([\w./]+)"', re.M)
 
 
 def texts(pattern: str) -> dict[str, str]:
-    """The sources by their places below src, without comments."""
+    """Returns the text of each source file, without comments, by its path below src."""
     found = sorted(SOURCES.rglob(pattern))
     return {str(p.relative_to(SOURCES)): COMMENT.sub("", p.read_text()) for p in found}
 
 
 def uses(files: Mapping[str, str]) -> nx.DiGraph:
-    """Which file uses what another defines."""
+    """Returns the graph of files in which an edge leads from a user to the file that defines a
+    name."""
     owner = {name: file for file, text in files.items() for name in DEFINED.findall(text)}
     words = {file: set(re.findall(r"\btcc_\w+", text)) for file, text in files.items()}
     edges = (

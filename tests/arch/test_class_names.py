@@ -1,4 +1,4 @@
-"""A public class is named once in the sources, so that its name says which one is meant."""
+"""The sources define each public class name once, so that the name identifies the class."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.arch.names import ROOT, sources
 
 
 def public_classes(text: str) -> list[str]:
-    """The classes of a module's top level whose names have no underscore in front."""
+    """Returns the top-level classes of a module whose names do not begin with an underscore."""
     body = ast.parse(text).body
     names = [node.name for node in body if isinstance(node, ast.ClassDef)]
     return [name for name in names if not name.startswith("_")]
 
 
 def doubles(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The places of each name that is defined more than once, in modules of (place, text)."""
+    """Returns the places of each name that several modules (place, text) define."""
     places = defaultdict(list)
     for place, text in modules:
         for name in public_classes(text):

@@ -1,4 +1,4 @@
-"""Packages that pyproject.toml declares are used, and packages that are used are declared."""
+"""Packages that pyproject.toml declares are used, and used packages are declared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ("compiler", "passes", "backends", "runtime")
 REST = ("tests", "scripts", "models")
 
-# Packages whose modules have other names.
+# Packages whose modules have other names than the package.
 MODULES = {
     "apache-tvm-ffi": "tvm_ffi",
     "mkdocs-material": "mkdocs",
@@ -31,7 +31,8 @@ MODULES = {
     "scikit-image": "skimage",
     "z3-solver": "z3",
 }
-# Packages that are run or needed by others, not imported: where, and the text that says so.
+# Packages that code runs or other packages need, but that nothing imports: the file and text that
+# show the need.
 RUN = {
     "build": ("tests/arch/test_wheel.py", '"-m", "build"'),
     "expecttest": ("scripts/frameworks/opinfo_worker.py", "torch.testing._internal"),
@@ -42,7 +43,7 @@ RUN = {
     "pytest-xdist": ("scripts/test", '"--dist"'),
     "ruff": ("scripts/test", '"ruff"'),
 }
-# Modules that are imported and that no extra declares, and why.
+# Modules that code imports and no extra declares, and the reason.
 ON_REQUEST = {
     "atheris": "a fuzzer that scripts/fuzz_targets runs where it is installed",
     "iree": "a peer that tcc bench runs where it is installed",
@@ -52,7 +53,7 @@ ON_REQUEST = {
     "openvino_genai": "scripts/language installs it in an environment of its own",
     "tvm": "a peer that tcc bench runs, and a caller of artifacts, where it is installed",
 }
-# Functions that look for a module.
+# Functions that look up a module by name.
 LOOKING = ("importorskip", "find_spec", "import_module")
 
 
@@ -80,10 +81,11 @@ def is_script(path: Path) -> bool:
 
 @cache
 def folder_imports(folder: str) -> tuple[set[str], set[str]]:
-    """The names of a folder's modules and their folders, which its files may import by these where
-    it is no source folder; the top modules that its files import.
+    """Returns two sets for a folder: names of its own modules and folders, and the top-level
+    modules that its files import.
 
-    A folder of tests of `torch` has its name, and is not what `import torch` means.
+    Outside the source folders, files may import their own modules by bare names. A test folder that
+    has the name of a package, like `torch`, does not count as that package.
     """
     packages = modules(set().union(*EXTRAS.values()))
     own, found = set[str](), set[str]()
@@ -97,13 +99,13 @@ def folder_imports(folder: str) -> tuple[set[str], set[str]]:
 
 
 def imported(folders: tuple[str, ...]) -> set[str]:
-    """The top modules that files import, but for Python's own and the repository's."""
+    """Returns the top-level modules that files import, except Python's and the repository's own."""
     names, found = zip(*map(folder_imports, folders), strict=True)
     return set().union(*found).difference(*names, {"tcc", *REST}, sys.stdlib_module_names)
 
 
 def named(node: ast.AST) -> list[str]:
-    """The modules that a node of a syntax tree imports, or looks for by a literal name."""
+    """Returns the modules that a syntax tree node imports, or looks up by a literal name."""
     match node:
         case ast.Import(names=aliases):
             return [alias.name for alias in aliases]

@@ -1,4 +1,4 @@
-"""The mark `fast`: each exception is there, and a whole model in a fast test is seen."""
+"""Every exception to the mark `fast` exists, and a fast test that opens a model is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import fast
 
 
 def marked(*names: str) -> Any:
-    """Returns a stand-in for a test with these marks."""
+    """Returns a stand-in for a test with the given marks."""
     return SimpleNamespace(nodeid="tests/x.py::test_x", get_closest_marker={*names}.__contains__)
 
 
@@ -40,8 +40,8 @@ def test_this_test_has_the_mark(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file in a folder that stands for that of models.  It is written before, as the set-up of a
-    fast test is watched too."""
+    """Writes a file to a folder that stands for the folder of models. The fixture writes it before
+    it redirects the folder, because the setup of a fast test is watched too."""
     path = tmp_path / "m.onnx"
     path.write_bytes(b"m")
     monkeypatch.setattr(fast, "MODELS", (tmp_path,))
@@ -52,7 +52,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_fast_test_that_reads_a_model_fails(
     marks: Sequence[str], fails: bool, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast.USES, "names", None)  # this test is watched itself
+    monkeypatch.setattr(fast.USES, "names", None)  # this test itself is watched too
 
     def reads() -> None:
         with fast.no_whole_model(marked(*marks)):

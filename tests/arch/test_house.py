@@ -1,4 +1,4 @@
-"""Sizes and pages: files stay readable, folders explain themselves."""
+"""Files stay readable in size, and folders have a README."""
 
 from pathlib import Path
 
@@ -16,7 +16,8 @@ def source_files() -> list[Path]:
 
 
 def folders_with_sources() -> list[Path]:
-    """The root, the top folders, and folders of the four source folders that hold modules."""
+    """Returns the root, the top folders, and all folders with modules in the four source
+    folders."""
     found = [ROOT, *(ROOT / name for name in FOLDERS if (ROOT / name).is_dir())]
     for name in FOLDERS[:4]:
         modules = (path for path in (ROOT / name).rglob("*.py") if path.stat().st_size)

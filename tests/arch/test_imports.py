@@ -1,4 +1,4 @@
-"""Who may import whom, and what an import costs."""
+"""Imports respect the layers and stay cheap."""
 
 import ast
 import subprocess
@@ -36,7 +36,7 @@ def test_layers_hold() -> None:
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Imports inside functions, relative ones, and those that name a source folder."""
+    """Yields imports inside functions, relative imports, and imports that name a source folder."""
     for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = (n for n in statements(node) if isinstance(n, ast.Import | ast.ImportFrom))
@@ -57,7 +57,7 @@ def test_imports_stand_at_the_top_and_name_tcc() -> None:
 
 
 def test_importing_tcc_is_quick_and_loads_no_other_library() -> None:
-    """Processor time, so that a busy machine does not fail it."""
+    """The test counts processor time, so that a busy machine does not fail it."""
     code = """
 import sys, time
 before = set(sys.modules)

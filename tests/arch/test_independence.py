@@ -1,5 +1,5 @@
-"""Tests depend neither on their order nor on who starts them: each draws its own numbers, no
-comparison of floats fails because a result lies near zero, and programs mind signals."""
+"""Tests are independent of their order and of the process that starts them: each test draws its own
+numbers, float comparisons have an absolute tolerance, and child programs get default signals."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ COMPARISONS = {"assert_allclose", "allclose", "isclose"}
 
 
 def shared_generators(tree: ast.Module) -> Iterator[str]:
-    """The generators that are made while a module is imported: tests would share them."""
+    """Yields the random generators that a module creates at import: tests would share them."""
     for node in _run_at_import(tree):
         if isinstance(node, ast.Call) and _called(node) in GENERATORS:
             yield ast.unparse(node)
 
 
 def unseeded_generators(tree: ast.Module) -> Iterator[str]:
-    """The generators that start from the machine's entropy; torch's start from a fixed number."""
+    """Yields the random generators that start from the machine's entropy, except torch's, which
+    start from a fixed number."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _called(node) in GENERATORS and not node.args:
             yield from {ast.unparse(node)} - {"torch.Generator()"}
 
 
 def relative_comparisons(tree: ast.Module) -> Iterator[str]:
-    """The comparisons of arrays without an absolute tolerance.
+    """Yields the comparisons of arrays without an absolute tolerance.
 
-    `pytest.approx` has one of its own, 1e-12; operators under test (`torch.isclose`) are no
-    comparisons.
+    `pytest.approx` has a default absolute tolerance of 1e-12. Operators under test
+    (`torch.isclose`) do not count as comparisons.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _called(node) in COMPARISONS:
@@ -43,10 +44,10 @@ def relative_comparisons(tree: ast.Module) -> Iterator[str]:
 
 
 def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
-    """Yields calls that send signals to programs which were not started by tests/processes.py:
-    these inherit the signals that the tests' own starter ignores.
+    """Yields calls that send signals to programs which tests/processes.py did not start.
 
-    A module that sets a signal to SIG_DFL itself is left out.
+    Programs started in another way inherit the signals that the parent of the tests ignores. A
+    module that sets a signal to SIG_DFL itself yields nothing.
     """
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     helper = any(isinstance(n, ast.FunctionDef) and n.name == "ignored_signals" for n in tree.body)
@@ -58,8 +59,8 @@ def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
 
 
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that Python evaluates when it imports a module: no bodies of functions, but their
-    decorators and defaults."""
+    """Yields the nodes that Python evaluates when it imports a module: decorators and defaults of
+    functions, but not their bodies."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.FunctionDef(args=arguments, decorator_list=decorators):
@@ -84,7 +85,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _is_absolute(call: ast.Call) -> bool:
-    """Whether the call has an absolute tolerance that is not the number zero."""
+    """Returns True if the call has an absolute tolerance other than the literal zero."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if len(call.args) > 3:
         given["atol"] = call.args[3]

@@ -15,7 +15,7 @@ SOURCES = {
     "scripts": ("scripts",),
     "models": ("models",),
 }
-# Folders that test no folder of sources: the house itself, and properties of the whole compiler.
+# Folders that test no source folder: they test the repository, or properties of the whole compiler.
 WHOLE = {"arch", "conformance", "e2e", "errors", "fuzz", "lib"}
 
 

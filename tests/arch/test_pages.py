@@ -1,4 +1,4 @@
-"""What pages name exists: files of tables, scripts, commands and their options."""
+"""Files, scripts, commands and options that pages name exist."""
 
 import os
 import re
@@ -13,8 +13,8 @@ PAGES = [
     for page in sorted(ROOT.rglob("*.md"))
     if not {".venv", "build", "results", "node_modules"} & set(page.relative_to(ROOT).parts)
 ]
-WORDS, COLUMNS = 600, 160  # of a README; generated tables do not count
-ENTRIES = 12  # under one heading of a DECISIONS.md
+WORDS, COLUMNS = 600, 160  # the limits of a README, without generated tables
+ENTRIES = 12  # the limit under one heading of a DECISIONS.md
 ENTRY = re.compile(r"- |\d{4}-\d\d")
 CODE = re.compile(r"`([^`\n]+)`")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -25,7 +25,7 @@ NAMED = re.compile(r"[\w./]+(\.(py|c|h|S|md|txt|toml)|/)|[\w/]+")
 
 
 def commands(text: str) -> list[str]:
-    """The shell commands of a page: in sentences, and in blocks."""
+    """Returns the shell commands of a page, from its sentences and its code blocks."""
     blocks = [
         line.partition("    #")[0].strip() for b in BLOCK.findall(text) for line in b.splitlines()
     ]
@@ -34,8 +34,8 @@ def commands(text: str) -> list[str]:
 
 
 def table_files(page: Path) -> list[tuple[str, Path]]:
-    """The names in the first column of a page's tables of files; a name without a folder lies in
-    that of the name before it."""
+    """Returns (name, path) pairs from the first column of a page's tables of files; a name without
+    a folder lies in the folder of the name before it."""
     found, in_table = [], False
     for line in page.read_text(encoding="utf-8").splitlines():
         cell = line.split("|")[1] if line.startswith("|") else ""
@@ -54,7 +54,7 @@ def table_files(page: Path) -> list[tuple[str, Path]]:
 
 
 def missing_paths(page: Path) -> list[str]:
-    """Tests, scripts and targets of links that the page names and that do not exist."""
+    """Returns the tests, scripts and link targets that the page names and that do not exist."""
     text = page.read_text(encoding="utf-8")
     named = [word for code in CODE.findall(text) for word in code.split() if PATH.fullmatch(word)]
     paths = {word: ROOT / word.split("::")[0] for word in named}
@@ -68,7 +68,7 @@ def missing_paths(page: Path) -> list[str]:
 
 
 def unknown(command: str) -> list[str]:
-    """What of a command does not exist: the program, its command, or options."""
+    """Returns the parts of a command that do not exist: the program, its subcommand, or options."""
     program, *words = command.split()
     if program == "tcc":
         if not words or words[0] in ("COMMAND", "--version", "--help"):
@@ -81,7 +81,7 @@ def unknown(command: str) -> list[str]:
         if not script.exists():
             return [command]
         if program == "scripts/test" or not os.access(script, os.X_OK) or script.is_dir():
-            return []  # pytest's arguments; no program
+            return []  # scripts/test takes pytest's arguments; a file that cannot run is no program
         options = set(FLAG.findall(script.read_text(encoding="utf-8")))
     asked = FLAG.findall(" ".join(words))
     return [f"{command}: {flag}" for flag in asked if flag not in options | {"--help"}]
@@ -104,7 +104,7 @@ def test_tests_scripts_and_links_of_a_page_are_there(page: Path) -> None:
 
 
 def test_the_page_on_security_names_tests_and_scripts() -> None:
-    """A page of another form would be checked for nothing."""
+    """A page in another format would pass without a check."""
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     words = [word for code in CODE.findall(text) for word in code.split() if PATH.fullmatch(word)]
     assert sum(word.startswith("tests/") for word in words) > 12
@@ -115,7 +115,7 @@ def test_the_page_on_security_names_tests_and_scripts() -> None:
 
 
 def written(page: Path) -> str:
-    """The text of a page without its generated tables."""
+    """Returns the text of a page without its generated tables."""
     text = page.read_text(encoding="utf-8")
     return re.sub(r"<!-- begin generated.*?<!-- end generated", "", text, flags=re.DOTALL)
 
@@ -130,9 +130,10 @@ def test_readmes_are_short() -> None:
 
 
 def sections(text: str) -> dict[str, int]:
-    """The number of entries under each heading of a page of decisions; "" is what stands before.
+    """Returns the number of entries under each heading of a page of decisions.
 
-    An entry is an item of a list, or a paragraph that begins with a date.
+    The key "" counts the entries before the first heading. An entry is an item of a list, or a
+    paragraph that begins with a date.
     """
     counts, heading = {"": 0}, ""
     for line in text.splitlines():

@@ -19,7 +19,7 @@ from tests.lib.elf_symbols import dynamic, newest_glibc
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")
-# One worker builds the wheel once, also where tests are spread over several.
+# One worker builds the wheel once, even if tests are spread over several workers.
 pytestmark = pytest.mark.xdist_group("wheel")
 PAGES = ("pyproject.toml", "README.md", "LICENSE", "scripts/devtree")
 PIP = (sys.executable, "-m", "pip")
@@ -28,17 +28,17 @@ OF_GLIBC = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6"} | {
     "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
 }  # fmt: skip
 NO_COMPILER = {"CC": "no-such-compiler"}
-# One build in isolation, that of the wheel, shows that `requires` is complete; others need no
-# registry.
+# One isolated build, the wheel's, shows that `requires` is complete; other builds skip isolation
+# and need no registry.
 BESIDE = "--no-build-isolation"
-# pip writes no bytecode, where few of the installed modules are imported.
+# pip compiles no bytecode, because tests import few of the installed modules.
 QUICK = {"PIP_NO_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 def run(
     *command: str | Path, cwd: Path, settings: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command that sees nothing of this tree."""
+    """Runs a command that cannot see this source tree."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     environment |= QUICK
     return subprocess.run(
@@ -53,7 +53,8 @@ def run(
 
 
 def check_output(*command: str | Path, cwd: Path, settings: dict[str, str] | None = None) -> str:
-    """The output of a command that sees nothing of this tree; shown when it fails."""
+    """Returns the output of a command that cannot see this source tree; shows it if the command
+    fails."""
     done = run(*command, cwd=cwd, settings=settings)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
@@ -71,7 +72,8 @@ def copied_tree(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def unreachable(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Why isolated builds cannot be tried: pip's complaint; empty where the registry answers."""
+    """Returns pip's complaint if the registry does not answer, so that isolated builds are
+    impossible; else ""."""
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     folder = tmp_path_factory.mktemp("requires")
     done = run(*PIP, "download", "--quiet", "--no-deps", "--dest", folder, *requires, cwd=folder)
@@ -82,16 +84,16 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def isolated(unreachable: str) -> None:
-    """Skips the test where no isolated build can be made."""
+    """Skips the test if isolated builds are impossible."""
     if unreachable:
         pytest.skip(unreachable)
 
 
 @pytest.fixture(scope="module")
 def wheel(unreachable: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from an sdist that was built from a copy of the sources.
+    """Builds a wheel from an sdist that was built from a copy of the sources, and returns its path.
 
-    The build sees the packages of pyproject.toml's `build-system` only, where the registry answers.
+    If the registry answers, the build sees only the packages of pyproject.toml's `build-system`.
     """
     tree = copied_tree(tmp_path_factory.mktemp("tree"))
     flags = ("--no-isolation",) if unreachable else ()
@@ -104,9 +106,9 @@ def wheel(unreachable: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environment(folder: Path) -> Path:
-    """The Python of a new environment with the libraries of this one but nothing else of it.
+    """Returns the Python of a new environment that sees the libraries of this environment only.
 
-    Path files of this environment (an editable install among them) have no effect there.
+    Path files of this environment, for example of an editable install, have no effect there.
     """
     venv.create(folder, with_pip=False)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -123,7 +125,7 @@ def install(python: Path, *what: str | Path, settings: dict[str, str] | None = N
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel."""
+    """Returns the Python of an environment in which the wheel is installed."""
     python = clean_environment(tmp_path_factory.mktemp("clean"))
     install(python, "--no-index", wheel)
     return python
@@ -156,7 +158,8 @@ def test_a_clone_called_tcc_does_not_hide_the_wheel(python: Path, tmp_path: Path
 
 
 def assert_found_beside(clone: Path, python: Path) -> None:
-    """A script, a command and a module beside the folder `clone` find the installed package."""
+    """Checks that a script, a command and a module beside the folder `clone` find the installed
+    package."""
     (clone.parent / "script.py").write_text("import tcc\nprint(tcc.compile.__module__)\n")
     commands = {
         "tcc.driver\n": (python, "script.py"),
@@ -188,7 +191,7 @@ def test_the_wheel_holds_code_sources_machines_and_the_built_runtime(wheel: Path
 def test_the_wheel_installs_and_its_libraries_load_on_systems_of_2014(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """PEP 600: a manylinux tag names the oldest glibc that the files of the wheel load with."""
+    """A manylinux tag (PEP 600) names the oldest glibc with which the files of the wheel load."""
     assert wheel.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl")
     with ZipFile(wheel) as archive:
         tags = archive.read(next(n for n in archive.namelist() if n.endswith("/WHEEL"))).decode()

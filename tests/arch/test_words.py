@@ -8,9 +8,9 @@ from tests.arch.drawn_texts import draw, population
 from tests.arch.names import ROOT, bound_names, room_shares, sources
 from tests.arch.texts import comments_at, poor_heads, texts
 
-# These numbers only fall.
+# These numbers may only fall.
 MOST_POOR_NAMES = 0.2  # percent of the bound names
-MOST_POOR_HEADS = 4  # in functions whose text is copied into kernels
+MOST_POOR_HEADS = 4  # all of them in functions whose text is copied into kernels
 
 
 def test_few_names_are_no_nouns() -> None:

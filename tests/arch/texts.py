@@ -20,9 +20,9 @@ def texts(source: str) -> Iterator[str]:
 
 
 def comments_at(source: str) -> Iterator[tuple[int, str]]:
-    """Yields the comments of a module, each with the number of its first line.
+    """Yields (line of the first character, text) of each comment of a module.
 
-    Comments that fill adjacent lines are one.
+    Comments on adjacent lines count as a single comment.
     """
     lines: list[str] = []
     first = after = 0

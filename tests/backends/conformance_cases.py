@@ -1,4 +1,4 @@
-"""The models that every backend has to run, each with what NumPy says that it means."""
+"""The models that every backend must run, with their meaning in NumPy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ with seeded("cases: weights"):
 
 @dataclass(frozen=True)
 class Case:
-    """`text` is a graph in ONNX's syntax, `weights` its constants; `inputs` makes the inputs of a
-    size, and `means` gives the outputs in their order.  Floats agree within `tolerance` of the
-    largest output."""
+    """A conformance case.
+
+    `text` is a graph in ONNX's syntax, `weights` its constants. `inputs` makes the inputs for a
+    size, and `means` computes the outputs in order. Floats agree within `tolerance` of the largest
+    output.
+    """
 
     text: str
     inputs: Callable[[np.random.Generator, int], dict[str, Array]]
@@ -47,7 +50,7 @@ def _floats(*shape: int, dtype: type = np.float32) -> Callable[..., dict[str, Ar
 
 
 def _exact_conv(x: Array, w: Array) -> Array:
-    """Stride 2, one row before and two after, no columns before and one after; in f64."""
+    """Returns a convolution of stride 2 in f64, padded by rows 1 and 2 and by columns 0 and 1."""
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 2), (0, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
     return np.einsum("ncijhw,ochw->noij", windows, w.astype(np.float64))
@@ -151,7 +154,7 @@ CASES: dict[str, Case] = {
     ),
 }
 
-# A backend runs these, or refuses them by the operator's name: data decide the result's size.
+# The result's size is data-dependent. A backend runs these, or refuses them by the operator's name.
 HARD: dict[str, Case] = {
     "NonZero": Case(
         "m (float[12] x) => (int64[1,k] y) { y = NonZero(x) }",

@@ -1,4 +1,4 @@
-"""How the code of each backend is run in the tests; one without a row is generated and not run."""
+"""Ways to run each backend's code in the tests; code of a backend without a row is not run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.lib.oracle.program.evaluate import evaluate_program
 from .conformance_cases import Array, Feeds
 
 Run = Callable[[onnx.ModelProto, str, Path], Callable[[Feeds], Sequence[Array]]]
-# One architecture of a kind, where the bare kind has many.
+# A bare kind with several architectures stands for this architecture.
 TARGETS = {kind: kind for kind in BACKENDS} | {"cuda": "cuda:sm_90", "rocm": "rocm:gfx942"}
 
 
 @dataclass(frozen=True)
 class Made:
-    """A model lowered for one variant."""
+    """A model lowered for a variant."""
 
     code: Backend
     lowered: Lowered
@@ -43,7 +43,7 @@ def options_of(kind: str) -> Options:
 
 
 def lowered(model: onnx.ModelProto, kind: str, opened: ExitStack | None = None) -> Made:
-    """As the driver lowers it, with its checks."""
+    """Lowers a model as the driver does, with its checks."""
     options = options_of(kind)
     targets = resolve_targets(options)
     check_options(options, targets)
@@ -58,7 +58,7 @@ def lowered(model: onnx.ModelProto, kind: str, opened: ExitStack | None = None) 
 
 
 def native(model: onnx.ModelProto, kind: str, folder: Path) -> Callable[[Feeds], Sequence[Array]]:
-    """The artifact, loaded into this process."""
+    """Compiles an artifact and returns its run in this process."""
     out = compile_model(model, options_of(kind), folder / "model.so").path
     module = tcc.load(out)
     return lambda feeds: list(module.run(dict(feeds)).values())
@@ -67,7 +67,7 @@ def native(model: onnx.ModelProto, kind: str, folder: Path) -> Callable[[Feeds],
 def interpreted(
     model: onnx.ModelProto, kind: str, folder: Path
 ) -> Callable[[Feeds], Sequence[Array]]:
-    """The program by its evaluator, its kernels by Triton's interpreter."""
+    """Returns a run of the program's evaluator, with kernels in Triton's interpreter."""
     made = lowered(model, kind).lowered
     section = [part() for part in made.weights.parts()]
     weights = np.concatenate(section) if section else np.zeros(0, np.uint8)
@@ -86,12 +86,12 @@ def interpreted(
 
 
 def as_c(model: onnx.ModelProto, kind: str, folder: Path) -> Callable[[Feeds], Sequence[Array]]:
-    """The C file, compiled by gcc."""
+    """Returns a run of the C file, compiled by gcc."""
     library, graph = build(write_c(model, folder)), load_model(model, {})
     return lambda feeds: list(run_c(library, graph, feeds).values())
 
 
 RUNS: dict[str, Run] = {"cpu": native, "cuda": interpreted, "rocm": interpreted, "c": as_c}
-# What a backend refuses of the models that all others take, and backends without prices; why.
+# Reasons why a backend refuses a model that all others run, or has no prices.
 REFUSED = {("c", "symbolic"): "its arena is static"}
 UNPRICED = {"c": "a C file is for every machine"}

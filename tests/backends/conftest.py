@@ -1,4 +1,4 @@
-"""Kernels are compiled once, artifacts once per test module."""
+"""Fixtures of backend tests: kernels are compiled once a session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What every backend has to do, for each row of the table of backends.
+"""Conformance tests of every backend in the table of backends.
 
-A new backend is tested by its row; with a row in `runs.RUNS` its code is run too.
+A new backend is tested by its row; with a row in `conformance_runs.RUNS` its code runs too.
 """
 
 from __future__ import annotations

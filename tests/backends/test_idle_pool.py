@@ -1,4 +1,4 @@
-"""Pools of worker processes between two compiles, with workers that tell their number."""
+"""Tests of idle worker pools between two compiles, with workers that return their process id."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool
 
 
 def asked(pool: WorkerPool, word: str = "a long word") -> int:
-    """The process that answers; it says the word to its standard error."""
+    """Returns the id of the answering process, which writes the word to its standard error."""
     ((number, _),) = pool.answers([pool.submit(word)])
     assert isinstance(number, int)
     return number

@@ -1,4 +1,4 @@
-"""Pools of worker processes, with workers that only echo, fail or die."""
+"""Tests of pools of worker processes, with workers that only echo, fail or die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An artifact of a hand-made program: commands are tested without the compiler."""
+"""An artifact of a hand-written program, with which command tests need no compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.named_model import compile_model
 
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """y[i] = max(x[i], 0) + i + 1 for x f32[n], n at most 64; kernels from C."""
+    """Links an artifact with C kernels: y[i] = max(x[i], 0) + i + 1 for x f32[n], n at most 64."""
     folder = tmp_path_factory.mktemp("artifact")
     program, weights = programs.mlp()
     path = folder / "mlp.so"
@@ -26,5 +26,5 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact of tests.cli.named_model, beside its ONNX file."""
+    """Compiles tests.cli.named_model; returns the artifact, which lies beside its ONNX file."""
     return compile_model(tmp_path_factory.mktemp("named"))

@@ -1,4 +1,5 @@
-"""A small model whose names have quotes and HTML, and its artifact as one for another machine."""
+"""A small model whose names contain quotes and HTML, and a copy of its artifact for another
+machine."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NAMES = ("first", "<b>\"soft\" & 'max'</b>", "second", "k", "top")
 
 
 def compile_model(folder: Path) -> Path:
-    """Writes the model to a folder, and returns the path of its artifact."""
+    """Writes the model to a folder, compiles it, and returns the path of its artifact."""
     model = onnx.parser.parse_model(MODEL.replace("{0}", "{" + ", ".join(["0.5"] * 64) + "}"))
     for node, name in zip(model.graph.node, NAMES, strict=True):
         node.name = name
@@ -30,7 +31,7 @@ def compile_model(folder: Path) -> Path:
 
 
 def other_machine(compiled: Path, folder: Path) -> Path:
-    """A copy of an artifact that says another machine, and whose seal is right."""
+    """Writes a copy of an artifact whose manifest names another machine and whose seal is valid."""
     data = bytearray(compiled.read_bytes())
     start = data.index(SEAL_MAGIC)
     number = int.from_bytes(data[18:20], "little")

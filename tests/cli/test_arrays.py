@@ -1,4 +1,4 @@
-"""Input arrays from texts."""
+"""Text is parsed to input arrays."""
 
 import resource
 import signal
@@ -39,7 +39,7 @@ def test_files_are_taken_as_they_are(tmp_path: Path) -> None:
     ("dtype", "given", "bits", "value"),
     [
         ("bf16", "1.005", 0x3F81, 1.0078125),
-        ("bf16", "1.00390625", 0x3F80, 1.0),  # a tie goes to the even one
+        ("bf16", "1.00390625", 0x3F80, 1.0),  # a tie rounds to even
         ("bf16", "nan", 0x7FC0, np.nan),
         ("f8e4m3fn", "-1.5", 0xBC, -1.5),
         ("f4e2m1", "100", 0x7, 6.0),

@@ -1,4 +1,4 @@
-"""run, inspect, bench and verify on an artifact that was made by hand."""
+"""run, inspect, bench and verify work on a hand-written artifact."""
 
 import json
 import re
@@ -19,7 +19,8 @@ from tcc.runtime.result_text import array_lines, array_record
 
 
 def reference(folder: Path, offset: float, name: str = "x") -> Path:
-    """ONNX of the artifact's meaning for 3 elements, with `offset` added."""
+    """Writes an ONNX model that computes what the artifact computes for 3 elements, plus
+    `offset`."""
     ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in (name, "y")]
     weights = np.arange(1, 4, dtype=np.float32) + np.float32(offset)
     nodes = [
@@ -259,8 +260,8 @@ def test_derivations_are_shown_with_their_reasons(
 def test_a_bilinear_form_is_drawn_with_its_stages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The transformed image, the contraction and the result stand in the right half, with the
-    transformed filters as an operand known ahead of the run."""
+    """The transformed image, the contraction and the result stand in the right half of the picture;
+    the transformed filters are drawn as an operand that is known before the run."""
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
         g (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y)
         { y = Conv <pads = [1, 1, 1, 1]> (x, w) }""")
@@ -281,7 +282,8 @@ def test_a_bilinear_form_is_drawn_with_its_stages(
     (form,) = [c for c in site["candidates"] if c["chosen"]]
     tile, kernel = (int(part) for part in re.match(r"F\((\d) x \d, (\d)", form["chain"]).groups())
     points = (tile + kernel - 1) ** 2
-    # The direct weights, and the stages around the three of the form, are those of its guard.
+    # The first and the remaining stages (direct weights, and stages around the form's three) belong
+    # to the guard.
     image, filters_, _, *stages = form["stages"]
     (contraction,) = (stage for stage in stages if "p1" in stage["reads"])
     (first,) = (stage for stage in stages if stage["name"] == contraction["reads"][0])
@@ -292,7 +294,7 @@ def test_a_bilinear_form_is_drawn_with_its_stages(
     assert filters_["known"]
     assert (first["reads"], contraction["reads"][1:]) == (["p0"], ["p1"])
     assert formed["name"] in result["reads"]
-    products = points * (-(-56 // tile)) ** 2 * 64 * 64  # a product a point, tile and channels
+    products = points * (-(-56 // tile)) ** 2 * 64 * 64  # per point, tile and channel pair
     assert f"{products / 1e6:,.1f} M products" in contraction["does"]
     root = ElementTree.parse(picture).getroot()
     boxes = [float(r.get("x", "0")) for r in root.findall("{*}rect")][1:]
@@ -368,7 +370,7 @@ def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def _narrow_model(path: Path, element: int, size: int) -> Path:
-    """y = ((x @ w) @ w) @ w."""
+    """Writes the model y = ((x @ w) @ w) @ w."""
     made = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size**0.5
     weights = helper.make_tensor("w", element, made.shape, made.ravel())
     nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in ("xa", "ab", "by")]

@@ -1,4 +1,4 @@
-"""What `tcc bench` says of a machine that does other work too."""
+"""`tcc bench` reports times correctly on a machine that is busy with other work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUSY = Times(1.98e-3, 2.6e-3, (2.0e-3, 2.6e-3, 2.1e-3, 4.0e-3, 2.3e-3), 50)
 
 
 class Idle:
-    """A peer that is never asked."""
+    """A peer that is never called."""
 
     def __init__(self, kind: str, *_: object, **__: object) -> None:
         self.kind = kind
@@ -32,7 +32,7 @@ class Idle:
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Times]:
-    """The times that `tcc bench` gets instead of measuring."""
+    """Replaces measurements by the returned dict, which a test fills with times."""
     times: dict[str, Times] = {}
 
     def given(*_: Any, **__: Any) -> Mapping[str, Times]:
@@ -71,7 +71,7 @@ def test_scattered_rounds_are_told(
     assert cli.execute(["bench", str(artifact), *SMALL, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [answer["seconds"][kind]["scattered"] for kind in ("tcc", "ort")] == [0, 3]
-    assert answer["ratio"] == pytest.approx(2.3)  # of 2, 2.55, 1.91, 4 and 2.3
+    assert answer["ratio"] == pytest.approx(2.3)  # the median of 2, 2.55, 1.91, 4 and 2.3
     assert answer["best_ratio"] == pytest.approx(2.0)
 
 

@@ -1,4 +1,4 @@
-"""Exit codes, streams and help of every command."""
+"""Every command has the right exit codes, streams and help."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_a_process_ends_with_its_code_when_all_handlers_have_run(
     [("SIGINT", "SIGHUP"), ("SIGTERM", "SIGHUP"), ("SIGTERM", "SIGINT")],
 )
 def test_an_interrupt_inside_of_a_finaliser_is_not_lost(sent: str, ignored: str) -> None:
-    """SIGINT is ignored where a shell starts the command in the background."""
+    """The parameter `ignored` covers shells that start background commands with SIGINT ignored."""
     lines = (
         "import signal, time",
         f"signal.signal(signal.{ignored}, signal.SIG_IGN)",
@@ -160,7 +160,7 @@ def test_an_interrupt_that_the_starter_ignores_stays_ignored() -> None:
 
 
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
-    compiler = tmp_path / "compiler"  # it says that it was asked, and never answers
+    compiler = tmp_path / "compiler"  # it reports that it was called, and never answers
     asked = tmp_path / "asked"
     compiler.write_text(f"#!/bin/sh\necho > '{asked}'; exec sleep 60\n")
     compiler.chmod(0o755)
@@ -221,7 +221,7 @@ def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixtu
         assert cli.execute(["ops", name, "--json"]) == 0
         (record,) = json.loads(capsys.readouterr().out)
         assert record["name"] == "conv"
-        assert record["opsets"] == {"Conv": [1, 11, 22]}  # as the standard's change log says
+        assert record["opsets"] == {"Conv": [1, 11, 22]}  # as the change log of ONNX says
     assert cli.execute(["ops", "lstm", "conv"]) == 0
     shown = capsys.readouterr().out
     assert "LSTM  An operator of ONNX that the import writes as others." in shown

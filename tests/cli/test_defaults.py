@@ -1,4 +1,4 @@
-"""Runs that give an input for which the model has an initialiser."""
+"""Runs give an input for which the model has an initialiser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_verify_gives_both_the_same_array(
     assert "1 of 1 outputs agree" in "".join(capsys.readouterr())
 
 
-# The second input has sizes of its own that are symbolic; the third keeps its default.
+# The second input has its own symbolic sizes; the third keeps its default.
 SYMBOLIC = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x, float[n, 2] w, float[1] b) => (float[n, 2] y)
 <float[1, 2] w = {3, 4}, float[1] b = {100}> { s = Mul (x, w)  y = Add (s, b) }"""
@@ -57,7 +57,8 @@ def test_a_model_takes_the_inputs_that_replace_defaults(
 
 
 def test_the_sizes_of_a_default_are_those_of_any_input(tmp_path: Path) -> None:
-    """A size of 0 is one; names that say nothing stand for sizes that may differ."""
+    """A size of 0 stays 0; dims without a useful name get distinct names, because their sizes may
+    differ."""
     model = parser.parse_model(MODEL.replace("float[2] w)", "float[0, a, b, c, d, n] w)"))
     for dim, text in zip(model.graph.input[1].type.tensor_type.shape.dim[1:3], "??", strict=True):
         dim.dim_param = text

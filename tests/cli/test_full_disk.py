@@ -1,4 +1,4 @@
-"""Commands on a disk that is full: one error with exit code 2, and nothing is left."""
+"""Commands on a full disk print one error, exit with code 2, and leave no files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SOFTMAX = """<ir_version: 9, opset_import: ["": 17]>
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with model.onnx, model.so made of it, and a model with samples to quantise."""
+    """Returns a folder with model.onnx, its artifact model.so, and a model with samples to
+    quantise."""
     place = tmp_path_factory.mktemp("full")
     onnx.save(onnx.parser.parse_model(SOFTMAX), place / "model.onnx")
     Classifier().save(place / "good.onnx")
@@ -30,11 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on_disk(folder: Path, words: str, kibibytes: int, disk: Path) -> tuple[int, str, list[str]]:
-    """Returns (exit code, stderr, files left) of a command whose disk has so many kibibytes.
+    """Returns (exit code, stderr, remaining files) of a command on a disk of the given size in KiB.
 
-    The disk holds the temporary files and what the command writes to OUT; one of 4 kibibytes is
-    full from the start. It is mounted for the command alone, and the test is skipped where that is
-    not allowed.
+    The disk holds the temporary files and everything that the command writes to OUT. A disk of 4
+    KiB is full from the start. The disk is mounted for the command alone; the test is skipped where
+    mounting is not allowed.
     """
     script = (
         'mount -t tmpfs -o size="$1"k tmpfs "$2" || exit 99; mkdir "$2/tmp"; disk="$2"\n'

@@ -75,7 +75,8 @@ class Idle:
 
 
 def times_of(monkeypatch: pytest.MonkeyPatch, *ratios: float) -> list[int]:
-    """Replaces measurements by rounds with these ratios; returns the list of their numbers."""
+    """Replaces measurements: call i has the ratio ratios[i]. Returns a list that collects the
+    number of rounds of each call."""
     numbers: list[int] = []
 
     def interleaved(peers: Sequence[Idle], rounds: int, *_: Any, **__: Any) -> Mapping[str, Times]:
@@ -112,7 +113,7 @@ def test_more_work_fails_unless_it_is_allowed(
     out = capsys.readouterr().out
     for name in ("time", "bytes", "kernels", "traffic"):
         assert f"\n{name} grows from" in out
-    assert "it depends on sizes" in out  # the arena's bytes
+    assert "it depends on sizes" in out  # the bytes of the arena
     allowed = [word for name in ("bytes", "kernels", "traffic") for word in ("--allow", name)]
     assert bench("work.so", *ARGUMENTS, "--gate", "1.05", *allowed) == 1
     assert bench("work.so", *ARGUMENTS, "--gate", "1.05", *allowed, "--allow", "time") == 0

@@ -1,4 +1,4 @@
-"""`tcc inspect --graph`: what it writes, and what it refuses without leaving a file."""
+"""`tcc inspect --graph` writes a picture, or refuses and leaves no file."""
 
 from __future__ import annotations
 

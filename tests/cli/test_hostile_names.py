@@ -1,4 +1,4 @@
-"""Names from a model in everything that commands print and write: nothing of them gets out."""
+"""Hostile names from a model never escape from the text that commands print and write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NASTY = "".join(
 
 
 def _model(text: str) -> onnx.ModelProto:
-    """The text in every place where a model of this kind holds one, a function's names too."""
+    """Returns a model with `text` in every place for a name, including the names of a function."""
     value, make = helper.make_tensor_value_info, helper.make_node
     function = helper.make_function(
         f"{text}.domain", f"{text}f", ["p"], ["q"],
@@ -69,7 +69,7 @@ def _body(text: str) -> onnx.GraphProto:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, two below the test's, with the model in it."""
+    """Returns the current folder, two levels below the test's folder, with the model in it."""
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)

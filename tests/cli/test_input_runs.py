@@ -1,4 +1,4 @@
-"""`tcc run` on files that users have: pictures, sounds, folders, labels."""
+"""`tcc run` reads the files that users have: pictures, sounds, folders, labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tcc.errors import UserError
 from tcc.runtime.preprocess import embedded_settings
 
 images = pytest.importorskip("PIL.Image", reason="the extra io (pillow) is not installed")
-# The three sums of a picture, its channels as classes.
+# A model that sums each of the three channels of a picture; the channels serve as classes.
 SUMS = """<ir_version: 9, opset_import: ["": 17]>
     sums (float[1, 3, 6, 8] image) => (float[1, 3] y)
     { axes = Constant <value_ints = [2, 3]> ()  y = ReduceSum <keepdims = 0> (image, axes) }"""
@@ -31,7 +31,7 @@ mean = [1.0, 2, 3]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Artifacts of `SUMS` without and with settings, and pictures."""
+    """Returns a folder with artifacts of `SUMS`, without and with settings, and with pictures."""
     folder = tmp_path_factory.mktemp("sums")
     onnx.save(onnx.parser.parse_model(SUMS), folder / "sums.onnx")
     (folder / "p.toml").write_text(SETTINGS)

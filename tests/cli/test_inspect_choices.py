@@ -1,4 +1,4 @@
-"""`tcc inspect --choices`: what it lists, and the flags that belong to it."""
+"""`tcc inspect --choices` lists decisions and checks its flags."""
 
 from __future__ import annotations
 

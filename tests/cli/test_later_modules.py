@@ -1,4 +1,4 @@
-"""Modules that commands import at their first use."""
+"""Commands import some modules only when they first use them."""
 
 import ast
 from importlib import import_module

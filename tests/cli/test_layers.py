@@ -1,4 +1,4 @@
-"""`tcc verify --layers`: planted faults are found by name, and can be shown again."""
+"""`tcc verify --layers` names the layer of a planted fault and can show the fault again."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,8 @@ SIZE = 12
 
 
 class Here:
-    """A peer in this process: starting one takes longer than these models do."""
+    """A peer in this process: a separate process would take longer to start than these models
+    run."""
 
     def __init__(self, kind: str, model: Path, feeds: Mapping[str, np.ndarray], _: int) -> None:
         self.kind, self.model, self.feeds = kind, model, dict(feeds)
@@ -49,7 +50,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def planted(op: str, other: str) -> Iterator[None]:
-    """Within, compiled code computes `other` where the model says `op`; references do not."""
+    """Makes compiled code compute `other` where the model says `op`; references stay correct."""
     row = OPS[op]
     right = row.expr
     object.__setattr__(row, "expr", OPS[other].expr)
@@ -60,7 +61,8 @@ def planted(op: str, other: str) -> Iterator[None]:
 
 
 def chain(path: Path, ops: list[str], *, branch: bool = False) -> Path:
-    """Node i, called `layer.i`, reads the one before; a matmul with constant weights leads."""
+    """Writes a chain: a matmul with constant weights, then nodes `layer.i` that each read the
+    previous node."""
     weights = np.random.default_rng(0).standard_normal((SIZE, SIZE), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["v0"], name="first")]
     for number, op in enumerate(ops, 1):
@@ -98,7 +100,7 @@ def test_a_planted_fault_is_found_by_name_and_can_be_shown_again(
         command = said["reproduce"].split()
         assert cli.execute(command[1:]) == 1
     capsys.readouterr()
-    assert cli.execute(command[1:]) == 0  # without the fault it agrees
+    assert cli.execute(command[1:]) == 0  # without the fault the layers agree
     first = said["first_wrong"]
     assert (first["name"], first["op"], first["output"]) == ("layer.4", "Sigmoid", "v4")
     assert first["inputs_right"]
@@ -133,7 +135,8 @@ def test_every_wrong_node_is_found_where_the_check_goes_on(
 def test_batches_fit_the_memory_and_sizes_stay_constants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Reshape whose shape comes from an earlier batch compiles, since that is a constant."""
+    """A Reshape whose shape comes from an earlier batch compiles, because that shape is passed as a
+    constant."""
     model = chain(tmp_path / "m.onnx", ["Relu", "Neg", "Abs", "Tanh"], branch=True)
     spans: list[int] = []
     write = PieceModel.write
@@ -146,7 +149,7 @@ def test_batches_fit_the_memory_and_sizes_stay_constants(
     value = 4 * SIZE * 4
     assert verify(model, "--layers", "--memory", f"{10 * value}B") == 0
     assert "all 7 nodes agree" in capsys.readouterr().out
-    batches = spans[:-1]  # the last one is the whole model
+    batches = spans[:-1]  # the last span is the whole model
     assert max(batches) == 2
     assert len(batches) >= 4
 
@@ -217,7 +220,8 @@ def test_what_layers_alone_take_asks_for_it(
 
 
 def strings_and_lists(path: Path, listed: bool) -> Path:
-    """Text in parts, and its words' number; or a sequence as input."""
+    """Writes a model that splits strings and counts the words; if `listed`, a model with a sequence
+    as input."""
     if listed:
         nodes = [helper.make_node("SequenceLength", ["a"], ["n"])]
         given = [helper.make_tensor_sequence_value_info("a", TensorProto.FLOAT, None)]

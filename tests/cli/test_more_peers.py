@@ -1,4 +1,5 @@
-"""Peers on request compute what the model says, and a peer that cannot run a model gets a row."""
+"""Optional peers compute what the model says, and a peer that cannot run a model still gets a
+row."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ QUICK = ("--rounds", "1", "--seconds", "0.01", "--threads", "1")
 
 
 class Model(torch.nn.Module):
-    """The sum of a constant, a product and an input, and the product."""
+    """Returns relu(a @ weight) - b and relu(a @ weight)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class Model(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same model as an ONNX file and as an archive."""
+    """Writes the same model as an ONNX file and as a torch archive; returns the path of each."""
     folder = tmp_path_factory.mktemp("peers")
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

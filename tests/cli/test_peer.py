@@ -1,4 +1,4 @@
-"""Workers answer, and say why they fail."""
+"""Worker processes answer, and report why they fail."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ pytest.importorskip("onnxruntime")
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """y = x + x, with an output name that no file could have."""
+    """Writes the model y = x + x, whose output name is not a valid file name."""
     port = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "a/y")]
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "x"], ["a/y"])], "g", *map(list, [port[:1], port[1:]])
@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def at_once(kind: str, turn: Turn) -> Sequence[float]:
-    """A turn without a rest before it."""
+    """Takes a turn without a rest before it, and returns its times."""
     return turn()
 
 
@@ -63,7 +63,7 @@ def test_files_of_the_current_folder_are_no_modules(
 
 
 class Paced:
-    """A peer whose runs take known times; notes when it has its turn."""
+    """A peer whose runs take known times; it records each of its turns."""
 
     def __init__(self, kind: str, paces: list[float], turns: list[str]) -> None:
         self.kind, self.paces, self.turns = kind, paces, turns

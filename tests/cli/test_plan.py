@@ -1,4 +1,4 @@
-"""`tcc plan`, and plans in a compile."""
+"""`tcc plan` writes plans, and a compile uses them."""
 
 from __future__ import annotations
 

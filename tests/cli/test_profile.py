@@ -1,4 +1,4 @@
-"""`tcc profile`: what it writes and prints, and what it refuses without leaving a file."""
+"""`tcc profile` writes and prints a profile, or refuses and leaves no file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_profile_names_each_node_and_its_times(
 def test_symbolic_sizes_are_those_of_the_inputs(
     compiled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A multiplication of [n, 8] by [8, 8] has 128 n operations."""
+    """A matmul of [n, 8] by [8, 8] has 128 n operations."""
     flops = {}
     for batch in (2, 16):
         result = printed(capsys, compiled, "--input", f"x={batch}x8xf32", "--runs", 1)
@@ -113,14 +113,15 @@ def test_a_missing_folder_is_one_error(
 def test_an_artifact_of_another_machine(
     compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing of it is run."""
+    """`tcc profile` refuses the artifact before it runs any part of it."""
     foreign, trace = other_machine(compiled, tmp_path), tmp_path / "trace.json"
     assert "and this machine is" in refused(capsys, foreign, "--trace", trace)
     assert not trace.exists()
 
 
 def test_changed_manifests_are_refused_or_read(compiled: Path, tmp_path: Path) -> None:
-    """Bytes of the packed entry change; the seal is right, so only the reader can see it."""
+    """Bytes of the packed entry change and the seal is recomputed, so only the reader can see the
+    change."""
     data = compiled.read_bytes()
     start, place = data.index(SEAL_MAGIC), data.index(b'"packed": [')
     place = data.index(b'"', place + 10) + 1

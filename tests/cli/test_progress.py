@@ -1,4 +1,4 @@
-"""Progress on terminals, dumb ones too, and elsewhere; the levels of messages; completion."""
+"""Progress lines, message levels and shell completion, on terminals, dumb terminals and pipes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _a_usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """model.onnx in a folder of its own, which is the current one."""
+    """Returns model.onnx in a new folder, which is the current folder."""
     monkeypatch.chdir(tmp_path)
     onnx.save(onnx.parser.parse_model(SOFTMAX), tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
 
 
-# ---- what a line says ----------------------------------------------------------------------------
+# ---- text of a line ------------------------------------------------------------------------------
 
 
 def test_each_stage_of_a_compile_has_words_for_users() -> None:
@@ -91,7 +91,7 @@ def test_a_long_title_leaves_room_for_the_stage(title: str, columns: int) -> Non
         assert line.endswith(": generating code, 34 of 112 kernels")
 
 
-# ---- where it is shown ---------------------------------------------------------------------------
+# ---- where progress is shown ---------------------------------------------------------------------
 
 
 def test_a_terminal_rewrites_one_line_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,8 @@ def test_a_dumb_terminal_gets_lines(term: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pipe_gets_a_line_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:
-    """Other tests have other periods (tests/conftest.py), so a new process tells the usual ones."""
+    """tests/conftest.py sets other periods for the tests, so a new process prints the default
+    periods."""
     code = "from tcc.cli.progress import _PERIODS; print(_PERIODS)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "(0.2, 10.0)\n"
@@ -252,7 +253,7 @@ def test_the_variable_sets_the_level_and_flags_take_precedence(
     ],
 )
 def test_bash_completes_with_the_script(words: str, found: str, tmp_path: Path) -> None:
-    """`tcc` is a script here that starts this Python."""
+    """`tcc` is here a script that starts this Python."""
     program = tmp_path / "tcc"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tcc "$@"\n')
     program.chmod(0o755)

@@ -25,7 +25,7 @@ Paths = dict[str, Path]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    """Models, samples, and what `tcc quantize` makes of them."""
+    """Writes models and samples, and quantises the models with `tcc quantize`."""
     folder = tmp_path_factory.mktemp("quantize")
     write_samples(folder / "samples", 20)
     write_samples(folder / "others", 30, seed=1)
@@ -132,7 +132,7 @@ def test_an_old_opset_without_names_works(files: Paths, tmp_path: Path) -> None:
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> str:
     """Returns the message of a command that ends with exit code 2 and leaves nothing in `folder`.
 
-    The folder of the command's temporary files is looked at too.
+    The check covers the folder of the command's temporary files too.
     """
     before = sorted(folder.rglob("*")), sorted(Path(tempfile.gettempdir()).iterdir())
     assert executed(*words) == 2
@@ -145,7 +145,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) ->
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with samples `s`, beside a folder of temporary files."""
+    """Returns a folder with samples `s`, beside a folder of temporary files."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -234,7 +234,7 @@ def test_a_full_disk(files: Paths, private: Path, capsys: pytest.CaptureFixture[
 
 
 def test_ctrl_c_leaves_nothing(files: Paths, private: Path) -> None:
-    """The command is interrupted when it has stored samples and waits for one more."""
+    """The interrupt arrives after the command stored samples, while it waits for one more."""
     temporary = Path(tempfile.gettempdir())
     os.mkfifo(private / "more.npy")
     words = ["quantize", str(files["good"]), "--data", str(files["samples"]), "-o", "q.onnx"]
@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_nothing(files: Paths, private: Path) -> None:
         [sys.executable, "-m", "tcc", *words, "--check", "x=@more.npy"],
         cwd=private, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        pipe = (private / "more.npy").open("wb")  # this waits until the command opens the file
+        pipe = (private / "more.npy").open("wb")  # waits until the command opens it
         assert len([*temporary.glob("*/inputs-*.npz")]) == 20
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)

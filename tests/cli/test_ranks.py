@@ -1,4 +1,4 @@
-"""Ranks that the command line starts."""
+"""The command line starts several ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tcc.cli.ranks import _end_survivors, _Rank, run_ranks
 def test_ranks_share_a_secret_that_is_made_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not the user's choice of none; jobs have different ones."""
+    """Ranks of one job get a new secret in place of the user's "none"; different jobs get different
+    secrets."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho $TCC_TOKEN $TCC_RENDEZVOUS\n")
     program.chmod(0o755)
@@ -31,7 +32,8 @@ def test_ranks_share_a_secret_that_is_made_for_them(
 
 
 def test_the_rank_that_a_signal_ended_is_the_one_that_failed() -> None:
-    """A survivor says that its peer is dead, and its end is seen before the peer's."""
+    """The report names the killed rank, although the end of a survivor, which only says that its
+    peer is dead, is seen first."""
     codes = (
         "raise SystemExit(2)",
         "import os; os.kill(os.getpid(), 9)",

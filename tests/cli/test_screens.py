@@ -1,4 +1,5 @@
-"""What commands show on terminals of 60, 80 and 200 columns, without colour, and through a pipe."""
+"""The output of commands on terminals of 60, 80 and 200 columns, without colour, and through a
+pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tests.screens import Terminal, rendered
 
 WIDTHS = (60, 80, 200)
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# A name that acts on a terminal, HTML, quotes, wide characters, and more characters than a screen.
+# A name with escape sequences, HTML, quotes, wide characters, and more characters than a screen
+# holds.
 HOSTILE = "".join(
     (
         "\x1b[31mred\x1b]0;title\x07\r\x08\x9b2J\u202e",
@@ -51,8 +53,8 @@ def _a_usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds network.onnx and hostile.onnx, whose nodes have long and hostile names, and .so files
-    made of them."""
+    """Returns a folder with network.onnx and hostile.onnx, whose nodes have long and hostile names,
+    and their artifacts."""
     made = tmp_path_factory.mktemp("screens")
     weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     for stem, name in (("network", LONG), ("hostile", HOSTILE)):
@@ -69,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _rename(model: onnx.ModelProto, name: str) -> None:
-    """Names the input and the output of the model `name`, with a suffix each."""
+    """Renames the input and the output of the model to `name` with different suffixes."""
     names = {model.graph.input[0].name: f"{name}in", "y": f"{name}out"}
     for item in (*model.graph.input, *model.graph.output):
         item.name = names[item.name]
@@ -79,7 +81,8 @@ def _rename(model: onnx.ModelProto, name: str) -> None:
 
 
 def lines_of(terminal: Terminal) -> Iterator[str]:
-    """Yields the lines that programs wrote, each rewriting of a line apart, without escapes."""
+    """Yields the lines that programs wrote, without escape sequences; each rewrite of a line is a
+    separate line."""
     yield from re.split(r"[\r\n]+", ESCAPES.sub("", terminal.written))
 
 
@@ -227,7 +230,7 @@ def test_the_lines_at_the_end_of_a_compile(columns: int, snapshot: SnapshotAsser
 
 
 def test_a_compile_ends_with_four_lines() -> None:
-    """Lines about locks and weights are there only where they apply."""
+    """Lines about locks and weights appear only in compiles that use them."""
     assert [label for label, _ in summary_rows(RECORD)] == ["wrote", "target", "memory", "next"]
     assert shown(80, Table([*summary_rows(RECORD)], has_heads=False)).count("\n") == 3
     labels = ["wrote", "target", "memory", "stored", "wide", "lock", "next"]

@@ -1,4 +1,4 @@
-"""Sizes of made-up inputs, and what is said of sizes that an operator cannot take."""
+"""Sizes of generated inputs, and messages about sizes that an operator cannot take."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,8 @@ SILERO = Path(__file__).parents[2] / "../shared/models/silero_vad.onnx"
 
 
 def windows(taps: dict[str, int]) -> onnx.ModelProto:
-    """A signal [b, n] convolved in one of two branches, and a state [c, 2], with b = c."""
+    """Returns a model of a signal [b, n], convolved in one of two branches, and a state [c, 2] with
+    b = c."""
     branches = [
         onnx.helper.make_graph(
             [node("Conv", ["wide", f"{name}_w"], [name], name=name)],
@@ -79,7 +80,7 @@ def test_run_says_what_it_made_up(artifact: Path, capsys: pytest.CaptureFixture[
 def test_inputs_that_are_made_up_take_the_sizes_of_given_ones(
     names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mask has the sizes of its tokens, though its dims have other names."""
+    """A generated mask gets the sizes of the given tokens, although its dims have other names."""
     model = model_of(
         [
             node("Cast", ["mask"], ["present"], to=TensorProto.INT64),

@@ -1,4 +1,5 @@
-"""What a command loads, what it checks first, and how an interrupt ends it while it loads."""
+"""A command loads few modules, checks its arguments first, and ends cleanly if interrupted while it
+loads."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from tcc.cli.peers import peer
 
 SOFTMAX = """<ir_version: 9, opset_import: ["": 17]>
     three (float[3] x) => (float[3] y) { y = Softmax(x) }"""
-# Installed packages that tcc's own modules import, all but `click`.
+# Installed packages that tcc's own modules import, except `click`.
 PACKAGES = frozenset(
     "google llvmlite networkx numpy onnx onnxruntime openvino rich torch triton tvm_ffi".split()
 )
-# A module of Python that only files of settings and of machines need.
+# A standard module that only files of settings and of machines need.
 TOML = "tomllib"
 
-# Runs the command line `sys.argv[2:]`; the last line of stderr then names the packages it loaded.
+# Runs the command line `sys.argv[2:]`; the last line of stderr names the packages that it loaded.
 LOADED = """
 import atexit, sys
 packages = {*sys.argv.pop(1).split()}
@@ -32,7 +33,7 @@ atexit.register(lambda: print("loaded", *sys.modules.keys() & packages, file=sys
 from tcc.__main__ import main
 main()
 """
-# The same, with an interrupt at the first import of a module.
+# Runs a command line with an interrupt at the first import of a module.
 INTERRUPTED = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,7 +56,7 @@ def python(code: str, *arguments: str | Path, folder: Path) -> subprocess.Comple
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with model.onnx, model.so made of it, and its input x.npy."""
+    """Returns a folder with model.onnx, its artifact model.so, and its input x.npy."""
     made = tmp_path_factory.mktemp("startup")
     onnx.save(onnx.parser.parse_model(SOFTMAX), made / "model.onnx")
     np.save(made / "x.npy", np.ones(3, np.float32))
@@ -96,7 +97,7 @@ def test_a_command_loads_only_packages_that_it_uses(
 
 
 def test_the_list_of_commands_says_what_their_own_help_says() -> None:
-    """The list is written apart from the commands, so that it loads none of them."""
+    """The list of commands stands apart from the commands, so that it loads none of them."""
     for name, line in COMMANDS.items():
         command = cli.cli.get_command(None, name)  # type: ignore[arg-type]
         assert command is not None
@@ -120,7 +121,7 @@ def test_the_list_of_commands_says_what_their_own_help_says() -> None:
 def test_an_interrupt_while_modules_load_is_one_word(
     module: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a slow machine lines of progress would come first.
+    # On a slow machine, lines of progress would come before the message.
     monkeypatch.setenv("TCC_LOG", "quiet")
     done = python(INTERRUPTED, module, *command.split(), folder=folder)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "interrupted")
@@ -128,7 +129,7 @@ def test_an_interrupt_while_modules_load_is_one_word(
 
 
 def test_an_interrupt_waits_for_an_import(tmp_path: Path) -> None:
-    """Extensions in C do not expect an exception while they load."""
+    """C extensions do not expect an exception while they load."""
     lines = (
         "import signal",
         "signal.raise_signal(signal.SIGINT)",

@@ -1,4 +1,4 @@
-"""`tcc tune --pin`, and the command lines that take its lock."""
+"""`tcc tune --pin` works, and so do the commands that take its lock."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_pin_is_repeatable_and_keeps_other_sections(model: Path) -> None:
 
 
 def test_a_short_sweep_writes_a_lock_that_a_compile_takes(model: Path) -> None:
-    """The machine may be busy, so each verdict is allowed; the lock must be whole."""
+    """The machine may be busy, so any verdict is allowed; the lock must be complete."""
     result = CliRunner().invoke(tune, [str(model), "--time", "4s", "--data", "x=96x64", "--json"])
     assert result.exit_code in (0, 1), result.output
     facts = json.loads(result.stdout)
@@ -116,7 +116,7 @@ def test_a_sweep_leaves_pins_of_unknown_kernels(model: Path) -> None:
 
 
 def test_records_give_the_lock_again_and_are_not_measured_again(model: Path) -> None:
-    """The machine may be busy, so each verdict is allowed."""
+    """The machine may be busy, so any verdict is allowed."""
     sweep = [str(model), "--time", "2s", "--data", "x=96x64", "--records", "r.jsonl"]
     assert CliRunner().invoke(tune, [*sweep, "--lock", "a.json"]).exit_code in (0, 1)
     count = len(read_records([Path("r.jsonl")]))
@@ -136,7 +136,7 @@ def test_records_give_the_lock_again_and_are_not_measured_again(model: Path) -> 
 def test_a_shard_without_kernels_measures_none(model: Path) -> None:
     run(tune, model, "--pin", "--lock", "pins.json")
     (section,) = read_lock(Path("pins.json")).sections.values()
-    shards = {int(site, 16) % 1000 + 1 for site in section}  # counted from 1
+    shards = {int(site, 16) % 1000 + 1 for site in section}  # shards count from 1
     other = next(number for number in range(1, 1001) if number not in shards)
     shard = ["--time", "1s", "--data", "x=96x64", "--shard", f"{other}/1000"]
     result = CliRunner().invoke(tune, [str(model), *shard])
@@ -183,8 +183,8 @@ def test_models_that_share_a_lock_use_all_of_it(model: Path) -> None:
 
 
 class Recorded:
-    """Stands for a sweep: it has the kernels' measurements, and then is interrupted if `ends` is
-    not None."""
+    """Stands for a sweep: it yields fixed measurements of the kernels, then raises `ends` unless
+    that is None."""
 
     rounds: tuple[float, ...] = (1e-3,) * 12
     slow = False

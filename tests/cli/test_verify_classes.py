@@ -1,4 +1,5 @@
-"""`tcc verify` on a folder of inputs: agreement of classes, and the bound on it."""
+"""`tcc verify` on a folder of inputs counts how often the top class agrees, and enforces a
+bound."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ CLASSES, WIDTH, COUNT = 64, 256, 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier, its artifacts in f32 and with int4 weights, and samples with close classes."""
+    """Returns a folder with a classifier, its artifacts in f32 and with int4 weights, and samples
+    whose best classes have close scores."""
     folder = tmp_path_factory.mktemp("classes")
     rng = np.random.default_rng(5)
     weights = rng.normal(size=(WIDTH, CLASSES)).astype(np.float32)
@@ -41,7 +43,7 @@ def samples(folder: Path) -> list[Any]:
 
 
 def expected(folder: Path) -> tuple[float, float]:
-    """The agreement of the int4 artifact with the model in float64, class by class."""
+    """Returns the (top-1, top-5) agreement of the int4 artifact with the model in float64."""
     module = tcc.load(folder / "int4.so")
     initializer = onnx.load(folder / "m.onnx").graph.initializer[0]
     weights = onnx.numpy_helper.to_array(initializer).astype(np.float64)
@@ -63,7 +65,7 @@ def verified(folder: Path, artifact: str, *words: object) -> int:
 
 def test_agreement_is_that_of_the_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     top1, top5 = expected(folder)
-    assert 0 < top1 < 1  # else the numbers below would say little
+    assert 0 < top1 < 1  # else the numbers below would show little
     assert verified(folder, "int4.so", "--json") == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert (output["top1"], output["top5"]) == (top1, top5)
@@ -83,7 +85,7 @@ def test_only_a_requested_bound_fails(folder: Path, capsys: pytest.CaptureFixtur
 def test_f32_agrees_on_every_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verified(folder, "f32.so", "--top1", 1, "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["runs"] == 2 * COUNT  # each file, and those with which errors are allowed
+    assert result["runs"] == 2 * COUNT  # one run for each file, and one to find the allowed errors
     assert result["outputs"][0]["top1"] == 1.0
     assert verified(folder, "f32.so") == 0
     assert "top-1" not in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""`tcc verify` rounds the states of the model as an artifact with `--state-type` stores them."""
+"""`tcc verify` rounds the model's states as an artifact compiled with `--state-type` stores
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def test_states_are_rounded(dtype: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert execute(["verify", words[0], words[2]]) == 0
     shown = capsys.readouterr().out
     assert "3 of 3 outputs agree with the reference evaluator" in shown
-    # Another model is told apart, by less than what rounded states cost.
+    # A changed model is detected, although it differs by less than the cost of rounded states.
     (weights,) = (item for item in model.graph.initializer if item.name == "wq")
     changed = numpy_helper.to_array(weights) * 1.01
     weights.CopyFrom(numpy_helper.from_array(changed.astype("f4"), "wq"))

@@ -1,4 +1,4 @@
-"""`tcc verify --peers`: other runtimes as further oracles."""
+"""`tcc verify --peers` uses other runtimes as further oracles."""
 
 from __future__ import annotations
 

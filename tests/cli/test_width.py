@@ -1,4 +1,5 @@
-"""Lines fit a terminal of 80 columns, for people; of a wider one they take what they need."""
+"""Lines for people fit a terminal of 80 columns, and use more of a wider terminal only where
+needed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ SHAPES = {"first": (64, 3, 3, 3), "second": (64, 64, 3, 3), "head": (10, 64)}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds network.onnx, whose nodes have long names, and network.so made of it."""
+    """Returns a folder with network.onnx, whose nodes have long names, and its artifact
+    network.so."""
     made, rng = tmp_path_factory.mktemp("a_folder_with_quite_a_long_name"), np.random.default_rng(0)
     model = onnx.parser.parse_model(NETWORK)
     for name, shape in SHAPES.items():
@@ -73,7 +75,7 @@ def test_lines_that_fit_80_columns_lose_nothing(
         assert max(map(len, terminal.display)) <= columns
         words[columns] = " ".join(terminal.display).split()
     timed = ("--measure", "bench", "profile")
-    if not any(word in command for word in timed):  # times differ
+    if not any(word in command for word in timed):  # times differ from run to run
         assert words[80] == words[2000]
 
 
@@ -101,14 +103,14 @@ def test_columns_of_a_terminal_alone_count(
 
 @pytest.mark.parametrize("width", [1, 2, 7, 30, 60])
 def test_wrapped_texts_fit_and_keep_their_words(width: int) -> None:
-    """Characters of one, two and no columns, in words of all lengths."""
+    """Words of all lengths mix characters of one, two and zero columns."""
     rng = np.random.default_rng(width)
     alphabet = [*"ab-/.", "漢", "字", "é", "e\u0301", " ", " "]
     for _ in range(50):
         text = "".join(rng.choice(alphabet, 200))
         for item in (text, Table([("head", "x"), (text[:5].strip(), text)])):
             lines = list(terminal_lines([item], width))
-            # One character of two columns does not fit into one column.
+            # A character of two columns does not fit a width of one column.
             assert all(cell_len(line) <= max(width, 2) for line in lines)
             if item is text:
                 assert "".join(lines).replace(" ", "") == text.replace(" ", "")

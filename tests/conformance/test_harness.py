@@ -1,4 +1,5 @@
-"""The harness itself: cases that kill or stall their process, modes, results, the expected list."""
+"""The conformance harness handles cases that kill or stall their process, modes, results and the
+list of expected failures."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def model(*sizes: int) -> Any:
 
 
 class Source:
-    """What a node case carries."""
+    """A stand-in for the source of a node case: a model and its data sets."""
 
     def __init__(self) -> None:
         self.model, self.data_sets = model(2), []

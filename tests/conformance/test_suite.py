@@ -15,10 +15,10 @@ from onnx_suite.judge import judge
 from onnx_suite.report import as_row, read_expected
 
 EXPECTED = Path(__file__).with_name("expected.toml")
-_MODULES = 5  # of so many modules one is taken,
-_DRAWN, _CASES = 3, 16  # and so many of so many cases
+_MODULES = 5  # every fifth module is drawn,
+_DRAWN, _CASES = 3, 16  # and 3 of 16 cases
 _LEVEL = 3
-_ALWAYS = "qlinearmatmul"  # what no row of the op table covers: scales of 16 bits
+_ALWAYS = "qlinearmatmul"  # always drawn: its 16-bit scales occur in no row of the op table
 
 
 def _number(text: str) -> int:

@@ -1,13 +1,13 @@
 """Chooses a strategy for each node, in the order of the graph.
 
-A node takes the strategy of the least sum of
+A node takes the strategy with the least sum of these costs:
 
-- the changes of its operands from the shardings that they have,
-- its own work, and the reading of its constants,
-- the changes that would make its results whole, because a later node may need them so.
+- resharding its operands from the shardings that they have,
+- its own work, and reading its constants,
+- resharding its results to whole values, because a later node may need them whole.
 
-The last part makes a matmul's columns, and then the rows of the next, cheaper than to gather
-between them.
+The last cost makes it cheaper to divide a matmul's columns and then the next matmul's rows than to
+gather between the two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ from .one_axis import offers
 
 @frozen
 class _Spread:
-    """The shardings in which ranks have each value so far."""
+    """The shardings in which ranks hold each value so far."""
 
     graph: Graph
     ranks: int
@@ -35,8 +35,7 @@ class _Spread:
     shardings: dict[Value, list[Sharding]]
 
     def seconds(self, node: Node, expr: Expr, strategy: Strategy) -> float | None:
-        """Returns the predicted seconds of a strategy; None for one that the operands do not
-        allow."""
+        """Returns the predicted seconds of a strategy, or None if the operands do not allow it."""
         total = work_seconds(expr, (strategy,), Mesh((self.ranks,)).axes, (self.rates,))
         pairs = [
             (v, s) for v, s in zip(node.inputs, strategy.operands, strict=True) if v is not None
@@ -61,7 +60,8 @@ class _Spread:
         return change_seconds(value.type, source, result, self.ranks, self.rates)
 
     def take(self, node: Node, strategy: Strategy) -> None:
-        """Records the shardings that a strategy gives to results, and makes of operands."""
+        """Records the shardings of the results of a strategy, and the new shardings of its
+        operands."""
         for value, sharding in zip(node.inputs, strategy.operands, strict=True):
             if value is not None and value not in self.graph.constants:
                 self._record(value, sharding)
@@ -91,7 +91,7 @@ def choose_strategies(graph: Graph, ranks: int, rates: RankRates) -> dict[Node, 
 
 
 def _cheapest(spread: _Spread, node: Node, strategies: Sequence[Strategy]) -> Strategy:
-    """Returns the first strategy of the least seconds."""
+    """Returns the strategy with the least predicted seconds; the first of several."""
     expr = expr_of(node)
     if expr is None:
         return strategies[0]

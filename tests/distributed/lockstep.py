@@ -1,4 +1,4 @@
-"""Runs a graph on ranks in lockstep, and divides one-node graphs."""
+"""Runs a graph on ranks in lockstep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def exchange_of(rank: Rank) -> Exchange:
-    """The function that gives a rank the results of its collectives."""
+    """Returns the function with which a rank exchanges the results of its collectives."""
 
     def exchange(node: Node, x: Array) -> Array:
         if node.op.name == "rank":
@@ -28,7 +28,7 @@ def exchange_of(rank: Rank) -> Exchange:
 
 
 def on_ranks(graph: Graph, feeds: Mapping[str, Array], ranks: int) -> list[dict[str, Array]]:
-    """The outputs of a graph on each rank, where all ranks have the same inputs."""
+    """Returns the outputs of a graph on each rank; all ranks have the same inputs."""
 
     def run(rank: Rank) -> dict[str, Array]:
         return evaluate_graph(graph, feeds, exchange=exchange_of(rank), rank=rank.number)
@@ -37,7 +37,7 @@ def on_ranks(graph: Graph, feeds: Mapping[str, Array], ranks: int) -> list[dict[
 
 
 def collectives(graph: Graph) -> list[str]:
-    """The names of the collectives of a graph, in order."""
+    """Returns the names of a graph's collectives, in order."""
     nodes = [node.op for node in walk_nodes(graph) if Trait.COLLECTIVE in node.op.traits]
     return [op.name for op in nodes if op.name != "rank"]
 

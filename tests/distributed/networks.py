@@ -1,4 +1,4 @@
-"""Small graphs of several kinds for tests of plans: an MLP, attention, a convnet, an LSTM."""
+"""Small graphs of several kinds for plan tests: an MLP, attention, a convnet, an LSTM."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tcc.ops import OPS
 
 
 def add(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: object) -> Value:
-    """The first result of a new node."""
+    """Adds a node and returns its first result."""
     row = OPS[op]
     return b.add(row, inputs, row.attrs(**attrs))[0]
 
 
 def weight(b: GraphBuilder, *shape: int) -> Value:
-    """A constant of random numbers, other ones for each constant of a graph."""
+    """Adds a constant of random numbers; constants of one graph differ."""
     rng = np.random.default_rng(len([*b.store.handles()]))
     return b.constant(rng.standard_normal(shape).astype(np.float32) / 16, "w")
 
 
 def mlp(width: int = 1024) -> Graph:
-    """Two matmuls, in which two ranks divide columns and then rows."""
+    """Returns two matmuls; two ranks divide the columns of the first and the rows of the second."""
     b = GraphBuilder("mlp")
     x = b.input("x", tensor(F32, 16, 256))
     (h,) = b.add(OPS["matmul"], (x, weight(b, 256, width)), names=["h"])
@@ -33,7 +33,7 @@ def mlp(width: int = 1024) -> Graph:
 
 
 def attention(heads: int = 4, tokens: int = 64, width: int = 256) -> Graph:
-    """An attention block with a residual sum."""
+    """Returns an attention block with a residual sum."""
     b = GraphBuilder("attention")
     x = b.input("x", tensor(F32, tokens, width))
 
@@ -50,7 +50,7 @@ def attention(heads: int = 4, tokens: int = 64, width: int = 256) -> Graph:
 
 
 def convnet() -> Graph:
-    """Two convolutions and a pooled classifier."""
+    """Returns two convolutions and a pooled classifier."""
     b = GraphBuilder("convnet")
     x = b.input("x", tensor(F32, 1, 8, 32, 32))
     for inner in (8, 64):
@@ -63,7 +63,7 @@ def convnet() -> Graph:
 
 
 def recurrent() -> Graph:
-    """The steps of an LSTM's cell, without a loop."""
+    """Returns two unrolled steps of an LSTM."""
     b = GraphBuilder("recurrent")
     steps = [b.input(f"x{n}", tensor(F32, 8, 128)) for n in range(2)]
     wx, wh = weight(b, 128, 4 * 128), weight(b, 128, 4 * 128)
@@ -79,7 +79,7 @@ def recurrent() -> Graph:
 
 
 def classifier() -> Graph:
-    """Probabilities of many classes, and the best class."""
+    """Returns a classifier with many classes: their probabilities, and the best class."""
     b = GraphBuilder("classifier")
     scores = add(b, "matmul", b.input("x", tensor(F32, 4, 64)), weight(b, 64, 4096))
     best = add(b, "arg_max", scores, axis=1, keepdims=False, select_last=False)

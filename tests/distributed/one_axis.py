@@ -1,5 +1,5 @@
-"""Short forms of the planner for tests: a single strategy for each node on meshes of one axis, and
-the predicted time of a choice."""
+"""Shortcuts to the planner for tests: a single strategy per node on one-axis meshes, and the
+predicted time of a choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tcc.ir.graph import Graph, Node
 
 
 def offers(graph: Graph, ranks: int) -> dict[Node, tuple[Strategy, ...]]:
-    """The strategies of each node on `ranks` ranks."""
+    """Returns the strategies of each node on `ranks` ranks."""
     offered = mesh_offers(graph, Mesh((ranks,)).axes)
     return {node: tuple(strategy for (strategy,) in items) for node, items in offered.items()}
 
@@ -28,14 +28,14 @@ def mesh_sharded(
     axes: Sequence[MeshAxis],
     states: StateNames = (),
 ) -> Graph:
-    """The graph that each rank of a mesh runs."""
+    """Returns the graph that each rank of a mesh runs."""
     return sharded_with_arrays(graph, choice, axes, states)[0]
 
 
 def sharded(
     graph: Graph, choice: Mapping[Node, Strategy], ranks: int, states: StateNames = ()
 ) -> Graph:
-    """The graph that each of `ranks` ranks runs."""
+    """Returns the graph that each of `ranks` ranks runs."""
     items = {node: (strategy,) for node, strategy in choice.items()}
     return mesh_sharded(graph, items, Mesh((ranks,)).axes, states)
 
@@ -48,7 +48,7 @@ def solve_strategies(
     fixed: Mapping[Node, Strategy] | None = None,
     states: StateNames = (),
 ) -> dict[Node, Strategy]:
-    """The best strategy of each node on one host."""
+    """Returns the best strategy of each node on one host."""
     singles = {node: (strategy,) for node, strategy in (fixed or {}).items()}
     choice = mesh_strategies(graph, one_host(ranks, rates), solver, singles, states)
     return {node: strategy for node, (strategy,) in choice.items()}
@@ -61,7 +61,7 @@ def mesh_strategies(
     fixed: Mapping[Node, NodeStrategies] | None = None,
     states: StateNames = (),
 ) -> dict[Node, NodeStrategies]:
-    """The best strategies of each node on a cluster."""
+    """Returns the best strategies of each node on a cluster."""
     return solved(graph, cluster, solver, fixed or {}, states).choice
 
 
@@ -76,9 +76,9 @@ def predicted_seconds(
 
 
 def least_cost(problem: Problem) -> int:
-    """Returns the cost of a problem whose edges join nodes of one alternative to any others.
+    """Returns the least cost of a problem in which each edge has an end with a single alternative.
 
-    Each node takes the alternative that is cheapest beside the nodes of one alternative.
+    Every other node then takes its cheapest alternative independently.
     """
     costs = [list(node.costs) for node in problem.nodes]
     total = 0

@@ -48,11 +48,11 @@ def local(array: Array, sharding: Sharding, place: int, ranks: int) -> Array:
         return np.concatenate(blocks, axis)
     if isinstance(sharding, Whole):
         return array
-    return array + array.dtype.type(place)  # parts that differ
+    return array + array.dtype.type(place)  # the parts of ranks differ
 
 
 def value_of(array: Array, sharding: Sharding, ranks: int) -> Array:
-    """The value that ranks hold together whose arrays `local` returns."""
+    """Returns the value that ranks with the arrays of `local` hold together."""
     if not isinstance(sharding, Partial):
         return array
     parts = [local(array, sharding, place, ranks) for place in range(ranks)]

@@ -1,4 +1,4 @@
-"""Cluster files, and what they change in plans."""
+"""Cluster files are read and checked, and change plans."""
 
 from __future__ import annotations
 

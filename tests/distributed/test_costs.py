@@ -1,8 +1,8 @@
-"""The cost models that leave out links or compute, and plans whose costs have closed forms.
+"""Cost models without links or without compute, and plans whose costs have closed forms.
 
-The closed forms are those of Alpa's tests of its solver (playground/auto_sharding_solver): an
-all_reduce of b bytes among n ranks costs 1 + 2 (n - 1) / n b, all else nothing, and each matmul is
-divided by all ranks.
+The closed forms come from the solver tests of Alpa (playground/auto_sharding_solver). An all_reduce
+of b bytes among n ranks costs 1 + 2 (n - 1) / n b, other work costs nothing, and all ranks divide
+each matmul.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_a_constant_counts_once_however_often_a_node_reads_it() -> None:
     rates = RankRates(operations=inf, memory_bytes=1.0)
     writer = ProblemWriter(graph, one_host(2, rates), {}, ())
     costs = [min(node.costs) for node in writer.problem().nodes[:3]]
-    # The host function reads 256 bytes and writes 256 bytes and a flag of 4.
+    # The host function reads 256 bytes, and writes 256 bytes and a 4-byte flag.
     assert costs == [256 * 10**9, 516 * 10**9, 0]
 
 
@@ -77,8 +77,7 @@ def test_a_constant_counts_once_however_often_a_node_reads_it() -> None:
 
 
 def bytes_between_ranks(graph: Graph, share: float) -> float:
-    """The least bytes that a rank hands over where its memory has room for a share of the
-    weights."""
+    """Returns the least bytes that a rank sends if its memory holds only a share of the weights."""
     weights = sum(rank_bytes(value.type) for value in graph.constants)
     memory = int(share * weights) + largest_values(graph)
     rates = RankRates(latency=0.0, link_bytes=1.0, memory=memory)
@@ -87,7 +86,7 @@ def bytes_between_ranks(graph: Graph, share: float) -> float:
 
 
 def layers(count: int, width: int) -> Graph:
-    """Matmuls and functions in turns."""
+    """Returns alternating matmuls and elementwise functions."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, 4, width))
     for number in range(count):
@@ -98,7 +97,7 @@ def layers(count: int, width: int) -> Graph:
 
 @pytest.mark.parametrize(("count", "share"), [(2, 0.6), (4, 0.6), (2, 0.5), (6, 0.5)])
 def test_two_layers_cost_an_all_reduce(count: int, share: float) -> None:
-    all_reduce = 4 * 64 * 4  # both directions of half the bytes
+    all_reduce = 4 * 64 * 4  # half the bytes, in both directions
     assert bytes_between_ranks(layers(count, 64), share) == count // 2 * all_reduce
 
 
@@ -115,10 +114,10 @@ def test_a_layer_of_an_encoder_costs_at_most_two_all_reduces() -> None:
 
 
 def alpa(sizes: Sequence[int], betas: Sequence[float], gathers: bool = True) -> Cluster:
-    """A mesh in which an all_reduce of b bytes takes 1 + beta 2 (n - 1) / n b seconds."""
+    """Returns a mesh in which an all_reduce of b bytes takes 1 + beta 2 (n - 1) / n b seconds."""
     cluster = []
     for size, beta in zip(sizes, betas, strict=True):
-        # Alpa's all_to_all is as dear as if n / 2 times the bytes went through the link.
+        # Alpa prices an all_to_all as if n / 2 times the bytes went through the link.
         kinds = {"any": (1.0, beta), "all_to_all": (1.0, beta * size / 2)}
         if not gathers:
             kinds |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), (1e6, beta))
@@ -133,10 +132,10 @@ def alpa(sizes: Sequence[int], betas: Sequence[float], gathers: bool = True) -> 
 def objective(
     graph: Graph, cluster: Cluster, updates: dict[str, str], batch: bool = False
 ) -> float:
-    """The seconds of the best plan that divides each matmul by all ranks.
+    """Returns the seconds of the best plan in which all ranks divide each matmul.
 
-    `updates` has the name of a weight by the name of its new value, which lies as the weight does.
-    `batch`: the first axis of the mesh divides batches.
+    `updates` maps the name of a weight's new value to the name of the weight; both have the same
+    sharding. With `batch`, the first axis of the mesh divides batches.
     """
     writer = ProblemWriter(graph, cluster, {}, ())
     problem = writer.problem()
@@ -172,13 +171,13 @@ def objective(
 
 
 def training(count: int, batch: int, hidden: int) -> tuple[Graph, dict[str, str]]:
-    """A step of training of matmuls in a row; returns which value replaces which weight."""
+    """Returns a training step of a chain of matmuls, and a dict of weight names by new values."""
     b = GraphBuilder("training")
     x, label = (b.input(name, tensor(F32, batch, hidden)) for name in ("x", "label"))
     weights, inputs = [], []
     for number in range(count):
         start = b.constant(np.full((hidden, hidden), number + 1, np.float32), f"c{number}")
-        weights.append(add(b, "relu", start))  # a weight that all its readers share
+        weights.append(add(b, "relu", start))  # all readers share this weight
         inputs.append(x)
         x = add(b, "matmul", x, weights[-1])
     gradient = add(b, "relu", add(b, "sub", x, label))
@@ -228,7 +227,7 @@ def test_an_all_reduce_of_two_axes_takes_less_than_the_closed_form() -> None:
 
 
 def attention(batch: int, tokens: int, hidden: int, heads: int) -> Graph:
-    """Attention with its four matmuls; a function takes its result, which is an output."""
+    """Returns attention with its four matmuls; a function of its result is the output."""
     b = GraphBuilder("attention")
     x = b.input("x", tensor(F32, batch, tokens, hidden))
     weights = (

@@ -1,4 +1,4 @@
-"""Faults of a divided graph that the proof of a plan finds."""
+"""The proof of a plan finds faults of a divided graph."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_array(division: Division, name: str, sharding: object, array: Value) ->
 
 
 def without_exchange(division: Division) -> Division:
-    """The parts of the sum are handed out as the sum."""
+    """Plants a fault: the partial sum is returned in place of the sum."""
     node = exchange(division)
     (part,), (whole,) = node.inputs, node.outputs
     assert part is not None
@@ -73,14 +73,14 @@ def replace_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
 
 
 def second_exchange(division: Division) -> Division:
-    """The sum is computed a second time, for nobody."""
+    """Plants a fault: the sum is computed twice, and nothing reads the second."""
     node = exchange(division)
     again = Node(node.op, node.attrs, node.inputs, (Value("again", node.outputs[0].type),), "")
     return replace(division, local=replace_nodes(division.local, (*division.local.nodes, again)))
 
 
 def exchanged_blocks(division: Division) -> Division:
-    """Rank 0 has the block of rank 1."""
+    """Plants a fault: the ranks hold each other's block of a constant."""
     local = division.local
     value, handle = next(iter(local.constants.items()))
     arrays = local.store.arrays(handle)
@@ -91,7 +91,7 @@ def exchanged_blocks(division: Division) -> Division:
 
 
 def whole_reader(division: Division) -> Division:
-    """The strategy of r reads h whole, and the ranks' node reads a block."""
+    """Plants a fault: the strategy of r reads h whole, but the ranks' node reads a block."""
     choice = {
         node: (replace(items[0], operands=(WHOLE,)),) if node.outputs[0].name == "r" else items
         for node, items in division.choice.items()
@@ -100,7 +100,7 @@ def whole_reader(division: Division) -> Division:
 
 
 def wrong_shape(division: Division) -> Division:
-    """The whole of h stands for a block."""
+    """Plants a fault: the whole value h stands where the ranks hold a block."""
     (value,) = (value for value in division.arrays if value.name == "h")
     return with_array(division, "h", (Split(1),), value)
 
@@ -141,7 +141,7 @@ def on_mesh() -> Division:
 
 
 def other_groups(division: Division) -> Division:
-    """The ranks of the other axis exchange."""
+    """Plants a fault: the ranks of the other mesh axis exchange."""
     rows, columns = (axis.members for axis in division.mesh.axes)
 
     def change(node: Node) -> Node:

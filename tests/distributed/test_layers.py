@@ -1,4 +1,4 @@
-"""Rows of a plan's picture."""
+"""The picture of a plan has the right rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Meshes of two axes: results of one rank, the best plans by brute force, and paths of changes."""
+"""Plans on meshes of two axes give the results of one rank, equal the best plans by brute force,
+and find the cheapest paths of resharding."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ CLUSTER = Cluster(SQUARE, (SLOW, FAST))
 
 
 def check(graph: Graph, choice: dict[Node, NodeStrategies], mesh: Mesh, seed: int = 0) -> None:
-    """Checks that all ranks have equal results, which are those of one rank, and that all exchanges
-    are proved to be due."""
+    """Checks that all ranks have equal results, that one rank gives the same results, and that the
+    proof accepts all exchanges."""
     rng = np.random.default_rng(seed)
     feeds = {}
     for value in graph.inputs:
@@ -82,11 +83,11 @@ def test_any_pair_of_strategies_computes_the_same(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", part("padding on both axes", range(24), 2))
 def test_padding_and_copies_on_both_axes_compute_the_same(seed: int) -> None:
-    """12 rows on 5 ranks, and 4 or 10 heads on 3 ranks."""
+    """The graphs have 12 rows on 5 ranks, and 4 or 10 heads on 3 ranks."""
     rng = np.random.default_rng(seed)
     graph = without_dead(network(seed)) if seed % 2 else block((4, 10)[seed % 4 // 2], 8, 40)
     mesh = Mesh([(2, 5), (5, 2), (3, 2), (2, 3), (3, 1), (8, 2)][seed % 6])
-    # Padding is rare among all strategies, so it goes first.
+    # Few of all strategies pad, so they are drawn first.
     choice = {}
     for node, items in mesh_offers(graph, mesh.axes).items():
         padded = [item for item in items if "block" in repr(item) or "copies" in repr(item)]
@@ -100,7 +101,7 @@ def test_padding_and_copies_on_both_axes_compute_the_same(seed: int) -> None:
 def test_ten_heads_are_divided_on_two_axes(
     form: Callable[[int, int, int], Graph], sizes: tuple[int, int]
 ) -> None:
-    """Each rank has whole heads: 3 of the 5 of a host, say."""
+    """Each rank has whole heads: for example 3 of the 5 of a host."""
     graph, mesh = form(10, 32, 640), Mesh(sizes)
     heads = math.ceil(math.ceil(10 / sizes[0]) / sizes[1])
     softmax = next(node for node in graph.nodes if node.op.name == "softmax")
@@ -154,7 +155,7 @@ def test_the_choice_for_a_cluster_computes_the_same(graph: Graph) -> None:
 
 
 def costs(type_: object, source: Shardings, result: Shardings) -> float | None:
-    """The seconds of a change of sharding on the cluster."""
+    """Returns the seconds of a resharding on the cluster; None if it is impossible."""
 
     def price(axis, type_, source, result):
         return change_seconds(type_, source, result, 2, CLUSTER.rates[axis])
@@ -178,7 +179,7 @@ def test_changes_take_the_links_of_their_axes() -> None:
         ((rows, WHOLE), (WHOLE, WHOLE), slow(half)),
         ((WHOLE, rows), (WHOLE, WHOLE), fast(half)),
         ((rows, columns), (WHOLE, columns), slow(quarter)),
-        # The inner blocks of a host are no blocks of the whole.
+        # The inner blocks of a host are not blocks of the whole value.
         ((rows, rows), (WHOLE, rows), fast(quarter) + slow(half)),
         ((Partial("sum"), Partial("sum")), (WHOLE, WHOLE), slow(2 * half) + fast(2 * half)),
         ((Partial("sum"), Partial("sum")), (WHOLE, rows), slow(2 * quarter) + fast(half)),
@@ -187,11 +188,11 @@ def test_changes_take_the_links_of_their_axes() -> None:
     ):
         assert costs(type_, source, result) == pytest.approx(seconds), (source, result)
     assert costs(type_, (rows, WHOLE), (Partial("max"), WHOLE)) is None
-    assert costs(tensor(F32, 2, 8), (rows, WHOLE), (rows, rows)) is None  # no blocks of 1 row
+    assert costs(tensor(F32, 2, 8), (rows, WHOLE), (rows, rows)) is None  # needs 4 rows
 
 
 def least_seconds(graph: Graph) -> float:
-    """The least predicted seconds of a chain of nodes, by all choices of strategies."""
+    """Returns the least predicted seconds of a chain of nodes, by brute force over all choices."""
     offered = mesh_offers(graph, SQUARE.axes)
     change = cache(costs)
     work: dict[tuple[Node, NodeStrategies], float] = {}
@@ -269,7 +270,7 @@ def test_plans_of_meshes_are_read_back(tmp_path: Path) -> None:
 
 
 def renamed(graph: Graph, seed: int) -> Graph:
-    """The graph with other names, its nodes and constants in another order."""
+    """Returns the graph with other names and another order of nodes and constants."""
     rng = np.random.default_rng(seed)
     values = [*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)]
     numbers = rng.permutation(len(values))

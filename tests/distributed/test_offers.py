@@ -93,7 +93,8 @@ def test_strategies_of_a_node(node: Node, ranks: int, expected: list[str]) -> No
 
 
 def test_groups_of_integer_weights_are_never_cut() -> None:
-    """Rows of 96 elements have a scale for each 32: blocks are one group, or two of three."""
+    """Rows of 96 elements have a scale for each 32 elements, so a block is one group or two of the
+    three."""
     types = tensor(I8, 4, 96), tensor(F32, 4, 3)
     node = node_of("dequantize_linear", *types, axis=1, block_size=32)
     assert "split(1), split(1) -> split(1)" in texts(node, 3)
@@ -130,7 +131,7 @@ def test_rows_at_data_dependent_indices_are_divided() -> None:
 
 
 def test_padded_blocks_hold_whole_heads_everywhere() -> None:
-    """Ten heads of 64 on 3 ranks: blocks of four heads, from the matmul to the next one."""
+    """Ten heads of 64 on 3 ranks give blocks of four heads, from the matmul to the next matmul."""
     b = GraphBuilder("g")
     x, w = b.input("x", tensor(F32, 1, 8, 640)), b.input("w", tensor(F32, 640, 640))
     (y,) = b.add(OPS["matmul"], [x, w])
@@ -150,7 +151,7 @@ def test_padded_blocks_hold_whole_heads_everywhere() -> None:
 
 
 def test_padding_does_not_tell_what_to_read() -> None:
-    """The indices of a gather stay whole where their blocks would have padding."""
+    """The indices of a gather stay whole if their blocks would have padding."""
     node = node_of("gather", tensor(F32, 6, 8), tensor(I64, 5), axis=0)
     assert not any("block=3" in text.split(" -> ")[0].split(", ", 1)[1] for text in texts(node, 2))
 
@@ -188,7 +189,7 @@ def test_loops_that_later_stages_need_whole_are_reduced_in_between() -> None:
                 axis=1,
                 reduction="none",
             ),
-            [],  # padding is no place, and axis 2 of the updates is shorter
+            [],  # padding is no valid index, and axis 2 of the updates is shorter
         ),
         (
             node_of(
@@ -214,7 +215,8 @@ def test_host_functions_are_divided_along_free_axes(node: Node, expected: list[s
 
 
 def test_padding_ends_where_the_axis_ends() -> None:
-    """Ten of eleven rows: the padding of the result would be the last row of the operand."""
+    """A slice keeps ten of eleven rows: the padding of its result would hold the operand's last
+    row."""
     types, bounds = tensor(F32, 11, 2), {"starts": shape(0, 0), "steps": (1, 1)}
     node = node_of("slice", types, **bounds, sizes=shape(10, 2))
     assert not any("block=4" in text for text in texts(node, 3))

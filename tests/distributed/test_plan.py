@@ -1,4 +1,4 @@
-"""Plans as files: what they fix, and what is refused."""
+"""Plan files fix strategies, and bad files are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def network(columns: int = 256) -> Graph:
 
 
 def written(path: Path, graph: Graph, **changes: Any) -> Path:
-    """A plan of the graph as a file, with other values of keys."""
+    """Writes a plan of the graph to a file, with changed values of some keys."""
     choice = mesh_strategies(graph, PAIR, partition_solver())
     table = json.loads(plan_text(graph, plan_of(graph, choice, PAIR.mesh)))
     path.write_text(json.dumps({**table, **changes}))

@@ -1,4 +1,4 @@
-"""The choice among a few plans: by prices, by the memory that programs need, and lean plans."""
+"""The planner chooses among a few plans by price and by program memory, and adds lean plans."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .lockstep import collectives, on_ranks
 from .networks import mlp
 from .one_axis import mesh_sharded
 
-# One rank alone takes about as long as two ranks with their exchanges.
+# One rank takes about as long as two ranks with their exchanges.
 EVEN = RankRates(operations=1e10, memory_bytes=1e10, latency=6.5e-4)
 
 
 class Fake:
-    """Prices by functions of a rank's graph."""
+    """Prices a rank's graph by given functions."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ def planner(rates: RankRates, priced: RankPrices | None = None) -> GraphPlanner:
 
 
 def test_prices_choose_among_plans_that_counts_do_not_tell_apart() -> None:
-    """Kernels that take no time make exchanges dear, and kernels that take long pay for them."""
+    """Exchanges do not pay if kernels take no time, and pay if kernels take long."""
     undivided = planner(EVEN, prices()).best()
     divided = planner(EVEN, prices(lambda graph: constant_bytes(graph) / 1e6)).best()
     assert collectives(undivided.local) == []
@@ -66,7 +66,7 @@ def test_counts_alone_take_the_plan_of_the_least_counted_time() -> None:
 
 
 def test_the_memory_of_programs_decides_what_fits() -> None:
-    """All values together do not fit, but a program leaves out most of them."""
+    """All values together do not fit, but a program stores only some of them."""
     weights, values = constant_bytes(mlp()), 16 * (256 + 2 * 1024) * 4
     rates = RankRates(latency=1.0, memory=weights + values // 4)
     assert constant_bytes(planner(rates).best().local) == weights // 2
@@ -81,7 +81,7 @@ def test_the_memory_of_programs_decides_what_fits() -> None:
 
 
 def test_exchanges_cost_what_ranks_hand_over() -> None:
-    """Counted by hand: an all_reduce sends each element twice, less the rank's own half."""
+    """Counted by hand: an all_reduce sends each element twice, except the rank's own half."""
     rates = RankRates(latency=3e-6, link_bytes=1e9)
     best = planner(replace(rates, operations=1e8)).best()
     (node,) = (n for n in best.local.nodes if is_exchange(n))
@@ -109,7 +109,7 @@ def test_host_functions_cost_the_bytes_that_they_read_and_write() -> None:
     bytes = 64 * 512 * 4 + 64 * 8 * 4 + 64 * 8 * 8
     cluster = one_host(2, RankRates(memory_bytes=1e9))
     assert local_seconds(graph, cluster) == pytest.approx(bytes / 1e9)
-    # Ranks share the rows if that saves more than the exchange costs.
+    # Ranks divide the rows if that saves more than the exchange costs.
     cheap = one_host(2, RankRates(memory_bytes=1e6, latency=1e-9))
     plan = GraphPlanner(graph, cheap, partition_solver()).best()
     assert collectives(plan.local)
@@ -117,7 +117,7 @@ def test_host_functions_cost_the_bytes_that_they_read_and_write() -> None:
 
 # ---- lean plans ----------------------------------------------------------------------------------
 
-# Ranks keep everything whole, though exchanges take little of the time.
+# The fastest plan keeps everything whole, although exchanges take little of the time.
 DEAR = RankRates(operations=1e9, memory_bytes=1e12, latency=2e-2)
 
 

@@ -1,4 +1,4 @@
-"""Problems for the solver: no set of shardings that could be best is left out."""
+"""The solver's problems contain every set of shardings that could be best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SQUARE = Cluster(Mesh((2, 2)), (RankRates(latency=2e-5), RATES))
 
 
 def two_readers(width: int) -> Graph:
-    """A matmul whose result two matmuls read."""
+    """Returns a matmul whose result two matmuls read."""
     rng, b = np.random.default_rng(1), GraphBuilder("g")
     x = b.input("x", tensor(F32, 8, width))
     first, *others = (

@@ -1,4 +1,4 @@
-"""Proofs of plans: right plans pass, and each kind of wrong plan is refused by name."""
+"""The proof of a plan accepts right plans and refuses each kind of wrong plan by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tcc.errors import InternalError, UserError
 
 from .networks import NETWORKS, mlp
 
-# Exchanges cost little, so that plans divide much.
+# Exchanges cost little, so that plans divide many nodes.
 RATES = RankRates(operations=1e9, memory_bytes=1e9, link_bytes=1e11, latency=1e-7)
 
 
@@ -58,7 +58,7 @@ def test_right_plans_of_meshes_are_proved(name: str, sizes: tuple[int, ...]) -> 
 
 
 def test_each_axis_divides_the_blocks_that_earlier_axes_leave() -> None:
-    """16 rows are 8 on each host, which have no blocks for 3 ranks."""
+    """16 rows become 8 on each host, which 3 ranks cannot divide."""
     plan = planned(mlp(), Cluster(Mesh((2, 2)), (RATES, RATES)), partition_solver(), {}).plan
     rows = "split(0), whole -> split(0)"
     wrong = replace(plan, mesh=(2, 3), strategies={"h": (rows, rows)}, place="--check p.json")
@@ -71,7 +71,7 @@ def test_each_axis_divides_the_blocks_that_earlier_axes_leave() -> None:
 
 
 def test_memory_is_that_of_the_fullest_step() -> None:
-    """Counted by hand: at the first matmul a rank has h alone, at the last r and y."""
+    """Counted by hand: the first matmul has h only, the last has r and y."""
     proof = proved(mlp(), best("mlp", 2), one_host(2), partition_solver())
     h, y, weights = 16 * 512 * 4, 16 * 256 * 4, 2 * 256 * 512 * 4
     assert proof.weight_bytes == weights
@@ -175,7 +175,7 @@ def steps(*names: str, group: tuple[int, ...]) -> list[Step]:
 
 
 def test_groups_of_ranks_exchange_in_any_order_that_ends() -> None:
-    """Pairs along both axes of a mesh of 2x2, in an order that differs by rank."""
+    """Ranks exchange in pairs along both axes of a 2x2 mesh, in an order that differs by rank."""
     rows, columns = ((0, 1), (2, 3)), ((0, 2), (1, 3))
     orders = [
         steps("a", group=rows[rank // 2]) + steps("b", "c", group=columns[rank % 2])

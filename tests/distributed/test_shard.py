@@ -1,4 +1,5 @@
-"""Graphs that ranks run: few collectives, results of one rank, blocks of constants."""
+"""Divided graphs have few collectives, give the results of one rank, and hold blocks of
+constants."""
 
 from __future__ import annotations
 
@@ -24,10 +25,9 @@ from tcc.ops.collective import CollectiveAttrs
 from .lockstep import Array, collectives, on_ranks
 from .one_axis import offers, sharded, solve_strategies
 
-# A collective has a latency that is worth some work, so that one all_reduce is cheaper than two
-# halves of it.
+# The latency of a collective is worth some work, so that one all_reduce is cheaper than two halves.
 RATES = RankRates(operations=5e10, memory_bytes=1e10, link_bytes=1e10, latency=1e-5)
-TOKENS = 9  # where a graph has any number
+TOKENS = 9  # the number of tokens for graphs with a symbolic number
 
 
 def divider(ranks: int) -> Callable[[Graph], Graph]:
@@ -58,7 +58,7 @@ def mlp(layers: int, batch: int, width: int) -> Graph:
 
 
 def block(heads: int, tokens: IndexLike, width: int) -> Graph:
-    """A layer of an encoder: attention, and two matmuls, each behind a normalisation."""
+    """Returns an encoder layer: attention and two matmuls, each behind a normalisation."""
     rng, b = np.random.default_rng(2), GraphBuilder("block")
     x = start = b.input("x", tensor(F32, 1, tokens, width))
     q, k, v = (
@@ -86,7 +86,8 @@ def norm(b: GraphBuilder, x: Value) -> Value:
 
 
 def check(graph: Graph, divided: Graph, ranks: int, seed: int = 0, tokens: int = TOKENS) -> None:
-    """The ranks' results are equal, and those of one rank up to rounding."""
+    """Checks that the results of all ranks are equal, and equal those of one rank up to
+    rounding."""
     verify_graph(divided)
     rng = np.random.default_rng(seed)
     feeds = {
@@ -137,13 +138,13 @@ def test_a_number_of_tokens_that_ranks_always_divide_is_divided(ranks: int) -> N
     offered = offers(graph, ranks)
     choice = {node: by_tokens(node, offered[node]) for node in graph.nodes}
     divided = sharded(graph, choice, ranks)
-    assert collectives(divided) == ["all_gather"] * 3  # keys, values and the result
+    assert collectives(divided) == ["all_gather"] * 3  # of keys, values and the result
     for tokens in (4, 12):
         check(graph, divided, ranks, tokens=tokens)
 
 
 def by_tokens(node: Node, offered: Sequence[Strategy]) -> Strategy:
-    """The strategy that splits the result along its first axis of symbolic size."""
+    """Returns the strategy that splits the result along its first symbolic axis."""
     shape = node.outputs[0].type.shape
     axis = next(n for n, size in enumerate(shape) if as_int(size) is None)
     return next(strategy for strategy in offered if strategy.results == (Split(axis),))
@@ -227,7 +228,7 @@ def test_a_mask_of_bools_is_gathered_as_bytes() -> None:
 
 
 def fused_block(heads: int, tokens: int, width: int) -> Graph:
-    """Attention whose queries, keys and values are columns of one matmul."""
+    """Returns attention whose queries, keys and values are columns of one matmul."""
     rng, b = np.random.default_rng(6), GraphBuilder("block")
     start = b.input("x", tensor(F32, 1, tokens, width))
     columns = linear(b, rng, start, 3 * width)
@@ -298,7 +299,7 @@ def test_equal_extrema_of_several_ranks_have_the_position_of_one_rank(
 
 
 def shared_heads(heads: int, shared: int, tokens: int, size: int) -> Graph:
-    """Attention in which `shared` heads of keys and values serve all `heads` heads of queries."""
+    """Returns attention in which `heads` query heads share `shared` heads of keys and values."""
     rng, b = np.random.default_rng(8), GraphBuilder("shared")
     width = heads * size
     x = b.input("x", tensor(F32, 1, tokens, width))
@@ -327,11 +328,11 @@ def shape_of(*dims: int) -> tuple[Index, ...]:
 def test_ranks_have_the_shared_heads_that_their_queries_read(
     heads: int, shared: int, ranks: int
 ) -> None:
-    """With more ranks than shared heads, neighbour ranks have the same head."""
+    """If there are more ranks than shared heads, neighbouring ranks hold the same head."""
     graph = shared_heads(heads, shared, 16, 64)
     softmax = next(node for node in graph.nodes if node.op.name == "softmax")
     expand = next(node for node in graph.nodes if node.op.name == "expand")
-    own = -(-shared // ranks)  # heads of keys of a rank
+    own = -(-shared // ranks)  # the key heads of a rank
     block = own * heads // shared if shared >= ranks else heads // ranks
     padded = block if block * ranks > heads else 0
     offered = offers(graph, ranks)

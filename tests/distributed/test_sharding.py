@@ -1,4 +1,4 @@
-"""Shardings have texts that parse back, and local types; meshes have groups of ranks."""
+"""Shardings have texts that parse back and local types; meshes have groups of ranks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_axis_that_ranks_do_not_divide_has_no_blocks(type: TensorType, axis: 
     ids=repr,
 )
 def test_blocks_that_do_not_cover_an_axis_are_refused(split: Split) -> None:
-    """On 4 ranks: blocks that cover it exactly, as one block, or not at all; a third of a rank."""
+    """The axis has 8 elements, and there are 4 ranks."""
     with pytest.raises(ValueError, match="have no"):
         local_type(tensor(F32, 6, 8), split, 4)
 

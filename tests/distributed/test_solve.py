@@ -1,4 +1,4 @@
-"""The solver's choice of strategies: the best by brute force, and what it makes of models."""
+"""The solver's strategies equal the best by brute force, on random graphs and on models."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ RATES = (
 
 
 def network(seed: int) -> Graph:
-    """A random graph of up to five matmuls, additions and functions over 12 x 12 values, in which
-    values have several readers."""
+    """Returns a random graph of up to five matmuls, additions and functions over 12 x 12 values;
+    some values have several readers."""
     rng = np.random.default_rng(seed)
     b = GraphBuilder("g")
     shape = (const(12), const(12))
@@ -55,8 +55,8 @@ def network(seed: int) -> Graph:
 
 
 def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: RankRates) -> float:
-    """The predicted seconds of a choice, where each sharding of a value is made once: from what
-    its producer gives, or from the whole value if that is made too."""
+    """Returns the predicted seconds of a choice. Each needed sharding of a value is created once,
+    from the producer's sharding, or from the whole value if that is also needed."""
     total = 0.0
     shardings = {value: [WHOLE] for value in graph.inputs}
     needs: dict[Value, set[object]] = {v: {WHOLE} for v in graph.outputs}
@@ -88,7 +88,7 @@ def seconds_of(graph: Graph, choice: dict[Node, Strategy], ranks: int, rates: Ra
 
 
 def choices(graph: Graph, ranks: int) -> Iterator[dict[Node, Strategy]]:
-    """All choices of strategies of a graph."""
+    """Yields all choices of strategies for a graph."""
     exprs = [expr_of(node) for node in graph.nodes]
     lists = [strategies(expr, ranks) for expr in exprs if expr is not None]
     for combination in product(*lists):
@@ -149,7 +149,7 @@ def test_equal_models_get_equal_problems() -> None:
 
 
 def test_weights_that_several_nodes_read_have_to_fit_too() -> None:
-    """Each of two ranks needs half of the weights, and has memory for a third of them."""
+    """Each of two ranks needs half of the weights, and its memory holds a third."""
     graph = recurrent()
     weights = constant_bytes(graph)
     room = largest_values(graph)

@@ -1,4 +1,4 @@
-"""Every strategy of every op computes, on ranks in lockstep, what the op's reference computes."""
+"""Every strategy of every op computes, on ranks in lockstep, the result of the op's reference."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .one_axis import sharded
 
 RANKS = (2, 3, 4)
 DIVISIBLE = tuple(case for case in CASES if case.op.expr or case.op.free_axes)
-# `scripts/plan_bars --only strategies` judges all samples.
+# `scripts/plan_bars --only strategies` checks all samples.
 SAMPLES = some(DIVISIBLE, 1)
 
 
 def one_node(case: Case, strategy: Strategy, ranks: int) -> tuple[Graph, dict[Node, Strategy]]:
-    """A graph of the case's node, and its choice of strategies.
+    """Returns a graph of the case's node, and its choice of strategies.
 
-    An operand that is a part of a sum is the sum of an input with a row for each rank.  Every
-    second operand is a constant.
+    A partial operand is the sum over an input that has one row per rank. Every second operand is a
+    constant.
     """
     b = GraphBuilder("g")
     operands: list[Value | None] = []
@@ -57,7 +57,7 @@ def one_node(case: Case, strategy: Strategy, ranks: int) -> tuple[Graph, dict[No
 def partial_operand(
     b: GraphBuilder, type: TensorType, number: int, ranks: int, choice: dict[Node, Strategy]
 ) -> Value:
-    """The sum over the first axis of an input, whose rows the ranks divide."""
+    """Adds an input with one row per rank, and its sum over the rows, which the ranks divide."""
     rows = TensorType(type.dtype, (const(ranks), *type.shape))
     e = ExprBuilder(rows)
     at, (row,) = e.point(type), e.iters(ranks)
@@ -81,7 +81,7 @@ def padded_operand(
     split: Split,
     choice: dict[Node, Strategy],
 ) -> Value:
-    """An input; the ranks compute large numbers, or NaN, in the padding of its blocks."""
+    """Adds an input whose padding the ranks fill with large numbers or NaN."""
     x, e = b.input(f"x{number}", type), ExprBuilder(type)
     at = e.point(type)
     size = type.shape[split.axis]
@@ -104,7 +104,7 @@ def poison(dtype: DType) -> float | int | bool:
 
 
 def rows_of(array: Array, ranks: int) -> Array:
-    """Rows whose sum is `array`, exactly if halves of its elements are exact."""
+    """Returns `ranks` rows whose sum is `array`; the sum is exact if halves of the elements are."""
     rows = np.zeros((ranks, *array.shape), array.dtype)
     rows[0] = array // 2 if array.dtype.kind in "iu" else array / 2
     rows[1] = array - rows[0] if array.dtype.kind in "iu" else array / 2
@@ -126,7 +126,8 @@ def judge(case: Case, strategy: Strategy, ranks: int, expected: tuple[Array, ...
 
 
 def tolerance_of(case: Case, strategy: Strategy, divided: Graph) -> Tolerance:
-    """Bits where nothing is summed and the op is the reference's, else what the row allows."""
+    """Returns EXACT if nothing is summed and the divided graph runs the op itself; else the
+    tolerance of the op's row."""
     shardings = {*strategy.operands, *strategy.results}
     if shardings & {Partial("sum"), Partial("prod")}:
         return Tolerance.ACCUMULATE
@@ -144,7 +145,7 @@ def test_every_strategy_computes_what_the_reference_does(case: Case) -> None:
 
 
 def judged_strategies(case: Case) -> int:
-    """Judges all strategies of a sample; returns their number."""
+    """Checks all strategies of a sample; returns their number."""
     node = node_of(case)
     expected = reference(case)
     offers = [(n, strategy) for n in RANKS for strategy in strategies_of(node, n)[1:]]
@@ -158,8 +159,8 @@ def judged_strategies(case: Case) -> int:
 
 
 def strategies_of(node: Node, ranks: int) -> tuple[Strategy, ...]:
-    """The strategies of a node; the readers of its results need groups, copies and large blocks on
-    4 ranks."""
+    """Returns the strategies of a node, where on 4 ranks its readers ask for groups, copies and
+    large blocks."""
     expr = expr_of(node)
     wishes = tuple(
         (number, split)
@@ -189,7 +190,7 @@ def node_of(case: Case) -> Node:
     return node
 
 
-# Rows of which no sample offers a strategy beside `whole`, and why.
+# Rows whose samples offer only the strategy `whole`, and the reason.
 _TYPE = "no collective takes its results' type"
 OFFER_NOTHING = {
     "pack": "elements that share a byte are no block of an axis",

@@ -1,4 +1,4 @@
-"""Models that draw random numbers, and statistics of draws."""
+"""Models that draw random numbers, and statistics of the draws."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tests.lib.agreement import FLOAT, INT32, INT64, Array, model_of, value
 
 node = helper.make_node
 DOUBLE, HALF = TensorProto.DOUBLE, TensorProto.FLOAT16
-# Draws of 20,000: a mean is off by 0.7 % of the deviation, and by four times that once in 16,000.
+# The mean of 20,000 draws has a standard error of 0.7 % of the deviation; it is off by four times
+# that once in 16,000.
 COUNT = 20_000
 
 
 def every_kind(n: int | str = "n") -> onnx.ModelProto:
-    """One node of each operator and floating type, twice where draws must differ."""
+    """Returns one node for each operator and floating type, and two nodes where draws must
+    differ."""
     shape = {"shape": [COUNT // 100, 100]}
     nodes = [
         node("RandomNormal", [], ["normal"], mean=2.0, scale=3.0, **shape),
@@ -47,7 +49,8 @@ WEIGHTS = np.array([0.5, 0.0, 0.2, 0.3])
 
 
 def feeds(n: int) -> dict[str, Array]:
-    """Inputs of `every_kind`: chances by column, and weights whose logarithms are shifted."""
+    """Returns inputs of `every_kind`: chances that differ by column, and weights with shifted
+    logarithms."""
     with np.errstate(divide="ignore"):
         logarithms = np.log(WEIGHTS) + 5
     return {
@@ -58,8 +61,8 @@ def feeds(n: int) -> dict[str, Array]:
 
 
 def furthest(draws: Array, distribution: Any) -> float:
-    """Kolmogorov's and Smirnov's statistic times the root of the count: above 2.2 once in 10,000
-    samples of the distribution."""
+    """Returns the Kolmogorov-Smirnov statistic times the root of the count, which exceeds 2.2 once
+    in 10,000 samples of the distribution."""
     values = np.sort(np.asarray(draws, np.float64).reshape(-1))
     ranks = np.arange(values.size + 1) / values.size
     exact = distribution(values)
@@ -68,8 +71,8 @@ def furthest(draws: Array, distribution: Any) -> float:
 
 
 def flow(rows: int = 4) -> onnx.ModelProto:
-    """The middle of a VITS voice: noise of the size of the prior, scaled by an input, through two
-    affine couplings, and a prediction of durations with noise of its own."""
+    """Returns the middle of a VITS voice: scaled prior noise through two affine couplings, and
+    durations predicted with other noise."""
     rng = np.random.default_rng(5)
     width = 8
     held = {
@@ -104,7 +107,7 @@ def flow(rows: int = 4) -> onnx.ModelProto:
 
 
 def looped() -> onnx.ModelProto:
-    """A loop in a loop and a scan that draw, each beside a draw outside."""
+    """Returns nested loops and a scan that draw, each beside a draw outside of it."""
 
     def graph(nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
         return helper.make_graph(nodes, "body", inputs, outputs)

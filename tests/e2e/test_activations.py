@@ -1,4 +1,4 @@
-"""`--activations int8` from model to results."""
+"""`--activations int8` works from the model to the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPTH, COLUMNS = 96, 320
 
 
 def model(depth: int = DEPTH, columns: int = COLUMNS) -> tuple[onnx.ModelProto, Array]:
-    """x @ w, with any number of rows, and w."""
+    """Returns the model x @ w for any number of rows, and w."""
     rng = np.random.default_rng(depth)
     w = rng.standard_normal((depth, columns)).astype(np.float32)
     graph = helper.make_graph(

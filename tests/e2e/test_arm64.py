@@ -1,5 +1,7 @@
-"""Small networks compiled for 64-bit Arm agree with ONNX Runtime, on one thread and on more; a
-processor that lacks what they need is told so."""
+"""Small networks compiled for 64-bit Arm agree with ONNX Runtime, on one thread and on several.
+
+A processor that lacks a needed feature is refused with a message.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def weights(seed: int, *shape: int) -> Array:
 
 
 def residual_network() -> onnx.ModelProto:
-    """A stem, two residual blocks (the second with fewer pixels), a head; batch size open."""
+    """Returns a stem, two residual blocks (the second with fewer pixels) and a head; the batch is
+    symbolic."""
     nodes, held = [], {}
 
     def conv(x: str, name: str, cin: int, cout: int, size: int, stride: int = 1) -> str:
@@ -77,7 +80,8 @@ def residual_network() -> onnx.ModelProto:
 
 
 def transformer() -> onnx.ModelProto:
-    """Token embedding, attention over four heads, GELU; batch and length open."""
+    """Returns token embedding, attention over four heads and GELU; batch and length are
+    symbolic."""
     heads, width = 4, 64
     held: dict[str, Array] = {
         "table": weights(0, 100, width) * np.float32(10),
@@ -190,7 +194,7 @@ def test_an_older_x86_is_told_so(cpu: str, made_for: str, lacks: str, tmp_path: 
 
 
 def products_of_bytes(signed: bool) -> onnx.ModelProto:
-    """Two products of levels with signed weights, of which the second has more rows."""
+    """Returns two matmuls of 8-bit levels with signed weights; the second has more rows."""
     rng = np.random.default_rng(3)
     held: dict[str, Array] = {
         "w": rng.integers(-128, 128, (67, 45)).astype(np.int8),

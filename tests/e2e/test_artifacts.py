@@ -1,4 +1,5 @@
-"""Artifacts of one real model: equal bytes, equal bits on any threads, refusals, other faces."""
+"""Artifacts of one real model: equal bytes, equal bits for any number of threads, refusals, other
+interfaces."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, 
 CLIENT = Path(__file__).with_name("client.c")
 node = helper.make_node
 
-# The tests of one artifact share it.
+# All tests of one artifact run in one worker, which compiles it once.
 pytestmark = pytest.mark.xdist_group("artifacts")
 
 
 def network(seed: int = 0) -> onnx.ModelProto:
-    """A convolution, a pooling, a softmax and a layer norm over an open batch."""
+    """Returns a convolution, a pooling, a softmax and a layer norm over a symbolic batch."""
     rng = np.random.default_rng(seed)
 
     def normal(*shape: int) -> Array:
@@ -139,7 +140,7 @@ def test_python_threads_share_a_module(artifact: Path) -> None:
         assert all(a[name].tobytes() == b[name].tobytes() for name in b)
 
 
-# ---- what an artifact says of its kernels -----------------------------------------------------
+# ---- facts about kernels ----------------------------------------------------------------------
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -178,7 +179,7 @@ def test_kept_ir_is_shown_and_becomes_assembly(
     )
     assert cli.execute(["inspect", str(kept), "--form", "asm", "--kernel", "99"]) == 2
     assert "no kernel '99'" in capsys.readouterr().err
-    # The section is beside the code, not in it.
+    # The section lies beside the code section.
     assert read_listings(artifact) == {}
     x = {"x": image(2)}
     got, want = tcc.load(kept).run(x), tcc.load(artifact).run(x)
@@ -205,7 +206,7 @@ def test_a_machine_file_is_an_input_of_the_compile(avx2: Path, tmp_path: Path) -
 
 
 def edited(artifact: Path, target: Path, old: bytes, new: bytes) -> Path:
-    """A copy of the artifact with other bytes of the same length."""
+    """Returns a copy of the artifact in which `old` is replaced by `new` of the same length."""
     data = artifact.read_bytes()
     assert len(old) == len(new)
     assert old in data
@@ -220,7 +221,7 @@ def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_cpu_feature_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The artifact asks for a bit of CPUID that no processor has."""
+    """The artifact asks for a CPUID bit that no processor has."""
     row = isa_feature
     impossible = type(row("avx2"))("made-up-feature", 7, 0, 3, 31, 1 << 62)
     monkeypatch.setattr(
@@ -281,7 +282,7 @@ def test_torch_tensors_give_torch_tensors(artifact: Path) -> None:
 
 
 class Exchanged:
-    """An array that only speaks DLPack."""
+    """An array that offers DLPack only."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -331,7 +332,7 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
 
 
 def assert_prints_sums(text: str, path: Path) -> None:
-    """The client prints the sum of each output where all inputs are one."""
+    """Checks that the client prints the sum of each output when all inputs are one."""
     printed = [float(line) for line in text.splitlines() if not line.startswith("output")]
     outputs = [out.astype(np.float64) for out in tcc.load(path)(np.ones((4, 3, 16, 16), "f4"))]
     for found, out in zip(printed, outputs, strict=True):

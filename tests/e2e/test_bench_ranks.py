@@ -1,4 +1,4 @@
-"""`tcc bench --nproc`: the times of a model that the partition planner divided."""
+"""`tcc bench --nproc` times a model that the partition planner divided."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Open sizes around the ends of vectors and blocks, with masks and without: results equal those of
-ONNX Runtime, and nothing behind the end of an input or a result is touched."""
+"""Kernels with symbolic sizes around the ends of vectors and blocks, masked or not, agree with ONNX
+Runtime.
+
+They touch no memory behind the end of an input or a result.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, 
 from tests.part import part
 from tests.processors import distinct
 
-# Around vectors of 4, 8 and 16 elements, pairs of them, and blocks of 64.
+# Sizes around vectors of 4, 8 and 16 elements, pairs of vectors, and blocks of 64.
 SIZES = (1, 2, 3, 7, 12, 15, 16, 17, 25, 28, 32, 33, 48, 49, 63, 64, 65, 77, 96, 130, 199)
 PROCESSORS = distinct("host", "x86-64-v3", "x86-64-v2")
 
@@ -28,7 +31,7 @@ def normal(*shape: int) -> Array:
 
 
 def one(op: str, shape: list[int | str], *weights: Array, **attributes: object) -> onnx.ModelProto:
-    """A model of one operator on `x`."""
+    """Returns a model of one operator on `x`."""
     names = [f"w{n}" for n in range(len(weights))]
     element = TensorProto.INT64 if op == "ArgMax" else FLOAT
     return model_of(
@@ -46,7 +49,7 @@ def one(op: str, shape: list[int | str], *weights: Array, **attributes: object) 
 
 
 def chain(shape: list[int | str], *rows: tuple[str, tuple[Array, ...]]) -> onnx.ModelProto:
-    """A model of operators that follow each other, each with its weights."""
+    """Returns a model of consecutive operators, each with its weights."""
     nodes, held = [], {}
     for n, (op, weights) in enumerate(rows):
         names = [f"w{n}_{i}" for i in range(len(weights))]
@@ -98,13 +101,13 @@ with seeded("remainders"):
 
 
 def sized(model: onnx.ModelProto, size: int) -> tuple[int, ...]:
-    """The shape of the model's input with this size on all open axes."""
+    """Returns the shape of the model's input with `size` for all symbolic axes."""
     dims = model.graph.input[0].type.tensor_type.shape.dim
     return tuple(size if dim.dim_param else dim.dim_value for dim in dims)
 
 
 class Fenced:
-    """Memory that ends where a page begins that nobody may touch."""
+    """Allocates memory that ends at a page without access rights."""
 
     def __init__(self) -> None:
         self._mprotect = ctypes.CDLL(None).mprotect
@@ -119,13 +122,13 @@ class Fenced:
         return memoryview(memory)[room - size : room]
 
     def copy(self, array: Array) -> Array:
-        """`array` in such memory."""
+        """Copies `array` to fenced memory."""
         fenced = np.ndarray(array.shape, array.dtype, self(array.nbytes))
         fenced[...] = array
         return fenced
 
 
-# Half of the models for one processor, a third for others: `scripts/other_cpus --open` has all.
+# Half of the models for one processor, a third for others; `scripts/other_cpus --open` has all.
 CASES = [(name, cpu) for cpu in PROCESSORS[:1] for name in part("remainders", MODELS, 2)]
 CASES += [(name, cpu) for cpu in PROCESSORS[1:] for name in part(f"remainders {cpu}", MODELS, 3)]
 

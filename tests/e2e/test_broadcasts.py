@@ -1,4 +1,4 @@
-"""Symbolic sizes that are one at run time: one artifact broadcasts as ONNX Runtime does."""
+"""One artifact broadcasts symbolic sizes that are 1 at run time, as ONNX Runtime does."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def drawn(model: onnx.ModelProto, shapes: Shapes) -> dict[str, Array]:
     return {n: a > 0 if kinds[n] == bools else a.astype(np.float32) for n, a in normal.items()}
 
 
-# The inputs, the result, and the shapes of the inputs at each run; then shapes that ONNX Runtime
-# refuses as well.
+# (the inputs, the node, the shapes of the inputs in each run, shapes that ONNX Runtime refuses too)
 KINDS: dict[str, tuple[str, str, list[Any], Any]] = {
     "add": (
         "float[n] a, float[m] b",

@@ -1,4 +1,4 @@
-"""Buckets: sizes with code of their own, beside the code that serves all others."""
+"""Buckets: chosen sizes have special code beside the general code for all other sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ node = helper.make_node
 
 
 def steps_of_runs(path: Path, *shapes: tuple[int, ...]) -> list[frozenset[int]]:
-    """Which launches and calls of the artifact ran, for each shape of its input."""
+    """Returns, for each input shape, the numbers of the artifact's launches and calls that ran."""
     found = []
     for shape in shapes:
         module = runtime.load(path, timed=True, error=UserError)
@@ -64,7 +64,7 @@ def test_sizes_of_buckets_run_code_of_their_own(tmp_path: Path) -> None:
 
 
 def test_weights_of_all_buckets_are_there_once() -> None:
-    """Few rows of one bucket do not merge matrices that the general code reads one by one."""
+    """A bucket with few rows does not merge matrices that the general code reads separately."""
     model = model_of(
         [
             node("MatMul", ["x", "q"], ["a"]),
@@ -85,7 +85,8 @@ def test_weights_of_all_buckets_are_there_once() -> None:
 
 
 def test_weights_lie_as_a_bucket_wants_them_for_all_sizes() -> None:
-    """Eight rows want other panels than a typical number: the general code takes them over."""
+    """A bucket of eight rows prefers other panels than a typical number of rows; the general code
+    takes over the bucket's panels."""
     model = model_of(
         [node("MatMul", ["x", "q"], ["y"])],
         [value("x", FLOAT, ["s", 128])],
@@ -100,7 +101,8 @@ def test_weights_lie_as_a_bucket_wants_them_for_all_sizes() -> None:
 
 
 def test_outputs_whose_size_data_decide() -> None:
-    """One of them also depends on the bucket's size, one is handed through."""
+    """The size of one output also depends on the bucket's size; another output is the input
+    itself."""
     model = model_of(
         [
             node("NonZero", ["x"], ["at"]),

@@ -1,4 +1,4 @@
-"""A C program runs an artifact: alone, under AddressSanitizer, and under valgrind."""
+"""A C program runs an artifact: plainly, under AddressSanitizer, and under valgrind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import programs
 from tcc.backends.artifact.toolchain import runtime_folder
 
 CLIENT = Path(__file__).with_name("client.c")
-# relu(ones) + (1, 2, 3, 4), summed
+# the sum of relu(ones) + (1, 2, 3, 4)
 EXPECTED = "output 0: 16 bytes\n14\n"
 
 
@@ -26,7 +26,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def build(folder: Path, kernels: bytes, *flags: str) -> tuple[Path, Path]:
-    """The client and an artifact for it."""
+    """Builds the client and an artifact for it; returns both paths."""
     include = f"-I{runtime_folder() / 'include'}"
     command = ("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", *flags, include, str(CLIENT))
     subprocess.run((*command, "-o", "client", "-ldl"), cwd=folder, check=True)

@@ -1,4 +1,4 @@
-"""Models with collectives, compiled, on ranks that are processes of this machine."""
+"""Compiled models with collectives run on ranks that are processes of this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def compiled(folder: Path, name: str, model: Any) -> Path:
 
 
 def every_kind() -> onnx.ModelProto:
-    """What ONNX Runtime has, between kernels, over rows of an open number."""
+    """Returns a model with each collective of ONNX Runtime between kernels, over a symbolic number
+    of rows."""
     nodes = [
         node("Relu", ["x"], ["r"]),
         microsoft("AllReduce", ["r"], ["total_"]),
@@ -62,7 +63,8 @@ def every_kind() -> onnx.ModelProto:
 
 
 def controlled() -> onnx.ModelProto:
-    """A loop whose trips, and a branch whose condition, all ranks compute from their sum."""
+    """Returns a loop and a branch whose trip count and condition all ranks compute from their
+    sum."""
     step = helper.make_graph(
         [
             microsoft("AllReduce", ["carried"], ["sum"]),
@@ -91,7 +93,8 @@ def controlled() -> onnx.ModelProto:
 
 
 def typed() -> onnx.ModelProto:
-    """Sums in several element types, of a constant too; an open number of rows, 0 as well."""
+    """Returns sums in several element types and of a constant; the number of rows is symbolic and
+    may be 0."""
     nodes, outputs = [microsoft("AllReduce", ["w"], ["weights"])], [value("weights", FLOAT, [3])]
     for kind in ("FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64"):
         nodes += [
@@ -142,12 +145,13 @@ def test_models_of_onnx_agree_with_numpy(comm_library: Path, tmp_path: Path) -> 
         np.testing.assert_array_equal(results["columns"], np.concatenate([a, b], 1))
         want = np.concatenate([xs[0][half], xs[1][half]])
         np.testing.assert_array_equal(results["exchanged"], want)
-    # two trips double the sum (2, 1) once, and the branch once more; four trips do three times
+    # two trips double the sum (2, 1) once, and the branch doubles it once more; four trips double
+    # it three times
     assert [r["y"].tolist() for r in found["control"]] == [[8.0, 4.0]] * 2
     assert [r["y"].tolist() for r in found["again"]] == [[-16.0, -8.0]] * 2
 
 
-# ---- what a run needs ----------------------------------------------------------------------------
+# ---- requirements of a run -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +174,7 @@ def test_a_comm_of_another_version_is_refused(kinds: Path) -> None:
     table = Table(100, 99)
     comm = ctypes.pointer(table)  # a comm begins with the address of its table
 
-    class Comm:  # no real one has another version
+    class Comm:  # no real comm has another version
         handle = ctypes.addressof(comm)
 
     with pytest.raises(tcc.UserError, match="the comm has version 99, this model knows version 1"):
@@ -202,7 +206,7 @@ with comms.open() as comm:
 
 
 def test_sizes_of_comms(comm_library: Path, kinds: Path, tmp_path: Path) -> None:
-    """A sum takes a comm of any size, blocks for ranks one of theirs."""
+    """A sum takes a comm of any size; an exchange of blocks takes a comm of its own size only."""
     ports = [value(name, FLOAT, [2, 3]) for name in "xy"]
     onnx.save(
         model_of("sum", [microsoft("AllReduce", ["x"], ["y"])], ports[:1], ports[1:]),
@@ -264,7 +268,8 @@ print("ok")
 
 
 def test_the_comm_that_a_process_shares(comm_library: Path, kinds: Path) -> None:
-    """It is found, serves one run at a time, and tells ranks of operations that differ."""
+    """The shared comm is found, serves one run at a time, and reports ranks whose operations
+    differ."""
     for text in run_ranks(2, SHARED, comm_library, kinds):
         assert text.endswith("ok\n")
         for said in (
@@ -317,14 +322,16 @@ class _Table(ctypes.Structure):
 
 
 class Watching:
-    """A comm of one rank: operations are done when they are waited for, and `watch` is called with
-    their kind at each start and with 0 at each wait.  It has `room` bytes of symmetric memory;
-    without any it says that it has none."""
+    """A comm of one rank, whose operations finish when they are waited for.
+
+    It calls `watch` with the kind of each operation that starts, and with 0 at each wait. It has
+    `room` bytes of symmetric memory; if `room` is 0, it reports that it has none.
+    """
 
     def __init__(self, watch: Callable[[int], None], room: int) -> None:
         self.tickets: dict[int, tuple[int, int, int]] = {}
         self.aborted: list[str] = []
-        self.ends: set[int] = set()  # addresses of what was sent and received
+        self.ends: set[int] = set()  # addresses of sent and received data
         self.memory = np.empty(room, np.uint8)
 
         def scratch(_: int, size: int, memory: Any) -> int:
@@ -361,8 +368,8 @@ class Watching:
 
 @pytest.mark.parametrize("room", [64 * 64 * 4, 0])
 def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) -> None:
-    """A kernel that needs no sum has written its result when the sum is waited for; what is summed
-    lies in symmetric memory where there is any."""
+    """A kernel that needs no sum has written its result when the sum is waited for; operands of the
+    sum lie in symmetric memory if there is any."""
     shape = [64, 64]
     nodes = [
         node("Relu", ["x"], ["r"]),
@@ -378,7 +385,7 @@ def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) 
     )
     y, beside = (np.full(shape, np.nan, np.float32) for _ in range(2))
     seen = []
-    # no Comm of the library, which would not tell what it sees
+    # a Comm of the library would not record the calls
     comm: Any = Watching(lambda kind: seen.append((kind, not np.isnan(beside).any())), room)
     module = tcc.load(compiled(tmp_path, "apart", model), threads=1, comm=comm)
     x, z = np.random.default_rng(1).standard_normal((2, *shape)).astype(np.float32)
@@ -394,7 +401,8 @@ def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("room", [1 << 16, 0])
 def test_what_is_summed_counts_as_the_instances(room: int, tmp_path: Path) -> None:
-    """Wherever it lies, within the instance's limit, and once for all runs."""
+    """Operands of sums count once towards the limit of the instance, in any kind of memory and for
+    all runs."""
     nodes = [node("Relu", ["x"], ["r"]), microsoft("AllReduce", ["r"], ["s"])]
     ports = [value(name, FLOAT, [4000]) for name in "xy"]
     model = model_of("counted", [*nodes, node("Neg", ["s"], ["y"])], ports[:1], ports[1:])
@@ -420,17 +428,17 @@ def test_what_is_summed_counts_as_the_instances(room: int, tmp_path: Path) -> No
     assert module.statistics().arena_bytes == memory().arena + 16_000
     assert len(comm.aborted) == 2
     assert "allows it" in comm.aborted[0]
-    old = abi.CMemory(abi.CMemory.symmetric.offset, symmetric=7)  # of a caller who knows less
+    old = abi.CMemory(abi.CMemory.symmetric.offset, symmetric=7)  # of an older caller
     assert module._api.memory(instance, ctypes.byref(old)) == 0
     assert (old.used, old.symmetric) == (memory().used, 7)
 
 
-# ---- what cannot be compiled ---------------------------------------------------------------------
+# ---- refused models ------------------------------------------------------------------------------
 
 
 def test_conditions_that_may_differ_are_refused(tmp_path: Path) -> None:
     model = controlled()
-    del model.graph.node[0]  # every rank has its own count then
+    del model.graph.node[0]  # now every rank has its own count
     model.graph.node[0].input[0] = model.graph.node[3].input[0] = "count"
     with pytest.raises(tcc.UserError, match="ranks may issue different collectives") as caught:
         compiled(tmp_path, "refused", model)

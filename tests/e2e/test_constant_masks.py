@@ -1,4 +1,4 @@
-"""Attention with known masks and index tables, compiled.  NumPy in f64 is the oracle."""
+"""Compiled attention with constant masks and index tables agrees with NumPy in f64."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def softmax(scores: Array) -> Array:
 
 
 def compiled(folder: Path, model: onnx.ModelProto, **options: Any) -> tuple[Path, int]:
-    """The artifact, and the bytes of its arena."""
+    """Returns the path of the artifact, and the bytes of its arena."""
     asked = read_options({"cpu": "x86-64-v3", "jobs": 1, **options})
     made = compile_model(model, asked, folder / f"{len(list(folder.iterdir()))}.so")
     return made.path, made.summary.variants[0].arena
 
 
 def band(heads: int, rows: int, reach: int) -> onnx.ModelProto:
-    """Each row sees as many rows before and behind it as `reach`, which gathers copy."""
+    """Returns attention in which each row sees `reach` rows on both sides, copied by gathers."""
     places = np.arange(rows)[:, None] + np.arange(2 * reach + 1) - reach
     mask = np.where((places >= 0) & (places < rows), np.float32(0), np.float32(-np.inf))
     shape = [heads, rows, WIDTH]
@@ -73,7 +73,7 @@ def test_a_band_of_gathers_copies_no_windows(tmp_path: Path) -> None:
     found = tcc.load(path).run(given)["y"]
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
     operand = heads * rows * WIDTH * 4
-    assert arena <= 3 * operand  # two operands that are longer by the reach at both ends
+    assert arena <= 3 * operand  # two operands, extended by the reach at both ends
 
 
 def attention(heads: int, rows: int, mask: Array) -> onnx.ModelProto:
@@ -108,7 +108,7 @@ def test_masked_attention_is_the_same_for_all_threads(tmp_path: Path) -> None:
     found = [tcc.load(path, threads=n).run(given)["y"] for n in (1, 2)]
     np.testing.assert_allclose(found[0], want, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(found[0], found[1])
-    # Rows that no query of a unit sees are not read, but as the model says.
+    # Rows that no query of a tile sees are not read, except in strict numerics.
     given["v"][:, 400:] = np.nan
     assert not np.isnan(tcc.load(path).run(given)["y"][:, :250]).any()
     strict, _ = compiled(tmp_path, model, numerics="strict")

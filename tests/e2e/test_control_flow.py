@@ -1,4 +1,4 @@
-"""If, Loop and Scan, compiled, against ONNX Runtime."""
+"""Compiled If, Loop and Scan agree with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_if_whose_sides_differ_in_size() -> None:
 
 
 def test_results_of_an_if_that_are_equally_large_either_way() -> None:
-    """Twice or once what is given: their sizes are one, and so they can be added."""
+    """Both results have the same size in either branch, so that they can be multiplied."""
     sides = (
         [node("Concat", [n, n], [f"{n}.r"], axis=0) for n in "xy"],
         [node("Neg", [n], [f"{n}.r"]) for n in "xy"],
@@ -138,7 +138,8 @@ def loop(
     rows: Mapping[str, Sequence[int | str]] | None = None,
     stop: str = "go",
 ) -> onnx.NodeProto:
-    """A Loop whose body sees `i`, `go` and `<name>` and gives `stop`, `<name>.next`, rows."""
+    """Returns a Loop whose body sees `i`, `go` and each carried `<name>`, and gives `stop`, each
+    `<name>.next`, and rows."""
     return node(
         "Loop",
         list(inputs),
@@ -176,7 +177,7 @@ def test_loop_with_trip_count_carried_value_and_rows(static: bool) -> None:
         [value("trips", INT64, []), value("x", FLOAT, [n]), value("w", FLOAT, [n])],
         [value("a.last", FLOAT, [n]), value("row.all", FLOAT, ["t", n])],
     )
-    # ONNX Runtime gives no rows of a symbolic size the size 0.
+    # For rows of a symbolic size, ONNX Runtime does not give the size 0.
     counts = (0, 1, 2, 7) if static else (1, 2, 7)
     feeds = [{"trips": np.array(n), "x": ramp(3), "w": ramp(3) * 0.5} for n in counts]
     check(model, *feeds)
@@ -224,7 +225,7 @@ def test_a_body_reads_places_and_weights_of_resampling_from_tables() -> None:
         }>
     }""")
     module = check(model, {"x": ramp(1, 2, 12, 12)})
-    # Without tables the weights are a few numbers, 128 bytes.
+    # Without tables the weights would be a few numbers in 128 bytes.
     assert module.manifest["variants"][0]["weights"]["bytes"] > 512
 
 
@@ -310,7 +311,8 @@ def test_loop_whose_carried_value_grows() -> None:
 
 
 def test_loop_whose_first_trip_changes_ranks_and_whose_condition_has_an_axis() -> None:
-    """Two loops in one model: PaddlePaddle's `while`, and a row that becomes a matrix."""
+    """One model has two loops: PaddlePaddle's `while`, and a loop in which a row becomes a
+    matrix."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
     g (int64[1] j, int64 trips, float[n] x, float s) =>
         (int64[1] last, float[1, n] y, float[r, 1, n] rows, float z)
@@ -340,7 +342,8 @@ def test_loop_whose_first_trip_changes_ranks_and_whose_condition_has_an_axis() -
 
 
 def test_decoding_with_a_cache_of_keys_and_values() -> None:
-    """Both grow by a row a trip, a token chooses the next one, and one of them ends the loop."""
+    """Keys and values grow by one row per trip, each token chooses the next token, and one token
+    ends the loop."""
     rng = np.random.default_rng(2)
     weights = {n: rng.standard_normal((8, 8)).astype(np.float32) for n in ("q", "k", "v", "o")}
     step = [
@@ -414,7 +417,7 @@ def test_loop_whose_values_begin_equally_large_and_grow_apart() -> None:
 
 
 def cell(**attributes: Any) -> onnx.NodeProto:
-    """h' = tanh(h W + x_t); rows are h'."""
+    """Returns a Scan of h' = tanh(h W + x_t), whose rows are h'."""
     return node(
         "Scan",
         ["h0", "x"],
@@ -487,7 +490,8 @@ def test_scan_of_two_inputs_with_a_captured_value() -> None:
 
 
 def test_a_scan_whose_states_are_rows_too_and_change_places() -> None:
-    """Odd and even numbers of trips: `s` is made anew and is a row twice, `a` and `b` swap."""
+    """For odd and even trip counts, `s` is new in each trip and also a row twice, while `a` and `b`
+    swap."""
     step = body(
         [node("Add", ["s", "x_t"], ["s_"]), node("Tanh", ["s_"], ["s2"])],
         [value(name, FLOAT, [3]) for name in ("s", "a", "b", "x_t")],
@@ -516,11 +520,11 @@ def test_a_scan_whose_states_are_rows_too_and_change_places() -> None:
     check(model, *({**starts, "x": ramp(n, 3)} for n in (1, 2, 5)))
 
 
-# ---- results of which only the size is read ------------------------------------------------------
+# ---- results whose size alone is read ------------------------------------------------------------
 
 
 def test_only_the_size_of_a_result_is_read() -> None:
-    """It comes to be in a body, which runs though nobody looks at what it makes."""
+    """The result comes from a body, which runs although nobody reads its elements."""
     longer = body(
         [node("Identity", ["go"], ["on"]), node("Concat", ["old", "w"], ["new"], axis=0)],
         [value("t", INT64, []), value("go", BOOL, []), value("old", FLOAT, [None])],

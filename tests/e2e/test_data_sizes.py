@@ -1,4 +1,5 @@
-"""Sizes that data decide, at their ends: nothing found, all, and inputs without elements."""
+"""Extremes of data-dependent sizes: nothing found, everything found, and inputs without
+elements."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_places_choices_and_different_values_of_open_arrays() -> None:
 
 
 def boxes(count: int, apart: bool) -> Array:
-    """Squares that are apart, or all the same."""
+    """Returns squares that are apart, or all equal."""
     corner = np.arange(count, dtype=np.float32)[:, None] * (10.0 if apart else 0.0)
     return np.concatenate([corner, corner, corner + 1, corner + 1], 1)[None].astype(np.float32)
 
@@ -88,7 +89,7 @@ def test_boxes_that_are_all_kept_or_none() -> None:
 
 
 def test_sizes_below_zero_are_refused_also_where_two_of_them_give_as_many_elements() -> None:
-    """-2 by -3 is 6 as well; a part of 8 of 6 elements leaves -2 for the other."""
+    """-2 by -3 is also 6; the parts of a split of 6 may be 8 and -2."""
     model = model_of(
         [
             node("Reshape", ["x", "s"], ["r"]),
@@ -130,7 +131,8 @@ def test_an_open_axis_that_is_taken_off_or_read_as_a_scalar_has_one_element() ->
 
 
 def test_the_length_of_a_range_of_integers_is_exact() -> None:
-    """Also where doubles do not tell its ends apart, as is that of a range that is known."""
+    """The length is exact where doubles do not distinguish the ends, and for constant ranges
+    too."""
     model = model_of(
         [node("Range", ["start", "limit", "step"], ["y"])],
         [value(name, INT64, []) for name in ("start", "limit", "step")],

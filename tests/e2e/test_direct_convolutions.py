@@ -1,4 +1,4 @@
-"""Direct sums in place of fast convolutions where open sizes are small."""
+"""Direct sums replace fast convolutions if symbolic sizes are small."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHANNELS = 64
 
 
 def layers(count: int = 2) -> onnx.ModelProto:
-    """Convolutions 3x3 that fast forms compute at typical sizes."""
+    """Returns 3x3 convolutions that fast forms compute at typical sizes."""
     rng = np.random.default_rng(48)
     nodes, weights = [], {}
     for n in range(count):
@@ -41,7 +41,8 @@ def layers(count: int = 2) -> onnx.ModelProto:
 
 
 def behind_a_result() -> onnx.ModelProto:
-    """A convolution whose operand a kernel makes, behind one that makes a result."""
+    """Returns a convolution whose operand one kernel computes, after another kernel that computes a
+    result."""
     node, shape = helper.make_node, (_CHANNELS, _CHANNELS, 3, 3)
     rng = np.random.default_rng(49)
     nodes = [
@@ -73,7 +74,7 @@ def steps(path: Path, *sizes: tuple[int, int]) -> list[frozenset[int]]:
 
 
 def test_an_input_of_packed_elements_stands_beside(tmp_path: Path) -> None:
-    """Kernels see other sizes of it than callers do."""
+    """Kernels see other sizes of the packed input than callers do."""
     model = layers(1)
     nibbles = helper.make_tensor_value_info("nibbles", onnx.TensorProto.INT4, ["n", 3])
     model.graph.input.append(nibbles)
@@ -97,12 +98,12 @@ def test_small_sizes_run_direct_sums_alone(tmp_path: Path) -> None:
     small, turned, large, wide = steps(tmp_path / "m.so", (1, 2), (2, 1), (31, 33), (1, 900))
     assert small == turned
     assert large == wide
-    # The copy of the input with its padding, and a kernel a layer.
+    # The padded copy of the input, and one kernel per layer.
     assert len(small) <= 4 < len(large)
     lengths = range(1, 100)
     runs = steps(tmp_path / "m.so", *((1, w) for w in lengths))
     changes = [w for w in lengths[1:] if runs[w - 1] != runs[w - 2]]
-    assert 1 <= len(changes) <= 2  # each layer has a bound of its own
+    assert 1 <= len(changes) <= 2  # each layer has its own bound
     runner = session(model)
     edges = [(1, change - n) for change in changes for n in (0, 1)]
     for h, w in [(1, 1), (3, 3), (31, 33), *edges]:
@@ -162,7 +163,7 @@ def test_direct_sums_of_small_sizes_are_a_decision(tmp_path: Path) -> None:
 def test_the_bound_lies_where_times_cross() -> None:
     products = [10_000, 1_000, 10, 1]
     assert crossing(products, [n / 100 for n in products]) == 100
-    # The upper ratio is half as far from 1 as the lower one, in powers of two.
+    # In powers of two, the upper ratio is half as far from 1 as the lower ratio.
     assert crossing([1_000, 10], [2**0.5, 0.5]) == round(1_000 ** (2 / 3) * 10 ** (1 / 3))
 
 
@@ -174,7 +175,7 @@ def test_a_bound_needs_a_gain_and_holds_for_all_sizes_below() -> None:
 
 
 def test_direct_sums_of_one_phase_leave_the_others() -> None:
-    """Results at even and odd places have kernels of their own, of which one has a fast form."""
+    """Results at even and at odd places have separate kernels, of which one has a fast form."""
     channels, rng = 16, np.random.default_rng(50)
     weight = rng.standard_normal((channels, channels, 3, 3)).astype(np.float32)
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], pads=[1] * 4, strides=[2, 2])

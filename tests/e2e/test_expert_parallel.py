@@ -1,5 +1,7 @@
-"""A layer of experts that are divided between ranks, as torch exports it, agrees with the whole
-layer.  The router's counts decide how many rows each rank sends to the others."""
+"""An expert layer that is divided between ranks, exported from torch, agrees with the whole layer.
+
+The router's counts decide how many rows each rank sends to the others.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from tests.ranks import on_ranks
 
 torch = pytest.importorskip("torch")
 
-# What needs the optional packages comes after the question whether they are there.
+# Imports of optional packages come after the check that the packages are installed.
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-# One worker imports what exports models.
+# One worker loads the modules that export models.
 pytestmark = pytest.mark.xdist_group("torch")
 
 RANKS, EXPERTS, WIDTH, INNER = 2, 6, 8, 16
@@ -32,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Experts(nn.Module):
-    """A rank's tokens go to the ranks of the experts that the router likes best, and back."""
+    """Sends a rank's tokens to the ranks of the router's best experts, and back."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class Experts(nn.Module):
 
 
 def whole(layer: Experts, x: Array) -> Array:
-    """The layer in float64, row by row."""
+    """Returns the result of the layer in float64, row by row."""
     given = {name: np.asarray(p.detach(), np.float64) for name, p in layer.named_parameters()}
     found = []
     for row in x.astype(np.float64):
@@ -77,8 +79,8 @@ def whole(layer: Experts, x: Array) -> Array:
 
 
 def test_rows_go_to_experts_of_other_ranks(comm_library: Path, tmp_path: Path) -> None:
-    """One artifact for all ranks, each with a number of tokens of its own; then all tokens of a
-    rank go to one expert."""
+    """One artifact serves all ranks with different numbers of tokens, also if all tokens of a rank
+    go to one expert."""
     torch.manual_seed(6)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     try:

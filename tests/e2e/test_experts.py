@@ -1,4 +1,4 @@
-"""A layer that sends each token to the best two of eight experts, against ONNX Runtime."""
+"""A layer that sends each token to the best two of eight experts agrees with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _weights(seed: int, *shape: int) -> Array:
 
 
 def experts(tokens: int) -> onnx.ModelProto:
-    """Gates, their best, and of these the weights, gathered."""
+    """Returns a layer that selects the best gates and gathers the weights of their experts."""
     node = helper.make_node
     return model_of(
         [
@@ -70,7 +70,8 @@ def test_experts_agree(tokens: int) -> None:
 
 
 def layer(tokens: int | str, depth: int, width: int, wide: int = 1, **how: Any) -> onnx.ModelProto:
-    """ONNX Runtime's operator with biases; the first product makes `wide` parts of `width`."""
+    """Returns ONNX Runtime's MoE operator with biases; the first matmul gives `wide` parts of
+    `width`."""
     weights = {
         "up": _weights(1, EXPERTS, depth, wide * width).swapaxes(1, 2).copy(),
         "up_bias": _weights(2, EXPERTS, wide * width),
@@ -104,8 +105,8 @@ def test_the_operator_of_experts_agrees(how: dict[str, Any]) -> None:
 
 
 def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
-    """One artifact for any number of tokens: by tiles, the same bits with one thread and with two,
-    and of bytes what weights and rows are."""
+    """One artifact for any number of tokens computes by tiles, gives equal bits with one thread and
+    two, and moves few bytes besides weights and rows."""
     model = layer("n", 256, 320, activation_type="relu")
     made = tcc.compile(model, target="cpu")
     made.save(tmp_path / "m.so")
@@ -118,7 +119,8 @@ def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
 
 
 def test_experts_of_one_token_are_read_where_they_lie() -> None:
-    """Rows are ordered by expressions; a host's function finds the best experts."""
+    """For one token nothing is ordered; for many, expressions order the rows and a host function
+    finds the best experts."""
     options = read_options({"target": "cpu", "cpu": "x86-64-v4", "derive": False})
     code = CpuBackend(resolve_targets(options)[0], options, 1 << 22)
 

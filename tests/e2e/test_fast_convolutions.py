@@ -1,4 +1,5 @@
-"""Algorithms that trade rounding for speed: on by default, off when asked, bounded in bytes."""
+"""Algorithms that trade rounding for speed are on by default, off on request, and bounded in
+bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.lib.agreement import FLOAT, Array, expected, model_of, session, value
 
 
 def layers() -> onnx.ModelProto:
-    """Two 3 x 3 convolutions of 48 channels, the second dilated, with a residual between."""
+    """Returns two 3 x 3 convolutions of 48 channels, the second dilated, with a residual
+    between."""
     rng = np.random.default_rng(0)
 
     def weights() -> Array:
@@ -39,7 +41,7 @@ def layers() -> onnx.ModelProto:
 
 
 def compiled(folder: Path, name: str, **options: object) -> tuple[CompileResult, Array]:
-    # one processor's prices, whatever this machine is
+    # the prices of one processor, so that the machine does not matter
     asked = read_options({"cpu": "x86-64-v3", **options})
     made = compile_model(layers(), asked, folder / f"{name}.so")
     x = np.random.default_rng(1).standard_normal((1, 48, 22, 19)).astype(np.float32)
@@ -70,7 +72,8 @@ def test_strict_numerics_and_bounded_weights(tmp_path: Path) -> None:
 
 
 def check_bad_pixels(fast: tcc.Module, exact: tcc.Module) -> None:
-    """A bad pixel changes the same results in default numerics as in strict ones."""
+    """Checks that a bad pixel changes the same results in default numerics as in strict
+    numerics."""
     x = np.random.default_rng(2).standard_normal((1, 48, 22, 19)).astype(np.float32)
     clean = exact.run({"x": x})["y"]
     for number, bad in enumerate((1e4, 1e6, 1e30, -3.4e38, np.inf, np.nan)):

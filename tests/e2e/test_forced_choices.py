@@ -1,4 +1,5 @@
-"""Choices of a compile, listed by `tcc inspect --choices` and forced by `tcc compile --choices`."""
+"""`tcc inspect --choices` lists the choices of a compile, and `tcc compile --choices` forces
+them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ choices (float[1, 8, 20, 20] x) => (float[1, 24] y, float[1, 24] z) {
 """
 SHAPES = {"w1": (16, 8, 3, 3), "w2": (64, 16, 1, 1), "w3": (64, 24), "w4": (64, 24)}
 OPTIONS = Options(target="cpu", cpu="x86-64-v3", name="choices")
-# Forced alternatives that are compiled and run.
+# The number of forced alternatives that are compiled and run.
 DRAWN = 8
 
 
@@ -60,8 +61,8 @@ def records(model: Path) -> list[dict[str, Any]]:
 
 
 def compiled(model: Path, lines: list[dict[str, Any]], name: str) -> Path:
-    """Returns the artifact of a compile in which `lines` force choices; its file's name, which an
-    artifact holds, is always the same."""
+    """Returns the artifact of a compile in which `lines` force choices. All artifacts have the same
+    file name, because an artifact contains its name."""
     file, output = _file(model, lines, name), model.parent / name / "model.so"
     output.parent.mkdir()
     result = compile_model(model, replace(OPTIONS, choices=file), output)
@@ -125,7 +126,7 @@ def test_alternatives_that_give_the_same_kernels_are_marked(
             path = compiled(model, [line], f"marked{len(marks)}")
             assert option["same_kernel"] == (path.read_bytes() == plain), line
             marks.append(option["same_kernel"])
-    # A window that no later join uses gives the same kernels; other groups of a merge do not.
+    # A window that no later join uses gives the same kernels; another grouping of a merge does not.
     assert {*marks} == {True, False}
     lines = "\n".join(decision_lines(few)).splitlines()
     assert sum(line.endswith("(the same kernels)") for line in lines) == marks.count(True)
@@ -151,7 +152,7 @@ def test_a_line_forces_one_of_several_targets(model: Path) -> None:
     plain = joins(both)
     assert {*plain} == {"cpu", "cuda"}
     contents = [{text.partition(" ")[2] for text in texts} for texts in plain.values()]
-    assert set.intersection(*contents)  # sites of equal content on both
+    assert set.intersection(*contents)  # both sides have sites with equal content
     text, choice = next(iter(plain["cuda"].items()))
     line = {"site": text, "alternative": "apart" if choice == "join" else "join"}
     forced = joins(replace(both, choices=_file(model, [line], "cuda")))

@@ -1,4 +1,4 @@
-"""Float16 networks are rounded once an operator, as PyTorch does, and no more often."""
+"""Float16 networks round once per operator, as PyTorch does, and no more often."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def layers() -> Any:
 
 
 def test_operators_of_f16_round_their_results_alone() -> None:
-    """The reference in float64 rounds the result of each convolution, norm and GELU to f16."""
+    """The float64 reference rounds the result of each convolution, norm and GELU to f16."""
     convolutions, norm, gelu = layers(), torch.nn.GroupNorm(48, 48).half(), torch.nn.GELU()
     parts = [part for layer in convolutions for part in (layer, norm, gelu)]
     x = torch.randn(1, 1, 1200, generator=torch.Generator().manual_seed(6)).half()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         module = tcc.compile(torch.nn.Sequential(*parts).eval(), inputs=(x,), jobs=1, level=1)
         found = module(x).double()
         exact = rounded = x.double()

@@ -1,5 +1,8 @@
-"""What a compile takes does not grow with sizes and numbers of attributes: none is walked through,
-no table is made.  Work is counted as calls of functions, and as memory."""
+"""The cost of a compile does not grow with sizes and attribute values: it iterates over none of
+them and builds no tables.
+
+The cost is counted in function calls and bytes.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ from tests.part import part
 
 node = helper.make_node
 N = 1 << 30
-# These take at most 430,000 calls.
+# The compiles take at most 430,000 calls.
 _CALLS, _BYTES = 1_000_000, 512 << 20
 
 
 def one(op: str, shape: list[int] | None, *more: Any, dtype: int = FLOAT, **attrs: Any) -> Any:
-    """One node of `shape` and of constants `more` (None: left out)."""
+    """Returns a maker of a one-node model with an input of `shape` and constants `more` (None:
+    absent)."""
     constants = {f"c{n}": np.asarray(c) for n, c in enumerate(more) if c is not None}
     names = [f"c{n}" if c is not None else "" for n, c in enumerate(more)]
     inputs = [] if shape is None else [value("x", dtype, shape)]
@@ -36,7 +40,7 @@ def one(op: str, shape: list[int] | None, *more: Any, dtype: int = FLOAT, **attr
 
 
 def unchecked(nodes: Any, inputs: Any, outputs: Any, constants: dict[str, Any]) -> onnx.ModelProto:
-    """A model whose outputs have whatever shape comes out."""
+    """Returns a model whose outputs have no declared shape."""
     weights = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
@@ -95,7 +99,7 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 class TooMuchError(BaseException):
-    """Nothing on its way takes it for an error of what it ends."""
+    """Ends a compile; no handler on the way catches it, because it is no Exception."""
 
 
 @pytest.mark.parametrize("case", part("huge sizes", CASES, 2))

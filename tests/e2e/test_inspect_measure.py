@@ -1,5 +1,5 @@
-"""What `tcc inspect --measure` counts at symbolic sizes is what the model with those sizes
-counts."""
+"""`tcc inspect --measure` counts the same for a symbolic model at given sizes as for a model with
+fixed sizes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SIZES = {"x": (100, 64), "z": (2, 4, 60, 60), "i": (7,)}
 
 
 def model() -> onnx.ModelProto:
-    """A product with its softmax, windows that lie side by side, rows of a table, a loop of three
-    trips, and what data decide the size of."""
+    """Returns a matmul with softmax, adjacent windows, table rows, a loop of three trips, and an
+    output of data-dependent size."""
     body = helper.make_graph(
         [node("Identity", ["c"], ["d"]), node("Tanh", ["a"], ["b"])],
         "body",
@@ -61,7 +61,7 @@ def model() -> onnx.ModelProto:
 
 
 def measured(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The rows of kernels by what they compute."""
+    """Returns the measured rows of the kernels, by the node that each computes."""
     given = [f"--input={name}={'x'.join(map(str, shape))}" for name, shape in SIZES.items()]
     words = ["inspect", str(path), "--measure", "--json", "--runs", "1", *given]
     assert cli.execute([*words, "--input=mask=100xbool=1"]) == 0

@@ -1,4 +1,4 @@
-"""Ranks divide integer weights by whole groups, and have their scales."""
+"""Ranks divide integer weights by whole groups, and hold the scales of their groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with seeded("integer plans"):
 
 
 def model(weights: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:
-    """Two layers whose matrices are called w1 and w2."""
+    """Returns two layers whose matrices are w1 and w2."""
     nodes = [
         *weights,
         helper.make_node("MatMul", ["x", "w1"], ["h"]),
@@ -44,7 +44,7 @@ def model(weights: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> o
 
 
 def quantised() -> onnx.ModelProto:
-    """Its matrices are four-bit levels with a scale for each 32 of a column."""
+    """Returns a model with four-bit weights that have one scale per 32 elements of a column."""
     nodes, constants = [], []
     for name, levels in LEVELS.items():
         flat = levels.reshape(-1)
@@ -79,14 +79,14 @@ def test_weights_that_become_integers_are_those_of_one_rank(
     tcc(comm_library, tmp_path, "compile", "mlp.onnx", "--ranks", "1,2", "--weights", weights)
     alone = load(tmp_path / "mlp.so").run({"x": X})["y"]
     floats = np.maximum(X @ WEIGHTS["w1"], 0) @ WEIGHTS["w2"]
-    assert np.abs(alone - floats).max() > 1e-4 * np.abs(floats).max()  # levels are rounded
+    assert np.abs(alone - floats).max() > 1e-4 * np.abs(floats).max()  # the levels are rounded
     assert_ranks_agree(tmp_path, comm_library, 2, alone)
     one, two = read_manifest(tmp_path / "mlp.so")["variants"]
     assert two["weights"]["bytes"] <= one["weights"]["bytes"] / 2 + 2 * 4096
 
 
 def test_groups_of_integer_weights_stay_whole(comm_library: Path, tmp_path: Path) -> None:
-    """On 3 ranks, the 16 groups of a column of w2 lie in blocks of six."""
+    """On 3 ranks, the 16 groups of a column of w2 are divided in blocks of six."""
     onnx.save(quantised(), tmp_path / "mlp.onnx")
     tcc(comm_library, tmp_path, "compile", "mlp.onnx", "--ranks", "1,2,3")
     w1, w2 = (LEVELS[n] * SCALES[n].astype(np.float64).repeat(GROUP, 0) for n in SHAPES)

@@ -1,5 +1,8 @@
-"""Artifacts with integer weights against ONNX Runtime with the same weights: what is left is the
-order of sums.  The manifest says which weights are rounded, `scripts/rounded_weights.py` how."""
+"""Artifacts with integer weights agree with ONNX Runtime on the same rounded weights, up to the
+order of sums.
+
+The manifest names the rounded weights, and `scripts/rounded_weights.py` rounds them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from rounded_weights import put_rounded_weights, rounded
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _WIDTH = 128
-# What is large enough for integers, and of that what is rounded however kernels are cut.
+# The weights that are large enough for integers, and those of them that are rounded for any choice
+# of kernels.
 _LARGE = {"table", "q", "k", "v", "up", "down", "lstm.w", "lstm.r"}
 _SURELY = {"table", "q", "k", "up", "down", "lstm.w"}
 
@@ -34,8 +38,8 @@ def weights(*shape: int) -> Array:
 
 
 def model() -> onnx.ModelProto:
-    """A table that is picked from and multiplied, products of the same few rows, matrices that
-    stand upright and lie, a recurrent layer: each way a constant takes to a product."""
+    """Returns a model with each way from a constant to a matmul: a table for a gather and a matmul,
+    matmuls of the same few rows, plain and transposed matrices, a recurrent layer."""
     nodes = [
         helper.make_node("Gather", ["table", "tokens"], ["x"]),
         *(helper.make_node("MatMul", ["x", n], [f"x{n}"]) for n in "qkv"),
@@ -84,7 +88,7 @@ def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> N
     assert_agree(got, expected(session(same), {"tokens": TOKENS}), 1e-5)
     for name in exact:
         assert compare(name, got[name], exact[name], 1.0).error > 1e-3
-    # One weight more in f32 than the artifact has would be seen.
+    # A reference with one more weight in f32 differs, so the comparison is sensitive.
     for number in range(len(listed)):
         less = model()
         put_rounded_weights(less, listed[:number] + listed[number + 1 :])
@@ -97,7 +101,7 @@ def test_nothing_is_listed_where_nothing_is_rounded() -> None:
 
 
 def test_weights_that_stay_wide_have_the_names_of_the_model() -> None:
-    """Two small matrices, one of them transposed, of which the compiler makes one."""
+    """The compiler merges two small matrices, of which the model transposes one."""
     text = """<ir_version: 9, opset_import: ["": 17]>
         small (float[b, 128] x) => (float[b, 10] y)
         { h = MatMul (x, body)  r = Relu (h)  g = Gemm <transB = 1> (r, head)
@@ -118,13 +122,13 @@ def test_halves_are_listed_too() -> None:
 
 def test_the_rule_by_hand() -> None:
     column = np.zeros((64, 1), np.float32)
-    column[:4, 0] = [1.27, -0.5, 0.004, 0.0051]  # the scale is 0.01, in bf16 0.010009765625
+    column[:4, 0] = [1.27, -0.5, 0.004, 0.0051]  # scale 0.01, in bf16 0.010009765625
     column[32:34, 0] = [-8, 3.6]
     eight = rounded(column, 0, 8)[:, 0]
     step = 0.01000976562
     np.testing.assert_allclose(eight[:4], [127 * step, -50 * step, 0, step], rtol=1e-6, atol=1e-8)
-    # Four bits: -8 is the largest of its group, 3.6 the nearest of its levels; of the first group
-    # the scale is -1.27 / 8, outwards.
+    # Four bits: -8 is the largest element of its group, and 3.6 rounds to the nearest level. The
+    # scale of the first group is -1.27 / 8, rounded away from zero.
     four = rounded(column, 0, 4)[:, 0]
     np.testing.assert_array_equal(four[32:34], [-8, 4])
     assert four[0] == pytest.approx(1.2734375)

@@ -1,4 +1,4 @@
-"""Runs that would not end: signals, timeouts, the caller's poll, and the deadline of commands."""
+"""Runs without end stop at signals, timeouts, the caller's poll, and the deadline of commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDLESS_INPUTS = ("-i", "x=f32=0", "-i", f"m=i64={1 << 62}")
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """x + m, by m trips of a loop."""
+    """Compiles x + m as a loop of m trips."""
     body = helper.make_graph(
         [node("Identity", ["c"], ["d"]), node("Add", ["a", "one"], ["b"])],
         "body",
@@ -63,12 +63,12 @@ def inputs(trips: Any = ENDLESS) -> dict[str, Any]:
 
 
 class AlarmError(Exception):
-    """What the handler of this file's signals raises."""
+    """The exception that this file's signal handler raises."""
 
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """A signal arrives in a tenth of a second, and again as long as nobody minds."""
+    """Sets a timer that raises AlarmError after a tenth of a second."""
 
     def ring(*_: Any) -> None:
         raise AlarmError
@@ -90,8 +90,8 @@ def test_a_signal_ends_an_endless_loop_with_what_its_handler_raises(
     assert capfd.readouterr() == ("", "")
 
 
-# Seconds within which a run ends on a machine that does other things too; the bar of 50 ms is in
-# scripts/runtime_bars.
+# Seconds within which a run must end on a busy machine; scripts/runtime_bars checks the bar of 50
+# ms.
 SOON = 3.0
 
 
@@ -99,7 +99,7 @@ Case = tuple[onnx.ModelProto, dict[str, Any], dict[str, Any], Any]
 
 
 def long_kernel() -> Case:
-    """One product of matrices that takes seconds; a small one, and its result."""
+    """Returns one matmul that takes seconds, small inputs, and their result."""
     model = model_of(
         [node("MatMul", ["x", "w"], ["y"])],
         [value("x", FLOAT, ["n", 2048])],
@@ -111,7 +111,7 @@ def long_kernel() -> Case:
 
 
 def long_unit() -> Case:
-    """A sum that one unit of a kernel takes a second for; a small one, and its result."""
+    """Returns a sum of which one tile takes a second, small inputs, and their result."""
     steps = ["Tanh", "Exp"] * 6
     chain = [node(op, [f"x{n}" if n else "x"], [f"x{n + 1}"]) for n, op in enumerate(steps)]
     model = model_of(
@@ -127,7 +127,7 @@ def long_unit() -> Case:
 
 
 def long_function() -> Case:
-    """A sort that takes seconds; a small one, and its result."""
+    """Returns a sort that takes seconds, small inputs, and their result."""
     model = model_of(
         [node("TopK", ["x", "k"], ["v", "i"])],
         [value("x", FLOAT, ["n"]), value("k", INT64, [1])],
@@ -250,7 +250,7 @@ def test_other_threads_are_not_disturbed(module: Module) -> None:
 
 @contextmanager
 def command(*words: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """`tcc WORDS` on a run without end."""
+    """Starts `tcc WORDS` on a run without end."""
     with started(
         [sys.executable, "-m", "tcc", *words, *ENDLESS_INPUTS],
         stderr=subprocess.PIPE, env=os.environ | {"TMPDIR": str(folder)},
@@ -279,7 +279,8 @@ def test_a_process_has_a_deadline(counting: Path, tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_commands_have_a_deadline(words: list[str], counting: Path, tmp_path: Path) -> None:
-    """Each in a process of its own: the thread of a run that never ends goes with its process."""
+    """Each command runs in a new process, because the thread of an endless run ends with its
+    process."""
     found = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
     with command(*found, "--timeout", "1", folder=tmp_path) as process:
         _, said = process.communicate(timeout=60)
@@ -308,14 +309,14 @@ def test_a_signal_ends_the_command(counting: Path, sent: signal.Signals) -> None
 
 
 def children_of(process: int) -> list[int]:
-    """The processes that the main thread of a process started."""
+    """Returns the ids of the processes that the main thread of a process started."""
     return [
         int(text) for text in Path(f"/proc/{process}/task/{process}/children").read_text().split()
     ]
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(counting: Path) -> None:
-    """Both are at work when it ends."""
+    """Both ranks are in a run when the launcher is killed."""
     with command("run", str(counting), "--nproc", "2", folder=counting.parent) as process:
         ranks: list[int] = []
         while process.poll() is None and not (

@@ -1,4 +1,5 @@
-"""Compiles for a cluster: meshes without plan files, and a lean plan beside the fastest."""
+"""Compiles for a cluster use meshes without plan files, and add a lean plan beside the fastest
+plan."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.draws import RNG, seeded
 
 from .test_plans import tcc
 
-CPU = "x86-64-v3"  # plans depend on its prices
+CPU = "x86-64-v3"  # plans depend on the prices of this processor
 ROWS, WIDTH, HIDDEN = 64, 64, 4096
 WEIGHTS = 2 * WIDTH * HIDDEN * 4
 with seeded("lean plans"):
@@ -65,7 +66,7 @@ def assert_right(folder: Path, ranks: int) -> None:
 
 @pytest.fixture(scope="module")
 def lean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model for one rank and for two, to whom an exchange takes most of the time of a run."""
+    """Compiles a model for one and two ranks; an exchange takes most of the time of two ranks."""
     folder = tmp_path_factory.mktemp("lean")
     model = save(folder)
     ended = tcc(Path(), folder, "plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--json")

@@ -1,4 +1,4 @@
-"""Where weights and the arena of a loaded artifact lie, as the system sees it."""
+"""The weights and the arena of a loaded artifact lie where the system's memory maps show them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tcc.options import read_options
 from tests.lib.agreement import FLOAT, assert_agree, model_of, session, value
 
 SIDE = 1024
-BYTES = SIDE * SIDE * 4  # of a matrix
-WEIGHT = np.float32(1.1)  # not exact in two bytes, so the matrix is stored in f32
+BYTES = SIDE * SIDE * 4  # the bytes of a matrix
+WEIGHT = np.float32(1.1)  # not exact in two bytes, so that the matrix is stored in f32
 CHILD = """\
 import sys
 import numpy as np
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.xdist_group("artifacts")
 
 
 def pages(path: str | None, field: str) -> int:
-    """Bytes of a field of smaps over this process's mappings of weights in a file (None: over all
-    memory without a file)."""
+    """Returns the bytes of a field of smaps, summed over this process's read-only mappings of the
+    file `path`, or over all memory without a file if None."""
     total, counts = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         words = line.split()
@@ -49,7 +49,7 @@ def pages(path: str | None, field: str) -> int:
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two products in a row, so that one result lies in the arena; the weights are one matrix."""
+    """Compiles two consecutive matmuls by one matrix, so that one result lies in the arena."""
     weights = WEIGHT * np.eye(SIDE, dtype=np.float32)
     model = model_of(
         [
@@ -84,7 +84,7 @@ def test_the_arena_is_on_huge_pages(artifact: Path) -> None:
         probe.madvise(mmap.MADV_HUGEPAGE)
         before = pages(None, "AnonHugePages")
         probe.write(bytes(size))
-        if pages(None, "AnonHugePages") == before:  # the kernel's choice: nobody can force them
+        if pages(None, "AnonHugePages") == before:  # nobody can force huge pages
             pytest.skip("this system gives no huge pages")
     before = pages(None, "AnonHugePages")
     model = runtime.load(artifact, 1)
@@ -94,8 +94,11 @@ def test_the_arena_is_on_huge_pages(artifact: Path) -> None:
 
 
 def test_a_large_arena_takes_its_pages_as_it_goes(tmp_path: Path) -> None:
-    """Of 2 GiB between two transforms a load fills an eighth, a second's work where memory is slow;
-    the run, which would take days, fills the rest."""
+    """An arena of 2 GiB lies between two transforms.
+
+    A load fills an eighth of it, because filling all takes a second on slow memory. The run, which
+    would take days, fills the rest.
+    """
     constants = {"length": np.array(1 << 28), "axis": np.array(1)}
     nodes = [
         helper.make_node("DFT", ["x", "length", "axis"], ["z"]),
@@ -118,7 +121,7 @@ def test_a_large_arena_takes_its_pages_as_it_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [100, 2048])
 def test_symbolic_sizes_take_the_arena_of_fixed_sizes(tmp_path: Path, rows: int) -> None:
-    """A chain of matmuls and softmaxes, whose values take turns in two buffers."""
+    """The values of a chain of matmuls and softmaxes alternate between two buffers."""
     arenas, results = [], []
     x = np.random.default_rng(0).standard_normal((rows, 64)).astype(np.float32)
     for size in (rows, "n"):
@@ -137,7 +140,8 @@ def test_symbolic_sizes_take_the_arena_of_fixed_sizes(tmp_path: Path, rows: int)
 
 
 def residual_block(batch: int | str) -> onnx.ModelProto:
-    """A shortcut reads every other row and column of a wide value after the main branch did."""
+    """Returns a block whose shortcut reads every other row and column of a wide value, after the
+    main branch has read the value."""
     rng = np.random.default_rng(1)
     convolutions = [  # result, operand, channels in and out, kernel, stride
         ("a", "x", 4, 16, 1, 1), ("c", "b", 16, 8, 1, 1), ("e", "d", 8, 8, 3, 2),

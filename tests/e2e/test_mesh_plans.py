@@ -1,4 +1,4 @@
-"""Plans for two hosts with two ranks each: the ranks run here, and agree with one rank."""
+"""Plans for two hosts of two ranks each: the ranks run on this machine and agree with one rank."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LINKS = [
 
 
 def encoder() -> onnx.ModelProto:
-    """A layer of an encoder."""
+    """Returns an encoder layer."""
     model = onnx.parser.parse_model(LAYER)
     rng = np.random.default_rng(1)
     arrays = {name: rng.normal(size=shape).astype(np.float32) / 8 for name, shape in SHAPES.items()}
@@ -65,7 +65,7 @@ def encoder() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def folder(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a cluster file, a plan for the cluster, and the artifact."""
+    """Returns a folder with a model, a cluster file, a plan for the cluster, and the artifact."""
     folder = tmp_path_factory.mktemp("mesh")
     onnx.save(encoder(), folder / "model.onnx")
     table = {"version": 1, "hosts": HOSTS, "links": LINKS}

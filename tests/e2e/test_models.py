@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT.parent / "shared" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 JOBS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-# scripts/demo compares MobileNetV2; its export takes longer than that of the others together.
+# scripts/demo compares MobileNetV2, whose export takes longer than all others together.
 BUILT = ["fsrcnn", "infogan", "lstm", *(["mobilenet_v2"] if takes_all() else [])]
 
 
@@ -39,7 +39,7 @@ def sample(name: str) -> Path:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="the extra `models` is not installed")
-@pytest.mark.xdist_group("torch")  # one worker imports what exports models
+@pytest.mark.xdist_group("torch")  # one worker loads the modules that export models
 @pytest.mark.parametrize("name", BUILT)
 def test_built_models(name: str) -> None:
     path = build(name, DEFAULT_OUT)
@@ -98,7 +98,7 @@ def test_silero(silero: Path) -> None:
         module.run(given)
 
 
-@pytest.mark.parametrize("name", ["shufflenet"])  # scripts/conformance runs all of them
+@pytest.mark.parametrize("name", ["shufflenet"])  # scripts/conformance runs all models
 def test_light_models_of_the_onnx_package(name: str) -> None:
     path = LIGHT / f"light_{name}.onnx"
     module = tcc.compile(path, jobs=JOBS)

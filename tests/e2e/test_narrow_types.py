@@ -1,4 +1,4 @@
-"""Models of narrow element types as artifacts: packed at the surface, whatever their sizes."""
+"""Artifacts have narrow element types, packed in inputs and outputs, for all sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _model(
 
 @pytest.fixture(scope="module")
 def moved() -> tcc.Module:
-    """y: x with its axes exchanged and its rows doubled; z: x itself; w: as floats."""
+    """Compiles y: x transposed, with its rows repeated; z: x itself; w: x as floats."""
     return tcc.compile(
         _model(
             [

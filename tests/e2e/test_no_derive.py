@@ -1,4 +1,4 @@
-"""Sums of several factors, compiled as the model orders them (--no-derive), against f64."""
+"""Contractions of several operands, compiled in the model's order (--no-derive), agree with f64."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 import tcc
 
 SIZES = (1, 2, 3, 7, 8, 16, 40, 64)
-MOST = 1 << 24  # multiplications of an equation
+MOST = 1 << 24  # the most multiplications of an equation
 
 
 def chains(seed: int, count: int) -> list[tuple[str, dict[str, int]]]:
-    """So many equations of three to five matrices in a row, with the sizes of their letters."""
+    """Returns `count` random equations of three to five matrices in a chain, with the sizes of
+    their letters."""
     draw = Random(seed)
     made = []
     while len(made) < count:
@@ -28,7 +29,7 @@ def chains(seed: int, count: int) -> list[tuple[str, dict[str, int]]]:
     return made
 
 
-# An operand is packed in front of loops of sums that it does not depend on.
+# In these, an operand is packed before the sum loops on which it does not depend.
 KNOWN = [
     ("ab,bc,cd,de->ae", {"a": 40, "b": 64, "c": 8, "d": 2, "e": 8}),
     ("ab,bc,cd,de,ef->af", {"a": 40, "b": 2, "c": 2, "d": 16, "e": 64, "f": 16}),

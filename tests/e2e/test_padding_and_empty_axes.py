@@ -1,4 +1,4 @@
-"""Windows that are mostly padding, and chains of products along axes without elements."""
+"""Windows that are mostly padding, and chains of matmuls along axes without elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.processors import distinct
 
 
 def windows() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Convolutions of constant images, of a few pixels, with given weights and random borders."""
+    """Returns convolutions of constant images with few pixels, with weights as inputs and random
+    padding."""
     rng = np.random.default_rng(979)
     nodes, constants, inputs, outputs, feeds = [], [], [], [], {}
     for n in range(24):
@@ -43,7 +44,8 @@ def windows() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 
 
 def test_windows_that_are_mostly_padding() -> None:
-    """LLVM's NewGVN, which is off in its own pipeline, took guarded elements for others."""
+    """LLVM's NewGVN, which LLVM's own pipeline leaves off, confused guarded elements with
+    others."""
     model, feeds = windows()
     for level in (0, 3):
         found = tcc.compile(model, jobs=1, level=level).run(feeds)
@@ -92,7 +94,7 @@ def test_chained_products_along_axes_without_elements() -> None:
 @pytest.mark.parametrize("cpu", distinct("x86-64-v3", "host"))
 @pytest.mark.parametrize("dtype", ["double", "int64", "float"])
 def test_vectors_of_which_a_register_is_padding(dtype: str, cpu: str) -> None:
-    """LLVM fails where it cuts a masked vector into registers, and one of them is all padding."""
+    """LLVM fails if it divides a masked vector into registers of which one is all padding."""
     columns = range(17)
     pads = "".join(
         f"p{n} = Constant <value_ints = [1, {n}, 0, {n % 3}]> () y{n} = Pad (x, p{n})  "
@@ -110,7 +112,7 @@ def test_vectors_of_which_a_register_is_padding(dtype: str, cpu: str) -> None:
 
 
 def test_a_slice_without_elements_of_a_fast_convolution() -> None:
-    """The guard's direct sums make no result anew where there are no elements."""
+    """Without elements, the guard's direct sums recompute no result."""
     node, rng = helper.make_node, np.random.default_rng(1017)
     nodes = [
         node("Conv", ["x", "a"], ["first"], pads=[1, 2, 0, 1]),

@@ -1,4 +1,4 @@
-"""How nodes are divided among ranks, as decisions that are listed and forced."""
+"""The division of nodes among ranks is a decision that is listed and can be forced."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def written(model: Path, name: str, lines: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def partitions(model: Path, ranks: str = "1,2") -> dict[str, dict[str, Any]]:
-    """The decisions of strategies by the name of the node."""
+    """Returns the decisions of strategies, by the name of the node."""
     rows = records(model, ranks)
     return {row["place"]: row for row in rows if row["kind"] == "partition"}
 

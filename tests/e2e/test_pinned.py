@@ -1,4 +1,4 @@
-"""A pinned model has the same bytes whatever margins and lists of candidates a version has."""
+"""A pinned model has the same bytes for all margins and candidate lists that versions may have."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lock(model: Path) -> Path:
-    """A lock that `tcc tune --pin` wrote."""
+    """Returns a lock that `tcc tune --pin` wrote."""
     path = model.with_name("tcc.lock.json")
     flags = ["--cpu", CPU, "--bucket", "rows=1", "--name", "pinned"]
     arguments = [str(model), "--pin", "--lock", str(path), *flags, "--json"]
@@ -90,9 +90,9 @@ def data(model: Path, options: Options, name: str = "out") -> bytes:
 
 @contextmanager
 def another_version(factor: float) -> Iterator[None]:
-    """Multiplies all margins, makes lists of candidates longer, and changes the rule for tiles.
+    """Multiplies all margins, extends lists of candidates, and changes the rule for tiles.
 
-    A later version might do so.
+    A later version may do the same.
     """
     before = {name: margin.saves for name, margin in MARGINS.items()}
     lists, rule = (candidates._CONTRACTION, candidates._PLAIN), plan.choose
@@ -205,7 +205,7 @@ def test_entries_of_other_targets_cores_and_models_are_counted(model: Path, lock
 
 
 def test_a_lock_forces_a_kernel_that_no_price_chooses(model: Path, lock: Path) -> None:
-    """The first nest of each matmul has register blocks of a single row."""
+    """In each matmul, the first nest has register blocks of a single row."""
 
     def one_row(text: str) -> str:
         return re.sub(r"(nests=\(Nest\(.*?blocks=\(\(l1, \d+\), \(l0, )\d+", r"\g<1>1", text)

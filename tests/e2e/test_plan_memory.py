@@ -1,5 +1,5 @@
-"""Ranks load the first plan that fits the memory of all of them, and compare what they have loaded
-before they run it."""
+"""Ranks load the first plan that fits the memory of all of them, and check before a run that they
+loaded the same plan."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from tests.ranks import run_ranks
 
 from .test_plans import X, assert_close, mlp, tcc
 
-# Weights have 460 kB.  A rank of two has 330 kB of them by the first plan and 230 kB by the second.
+# The weights have 460 kB. With two ranks, each holds 330 kB by the first plan and 230 kB by the
+# second.
 WHOLE, FAST, LEAN = "600K", "400K", "300K"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model for one rank and for two, who have two plans, and another file of its ports."""
+    """Returns a folder with the model for one rank and for two ranks with two plans, and another
+    file with the same ports."""
     folder = tmp_path_factory.mktemp("memory")
     onnx.save(mlp(), folder / "mlp.onnx")
     ended = tcc(Path(), folder, "plan", "mlp.onnx", "--ranks", "2", "-o", "lean.json")
@@ -71,7 +73,7 @@ def test_a_model_too_large_for_one_rank_runs_on_two(
     one, _, lean = read_manifest(folder / "mlp.so")["variants"]
     for entry, number in zip((one, lean), map(int, found.groups()), strict=True):
         least = entry["weights"]["bytes"] + entry["arena_bytes"]
-        assert least <= number <= least + (64 << 10)  # and scratch, and what ranks share
+        assert least <= number <= least + (64 << 10)  # plus scratch and the memory that ranks share
     divided = tcc(comm_library, folder, *words, "--nproc", "2", "--output", "out{rank}")
     assert divided.returncode == 0, divided.stderr
     for rank in range(2):
@@ -118,7 +120,7 @@ def choose(
     second: tuple[str, str],
     early: str = "late",
 ) -> list[str]:
-    """What both ranks print, each of which loads a file with so much memory."""
+    """Returns the output of both ranks, which load a file with (file, memory) as given."""
     return run_ranks(2, CHOOSE, library, folder, early, *first, *second)
 
 
@@ -203,7 +205,7 @@ print(first.tobytes() == second.tobytes(), second.tobytes().hex())
 
 @pytest.mark.parametrize("shared", ["shared", "own"])
 def test_a_rank_copies_its_module_alone(comm_library: Path, folder: Path, shared: str) -> None:
-    """Ranks compare plans once, so a copy does not wait for other ranks."""
+    """Ranks compare plans once, so that a copy does not wait for other ranks."""
     variables = {"TCC_MEMORY": LEAN}
     first, second = run_ranks(2, COPY, comm_library, folder, shared, **variables)
     assert first.split()[0] == "True"

@@ -1,5 +1,7 @@
-"""One artifact with plans for several numbers of ranks: each process loads the plan and the weights
-of its own rank, and all of them give the results of one."""
+"""One artifact holds plans for several numbers of ranks.
+
+Each process loads the plan and the weights of its rank, and all give the results of one rank.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ with seeded("plans"):
 
 
 def mlp(rows: int | str = 8) -> onnx.ModelProto:
-    """Two layers, the second of which has two matrices that read the same rows."""
+    """Returns two layers; the second has two matrices that read the same rows."""
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["h"]),
         helper.make_node("Add", ["h", "b1"], ["a"]),
@@ -57,7 +59,7 @@ def one_plan(ranks: int) -> list[Callable[[Graph], Graph]]:
 
 
 def reference(x: Array) -> dict[str, Array]:
-    """The results in float64."""
+    """Returns the results in float64."""
     w = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
     hidden = np.maximum(x.astype(np.float64) @ w["w1"] + w["b1"], 0)
     return {"y": hidden @ w["w2"], "z": hidden @ w["w3"]}
@@ -109,7 +111,7 @@ def test_weights_of_every_rank_lie_in_the_file_once(folder: Path, tmp_path: Path
         assert own <= entry["weights"]["bytes"] <= own + 4 * 4096  # weights begin at pages
         assert len(set(entry["weights"]["offsets"])) == ranks
     assert one["weights"]["bytes"] >= whole
-    # A plan that divides nothing has the weights of the one for one rank.
+    # A plan that divides nothing shares the weights of the plan for one rank.
     options = read_options({"jobs": 1, "ranks": (1, 2)})
     compile_model(mlp(), options, tmp_path / "m.so", sharders=lambda _: [lambda graph: graph])
     one, two = read_manifest(tmp_path / "m.so")["variants"]
@@ -220,7 +222,7 @@ def test_the_process_comm_chooses_the_plan(comm_library: Path, folder: Path) -> 
     assert {n[0] for n in numbers} == {"1"}
     assert {int(n[1]) for n in numbers} == {entry["weights"]["bytes"]}
     assert len({n[2] for n in numbers}) == 1
-    # A rank maps its own weights and no others.
+    # A rank maps only its own weights.
     weights = find_weights(folder / "mlp.so", read_manifest(folder / "mlp.so"))
     assert weights is not None
     for offset, n in zip(entry["weights"]["offsets"], numbers, strict=True):
@@ -245,7 +247,7 @@ def test_a_file_without_a_plan_for_one_rank_says_how_to_start(
 
 @pytest.fixture(scope="module")
 def planned(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model, as the command line compiles it for one, two and four ranks."""
+    """Compiles the same model on the command line for one, two and four ranks."""
     folder = tmp_path_factory.mktemp("planned")
     onnx.save(mlp(), folder / "mlp.onnx")
     ended = tcc(comm_library, folder, "compile", "mlp.onnx", "--ranks", "1,2,4")

@@ -1,4 +1,4 @@
-"""Artifacts that store less than f32, on this machine: against f64, and against each other."""
+"""Artifacts in less than f32 agree with f64 and with each other on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODES = (
     {"weights": "int4"},
     {"precision": "bf16", "weights": "int8"},
 )
-# What each mode's rounding must show at least: less, and it did not round at all.
+# The least error of each mode; a smaller error would mean that nothing was rounded.
 LEAST = {"f32": 0.0, "bf16": 3e-4, "f16": 3e-5, "int8": 1e-3, "int4": 1e-2}
 
 
@@ -43,8 +43,8 @@ EMBEDDING, UP, DOWN, BIAS = weights(500, 192), weights(192, 640), weights(640, 1
 
 
 def language_model() -> onnx.ModelProto:
-    """Rows of an embedding, normalised, through two products and a residual, compared with all
-    rows of the embedding: its table is picked from and multiplied."""
+    """Returns normalised rows of an embedding, two matmuls and a residual, compared with all rows
+    of the embedding; a gather and a matmul read the same table."""
     nodes = [
         helper.make_node("Gather", ["table", "tokens"], ["x"]),
         helper.make_node("LayerNormalization", ["x", "ones"], ["n"], axis=-1),
@@ -67,7 +67,7 @@ def language_model() -> onnx.ModelProto:
 
 
 def exact(tokens: Array) -> Array:
-    """The logits in f64."""
+    """Returns the logits in f64."""
     x = EMBEDDING.astype(np.float64)[tokens]
     centred = x - x.mean(-1, keepdims=True)
     n = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
@@ -77,8 +77,8 @@ def exact(tokens: Array) -> Array:
 
 
 def weight_bytes(mode: dict[str, str]) -> float:
-    """What the weights take: the embedding is stored as a factor, and in f32 as it is picked from,
-    as a run reads few of its rows; in f32 both are one."""
+    """Returns the bytes of the weights. A narrow mode stores the embedding twice: as a factor of
+    the matmul, and in f32 for the gather, because a run reads few of its rows."""
     element = 4 if mode.get("precision", "f32") == "f32" else 2
     scales = 2 / 32
     factor = {"int8": 1 + scales, "int4": 0.5 + scales}.get(mode.get("weights", ""), element)
@@ -104,7 +104,7 @@ def test_results_stay_near_f32_and_are_rounded(mode: dict[str, str], cpu: str) -
 
 
 def test_numbers_that_are_none_stay_so() -> None:
-    """NaN and infinities in inputs and weights, in every mode."""
+    """NaN and infinities in inputs and weights stay in every mode."""
     w = weights(128, 128)
     w[3, 5], w[4, 6] = np.nan, np.inf
     graph = [helper.make_node("MatMul", ["x", "w"], ["y"])]
@@ -141,7 +141,7 @@ SUMMARIES = {
 def test_the_summary_counts_the_weights_that_became_integers(
     text: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where none did the compile is refused, and writes nothing."""
+    """If no weight becomes an integer, the compile is refused and writes nothing."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["": 17]> g (float[2, 256] x) => (float[a, b] y)
         <int64[4] image = {{1, 8, 8, 8}}> {{ {text} }}"""

@@ -1,4 +1,4 @@
-"""Compiled products of bytes with constant weights against ONNX Runtime, exactly."""
+"""Compiled 8-bit matmuls and convolutions with constant weights equal ONNX Runtime exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.draws import RNG
 
 
 class Layers:
-    """Layers that each read an input of their own, with random weights."""
+    """A model of layers that read separate inputs and have random weights."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -54,7 +54,7 @@ def drawn(dtype: Any, *shape: int) -> np.ndarray:
 
 
 def layers() -> Layers:
-    """Sums of lengths that fill no word, padding, strides and groups, each kind of byte."""
+    """Returns layers with odd lengths, padding, strides and groups, for each 8-bit type."""
     m = Layers()
     for kind, (rows, depth, columns) in zip(
         (np.uint8, np.int8), ((13, 30, 37), (1, 67, 70)), strict=True
@@ -90,7 +90,7 @@ def test_sums_of_bytes_are_exact() -> None:
     model = m.model()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    # where the processor lacks VNNI, sums of pairs saturate, unless it is told to be exact
+    # without VNNI, ONNX Runtime's pair sums saturate unless this option asks for exact sums
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.add_session_config_entry("session.x64quantprecision", "1")
     wanted = ort.InferenceSession(model.SerializeToString(), options).run(m.outputs, m.inputs)
@@ -100,7 +100,7 @@ def test_sums_of_bytes_are_exact() -> None:
 
 
 def test_quantised_network() -> None:
-    """Weights and activations through bytes and back; a level may be its neighbour."""
+    """Weights and activations are quantised and dequantised; a result may differ by one level."""
     m = Layers()
 
     def through(x: str, step: float) -> str:

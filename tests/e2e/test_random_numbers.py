@@ -1,4 +1,4 @@
-"""Random operators, compiled: distributions, seeds, threads, loops, targets, ranks."""
+"""Compiled random operators: distributions, seeds, threads, loops, targets, ranks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_coins_and_classes(drawn: dict[str, Array]) -> None:
     assert counts[1] == 0
     due = WEIGHTS * N * 7
     chi2 = sum((counts[k] - due[k]) ** 2 / due[k] for k in (0, 2, 3))
-    assert chi2 < 13.8  # of two degrees of freedom, above it once in 1,000
+    assert chi2 < 13.8  # with two degrees of freedom, it exceeds this once in 1,000
 
 
 def test_seeds_repeat_and_runs_without_one_differ(
@@ -106,14 +106,14 @@ def test_equal_nodes_draw_differently(drawn: dict[str, Array]) -> None:
     assert not np.array_equal(drawn["normal"], drawn["again"])
     assert abs(np.corrcoef(drawn["normal"].ravel(), drawn["again"].ravel())[0, 1]) < 0.03
     assert abs(np.corrcoef(drawn["like"].ravel(), drawn["normal64"].ravel())[0, 1]) < 0.03
-    # What two nodes read is one draw.
+    # Two readers of one node see one draw.
     np.testing.assert_array_equal(drawn["y"], drawn["like"])
 
 
 def test_run_takes_a_seed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only a seed that is given is one of draws; inputs are made of seed 0 without it."""
+    """A given seed fixes the draws; without it draws differ, but generated inputs use seed 0."""
     monkeypatch.delenv("TCC_SEED", raising=False)
     found = []
     for words in ([], [], ["--seed", "3"], ["--seed", "3"], ["--seed", "0"]):
@@ -139,7 +139,7 @@ def test_verify_compares_equal_draws(
     assert cli.execute(["verify", str(path), str(artifact)]) == 0
     assert oracle in capsys.readouterr().out
     assert cli.execute(["verify", str(path), "--layers"]) == 0
-    # Another mean or seed than the model's is found.
+    # A mean or seed other than the model's is detected.
     for attribute in (a for each in model.graph.node for a in each.attribute):
         if attribute.name in ("mean", "low", "seed"):
             attribute.f += 0.1
@@ -172,7 +172,7 @@ def test_threads_change_nothing(path: Path, drawn: dict[str, Array]) -> None:
 
 
 def assert_same(found: dict[str, Array], due: dict[str, Array]) -> None:
-    """Integers and uniform numbers are equal; what functions make of them is close."""
+    """Fails unless integers and uniform numbers are equal and derived numbers are close."""
     assert found.keys() == due.keys()
     for name, array in due.items():
         if array.dtype.kind == "f" and "uniform" not in name:
@@ -199,7 +199,7 @@ def test_loops_draw_anew_in_each_trip() -> None:
     assert everything.size == 5 * (1 + 9 + 6 + 1 + 1)
     assert len(np.unique(everything)) == everything.size
     for name in names:
-        # A seed in the model is for every run.
+        # A seed in the model holds for every run.
         assert np.array_equal(found[name], other[name]) == name.startswith("seeded")
     due = evaluate_graph(load_model(model, {}), given, seed=4)
     for name in names:
@@ -207,7 +207,7 @@ def test_loops_draw_anew_in_each_trip() -> None:
 
 
 def test_trips_before_a_loop_draw_apart() -> None:
-    """A value changes its rank in three trips, which are written out before the loop."""
+    """A value changes its rank in three trips, which the importer unrolls before the loop."""
     body = helper.make_graph(
         [
             node("Unsqueeze", ["v", "zero"], ["longer"]),
@@ -260,7 +260,7 @@ def test_buckets_and_fixed_sizes_draw_the_same(voice: Module) -> None:
 
 
 def test_zero_times_a_draw_is_zero_and_folds_nothing_else() -> None:
-    """Constant shapes, and a node whose draw is dropped: nothing is folded into the artifact."""
+    """The model has constant shapes and an unused draw; constant folding computes no draws."""
     model = model_of(
         [
             node("RandomNormal", [], ["r"], shape=[40, 5]),
@@ -280,7 +280,8 @@ def test_zero_times_a_draw_is_zero_and_folds_nothing_else() -> None:
 
 
 def test_equal_layers_share_kernels() -> None:
-    """Streams are no constants of kernels: eight nodes alike have the kernels of one."""
+    """The number of a random stream is no constant of a kernel, so eight equal nodes share
+    kernels."""
 
     def kernels(count: int) -> int:
         nodes, x = [], "x"

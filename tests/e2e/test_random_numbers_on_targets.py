@@ -42,7 +42,7 @@ def test_a_c_file_draws_with_its_seed(tmp_path: Path) -> None:
     source, graph, given = write_c(every_kind(N), tmp_path), fixed(), feeds(N)
     library = build(source)
     seed = ctypes.c_uint64.in_dll(library, "m_seed")
-    for number in (0, 1):  # one more at each call
+    for number in (0, 1):  # the seed grows by one with each call
         assert_same(run_c(library, graph, given), evaluate_graph(graph, given, seed=number))
     seed.value = 2**64 - 1
     assert_same(run_c(library, graph, given), evaluate_graph(graph, given, seed=2**64 - 1))
@@ -83,7 +83,7 @@ def test_arm_draws_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def on_gpu(graph: Graph, given: Mapping[str, Array], seed: int, kernels: str) -> dict[str, Array]:
-    """The outputs of a GPU's program; kernels run as tiles, or as Triton's text."""
+    """Returns the outputs of a GPU program whose kernels run as tile programs or as Triton text."""
     options = read_options({"target": "cuda:sm_90"})
     planned = run_pipeline(graph, options.level, Trace(None, None))
     made = GpuBackend(resolve_targets(options)[0], options).lower(planned, Trace())
@@ -152,7 +152,7 @@ with comms.open() as comm:
 
 
 def test_all_ranks_draw_the_same(tmp_path: Path, comm_library: Path) -> None:
-    """Rank 0's seed is everybody's, whether it was told or drawn."""
+    """All ranks use the seed of rank 0, given or drawn."""
     nodes = [
         node("AllReduce", ["x"], ["total"], domain="com.microsoft"),
         node("RandomUniformLike", ["total"], ["r"]),

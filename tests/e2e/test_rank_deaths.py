@@ -1,6 +1,6 @@
-"""A rank of a plan is killed: the other ranks end too, and say so.
+"""If a rank of a plan is killed, the other ranks end too, and say so.
 
-scripts/plan_bars --only kills does so twenty times for each launcher, against a limit of time.
+scripts/plan_bars --only kills repeats this twenty times for each launcher, with a time limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""States of which each rank keeps its own part: the heads of a KV cache."""
+"""Each rank keeps its own part of the states: the heads of a KV cache."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reference() -> dict[str, np.ndarray[Any, Any]]:
-    """The results in float64."""
+    """Returns the results in float64."""
 
     def heads(name: str) -> np.ndarray[Any, Any]:
         rows = X.astype(np.float64) @ WEIGHTS[name]
@@ -72,7 +72,8 @@ def reference() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def inputs(first: int, count: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The inputs of a rank with the heads from `first` on: room for the rows that a run appends."""
+    """Returns the inputs of a rank that holds `count` heads from `first` on, with room for the rows
+    that a run appends."""
     caches = {}
     for name, past in PAST.items():
         caches[f"past_{name}"] = np.zeros((count, ROWS + 1, SIZE), np.float32)

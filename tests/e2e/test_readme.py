@@ -1,5 +1,5 @@
-"""Every snippet of README.md, GUIDE.md and the page on exports runs as written, one after the other
-in one folder."""
+"""Every snippet of README.md, GUIDE.md and EXPORTING.md runs as written, in order, in one
+folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NIGHTLY = "it needs several machines or minutes; tests/scripts/test_ci_tune.py r
 SUFFIXES = {"rust": "rs"}
 TRAINED = "it needs a trained model; tests/cli/test_quantize.py runs the command"
 WEIGHTS = "it needs weights; tests/frontends/weights and tests/models/test_generate.py have some"
-# What is not run here, and why.
+# Snippets that this test does not run, and the reason.
 ELSEWHERE = {
     "scripts/demo": "it compiles and times a larger model, for minutes",
     "scripts/test": "it runs this test",
@@ -46,7 +46,7 @@ ELSEWHERE = {
 
 
 def lines(block: str) -> list[tuple[str, str]]:
-    """The commands of a block of shell, each with its comment."""
+    """Returns the commands of a shell block, each with its comment."""
     parts = [line.partition("    #") for line in block.splitlines() if line]
     return [(command.strip(), comment.strip()) for command, _, comment in parts]
 
@@ -55,12 +55,12 @@ COMMANDS = [command for kind, text in BLOCKS if kind == "sh" for command, _ in l
 
 
 def is_missing(command: str) -> bool:
-    """True for a command of cargo on a machine without cargo."""
+    """Returns True for a cargo command on a machine without cargo."""
     return command.startswith("cargo ") and shutil.which("cargo") is None
 
 
 def promised(text: str) -> str:
-    """What a snippet's comments say that it prints."""
+    """Returns the output that the comments of a snippet promise."""
     return "".join(f"{said}\n" for said in re.findall(r"# prints (.*)", text))
 
 
@@ -110,7 +110,7 @@ def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
     exact = np.exp(x) / np.exp(x).sum()
     assert promised(TEXT).splitlines()[-1] == " ".join(f"{y:.5f}" for y in exact)
     (result,) = (tmp_path / "results").iterdir()
-    np.testing.assert_allclose(np.load(result), exact, rtol=1e-6, atol=1e-7)  # they add up to 1
+    np.testing.assert_allclose(np.load(result), exact, rtol=1e-6, atol=1e-7)  # adds up to 1
 
 
 def test_commands_that_run_elsewhere_are_in_the_readme_and_name_what_there_is() -> None:

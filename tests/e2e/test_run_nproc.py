@@ -1,4 +1,4 @@
-"""`tcc run --nproc`: ranks of a model with collectives, as processes that one command starts."""
+"""`tcc run --nproc` starts the ranks of a model with collectives, as processes of one command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_collectives import every_kind
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model, and each rank's input beside it."""
+    """Returns a folder with the model and each rank's input."""
     made = tmp_path_factory.mktemp("ranks")
     compile_model(every_kind(), read_options({"jobs": 1}), made / "kinds.so")
     for rank in range(2):
@@ -56,7 +56,7 @@ def test_the_first_rank_that_fails_ends_the_others(comm_library: Path, folder: P
     words = ("--nproc", "2", "--input", "x=@wrong{rank}.npy")
     ended = tcc_run(folder, comm_library, *words)
     assert ended.returncode == 2
-    # whichever ends first, it says whose input was wrong
+    # the rank that ends first names the rank with the wrong input
     assert re.search(r"rank 1: error: |rank 0: error: .*rank 1 failed: ", ended.stderr)
     assert re.search(r"error: rank [01] failed, and the others were ended", ended.stderr)
     assert "input" in ended.stderr

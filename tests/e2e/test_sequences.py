@@ -1,4 +1,4 @@
-"""Models with sequences and optionals, from ONNX to results, against Python's lists."""
+"""Models with sequences and optionals agree with Python lists, from ONNX to results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def same(actual: Any, expected: Any) -> None:
 
 
 def carried(value: Any) -> Any:
-    """A value as the evaluator takes it."""
+    """Converts a value to the evaluator's form."""
     if value is None:
         return pack(())
     return pack([carried(v) for v in value]) if isinstance(value, list) else value
@@ -137,7 +137,7 @@ def test_what_is_known_leaves_no_trace() -> None:
 
 
 def loop_body() -> Any:
-    """Appends `i` ones to a sequence that may be absent at first."""
+    """Returns a body that appends `i` ones to a sequence, which is absent at first."""
     tensor = helper.make_tensor_type_proto(F32, None)
     start = helper.make_graph(
         [helper.make_node("SequenceEmpty", [], ["fresh"])], "start", [],

@@ -1,4 +1,4 @@
-"""More ranks than heads of keys: neighbour ranks keep the cache of the head that they share."""
+"""If there are more ranks than key heads, neighbouring ranks keep a cache of the same head."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with seeded("shared heads"):
 
 
 def reference() -> dict[str, Array]:
-    """The results in float64; head h reads the keys of head h // 4."""
+    """Returns the results in float64; head h reads the keys of head h // 4."""
 
     def heads(name: str) -> Array:
         return (X.astype(np.float64) @ WEIGHTS[name]).reshape(1, -1, SIZE).swapaxes(0, 1)

@@ -1,4 +1,4 @@
-"""States of several heads: caches [batch, head, past, width] grow inside larger arrays."""
+"""States with several heads: caches [batch, head, past, width] grow inside larger arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def decoder(batch: int | str = "batch", past: int | str = "past") -> onnx.ModelProto:
-    """Layers of attention as Hugging Face exports them; `mask` is added to the scores."""
+    """Returns attention layers as Hugging Face exports them; `mask` is added to the scores."""
     constants: dict[str, Array] = {
         "rows": np.array([0, 0, HEADS, WIDTH]),
         "key_rows": np.array([0, 0, KEY_HEADS, WIDTH]),
@@ -92,14 +92,14 @@ def decoder(batch: int | str = "batch", past: int | str = "past") -> onnx.ModelP
 
 
 def causal(rows: int, total: int) -> Array:
-    """The mask of `rows` new tokens behind `total - rows` old ones."""
+    """Returns the mask of `rows` new tokens after `total - rows` old tokens."""
     places = np.arange(total)[None, :] > np.arange(total - rows, total)[:, None]
     return np.where(places, np.float32(-1e9), np.float32(0))
 
 
 @dataclass
 class Oracle:
-    """ONNX Runtime with caches of its own, which grow by copies."""
+    """ONNX Runtime with caches that grow by copies."""
 
     model: onnx.ModelProto
     batch: int
@@ -121,7 +121,7 @@ class Oracle:
 
 
 def step(module: Module, oracle: Oracle, memory: Mapping[str, Any], length: int, rows: int) -> None:
-    """Runs `rows` tokens behind `length` old ones, and compares all outputs and the memory."""
+    """Runs `rows` tokens after `length` old tokens, and compares all outputs and the memory."""
     x, total = normal(length * 100 + rows, oracle.batch, rows, MODEL), length + rows
     mask = causal(rows, total)
     views = {f"past_key_values.{n}": memory[n][:, :, :total] for n in CACHES}
@@ -159,7 +159,7 @@ def module(model: onnx.ModelProto) -> Module:
 
 @pytest.fixture(scope="module")
 def bucketed(model: onnx.ModelProto) -> Module:
-    """Code of its own for a single new token, and for one batch."""
+    """Compiles the model with buckets for a single new token and for one batch."""
     return tcc.compile(model, state=PATTERN, buckets={"seq": [1], "batch": [1]}, jobs=1)
 
 
@@ -168,7 +168,7 @@ def bucketed(model: onnx.ModelProto) -> Module:
 def test_caches_grow_inside_larger_arrays(
     model: onnx.ModelProto, module: Module, batch: int, prompt: int, kind: str
 ) -> None:
-    """One artifact takes prompts of any length into empty caches, and 7 steps behind a prefix."""
+    """One artifact takes prompts of any length with empty caches, and 7 steps after a prefix."""
     oracle, memory = Oracle(model, batch), caches(batch, kind)
     step(module, oracle, memory, 0, prompt)
     prefix = -(-prompt // 2)
@@ -213,7 +213,8 @@ def _turned(array: Array) -> Array:
 
 
 def _far(array: Array) -> Array:
-    """Heads so far apart that the bytes between them need more than 64 bits."""
+    """Returns a view whose heads are 2**62 bytes apart, so that its span needs more than 64
+    bits."""
     strides = (0, 1 << 62, *array.strides[2:])
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
 
@@ -242,7 +243,7 @@ def test_other_strides_are_refused(
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_caches_of_half_the_bytes(model: onnx.ModelProto, dtype: str) -> None:
-    """Stored rows are the oracle's rows, rounded once; the outputs differ by this rounding."""
+    """Stored rows are the oracle's rows, rounded once; outputs differ by this rounding only."""
     torch = pytest.importorskip("torch")
     element = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     module = tcc.compile(model, state=PATTERN, state_type=dtype, jobs=1)

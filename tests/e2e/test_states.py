@@ -23,7 +23,8 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def decoder(past: int | str, new: int | str = 1) -> onnx.ModelProto:
-    """One head of attention over caches of [past, width] to which `new` tokens are appended."""
+    """Returns one head of attention over caches [past, width], to which `new` tokens are
+    appended."""
     forms = [[past, WIDTH], [None, WIDTH]]
     weights = {f"w{name}": normal(n, WIDTH, WIDTH) for n, name in enumerate("qkv")}
     return model_of(

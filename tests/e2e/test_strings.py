@@ -1,4 +1,4 @@
-"""Models with strings, from ONNX to results, against Python's own strings."""
+"""Models with strings agree with Python's own strings, from ONNX to results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(nodes: list[Any], inputs: list[Any], outputs: list[str], kinds: list[i
 
 
 def const(name: str, value: Any) -> Any:
-    """A Constant node; lists of str are strings."""
+    """Returns a Constant node; a list of str becomes strings."""
     if isinstance(value, list) and value and isinstance(value[0], str):
         tensor = helper.make_tensor(name, STRING, [len(value)], [v.encode() for v in value])
     else:
@@ -39,7 +39,7 @@ def objects(value: Any) -> Any:
 
 
 def run_both(proto: Any, feeds: dict[str, Any]) -> dict[str, Any]:
-    """The results of the compiled model, equal to those of the evaluator."""
+    """Returns the results of the compiled model, after a comparison with the evaluator."""
     carried = {n: a.astype(object) if a.dtype.kind in "US" else a for n, a in feeds.items()}
     expected = evaluate_graph(load_model(proto), carried)
     actual: dict[str, Any] = tcc.compile(proto, jobs=1).run(feeds)
@@ -49,7 +49,7 @@ def run_both(proto: Any, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_movement_of_strings() -> None:
-    """What moves, chooses and compares strings are plain kernels."""
+    """Plain kernels move, select and compare strings."""
     nodes = [
         const("more", ["x", "b"]),
         const("at", np.array([1, 0, 1])),

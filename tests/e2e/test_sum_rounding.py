@@ -1,4 +1,4 @@
-"""Contractions round no more than sums in blocks of 384 do, however many terms they have."""
+"""Contractions of any length round no more than sums in blocks of 384 terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def rms(error: Array) -> float:
 
 
 def rounded(a: Array, b: Array, block: int) -> Array:
-    """Row times row of (N, K) f32 arrays in f32, each product fused with its addition."""
+    """Returns the dot product of each pair of rows of two (N, K) f32 arrays, in f32 with fused
+    multiply-adds; blocks of `block` terms are summed separately."""
     total = np.zeros(len(a), np.float32)
     for start in range(0, a.shape[1], block):
         part = np.zeros(len(a), np.float32)
@@ -33,7 +34,8 @@ def rounded(a: Array, b: Array, block: int) -> Array:
 
 
 def product(rows: int, steps: int, columns: int) -> tuple[onnx.ModelProto, Array, Array, Array]:
-    """A model, its input, and the rows whose products are its results."""
+    """Returns a matmul model, its input, and the pairs of rows whose dot products are its
+    results."""
     x, w = terms((rows, steps), 1), terms((steps, columns), 2)
     model = model_of(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
@@ -45,7 +47,8 @@ def product(rows: int, steps: int, columns: int) -> tuple[onnx.ModelProto, Array
 
 
 def convolution(channels: int) -> tuple[onnx.ModelProto, Array, Array, Array]:
-    """The same of a convolution of 3 x 3 without padding; 7 x 6 places, 8 results each."""
+    """Returns a 3 x 3 convolution model without padding, its input, and the pairs of rows of its
+    results."""
     x, w = terms((1, channels, 9, 8), 3), terms((8, channels, 3, 3), 4)
     model = model_of(
         [helper.make_node("Conv", ["x", "w"], ["y"])],
@@ -74,7 +77,7 @@ def test_contractions_round_as_sums_in_blocks(
     model, x, a, b = case
     exact = (a.astype(np.float64) * b).sum(1)
     blocks, one = (rms(rounded(a, b, n) - exact) for n in (BLOCK, a.shape[1]))
-    assert one > 1.25 * blocks  # so that the test can tell them apart
+    assert one > 1.25 * blocks  # else the test could not distinguish them
     asked = {"numerics": "strict", "cpu": "x86-64-v3"}  # direct sums; prices of one processor
     got = tcc.compile(model, **asked).run({"x": x})["y"].reshape(-1)
     assert rms(got - exact) < 1.12 * blocks

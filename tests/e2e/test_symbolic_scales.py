@@ -1,5 +1,8 @@
-"""Scales, zero points and biases of open length: one number at run time holds for all, and other
-lengths than those of their axis are refused, as in ONNX Runtime."""
+"""Scales, zero points and biases may have a symbolic length.
+
+A length of 1 at run time broadcasts; lengths other than 1 and the axis's are refused, as in ONNX
+Runtime.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _result(lengths: tuple[str, str] = _OWN) -> str:
     return ", float{} ys, uint8{} yz".format(*lengths)
 
 
-# The inputs, and the node.
+# (the inputs, the node)
 KINDS = {
     "quantize": ("float[2, c] x, float[n] s, uint8[n] z", "QuantizeLinear (x, s, z)"),
     "lone zero": ("float[2, 3] x, float[n] s, uint8 z", "QuantizeLinear (x, s, z)"),

@@ -1,4 +1,4 @@
-"""Sizes that a model leaves open, sizes of zero, scalars, and outputs that nothing computes."""
+"""Symbolic sizes, sizes of zero, scalars, and outputs that no node computes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def check(
 
 
 def test_nothing_repeated_beside_others_is_nothing() -> None:
-    """A kernel for both divides places by the size of what is repeated."""
+    """One kernel computes both operands of the concat, and divides indices by the size of the
+    repeated operand, which may be 0."""
     model = model_of(
         [
             node("Tile", ["x", "two"], ["t"]),
@@ -87,7 +88,7 @@ def test_convolutions_of_open_batch_and_image() -> None:
 
 
 def attention() -> onnx.ModelProto:
-    """One head over an open batch and sequence: [b, s, 16]."""
+    """Returns one head of attention over a symbolic batch and sequence: [b, s, 16]."""
     names = ("q", "k", "v")
     return model_of(
         [
@@ -116,8 +117,11 @@ def test_attention_of_open_batch_and_sequence() -> None:
 
 
 def test_rows_of_an_open_batch_are_normalised_where_they_are_made() -> None:
-    """A product whose sums wait, a residual and a norm in one kernel: none, one, a block less one,
-    a block, a unit less one, a unit, one more, and two units."""
+    """One kernel holds a matmul with delayed sums, a residual and a norm.
+
+    The batch is 0, 1, a block less one, a block, a tile less one, a tile, a tile plus one, and two
+    tiles.
+    """
     model = model_of(
         [
             node("MatMul", ["x", "w"], ["m"]),
@@ -134,7 +138,7 @@ def test_rows_of_an_open_batch_are_normalised_where_they_are_made() -> None:
 
 
 def test_scores_by_one_element_that_a_convolution_made() -> None:
-    """Of the forms that one kernel of them has, the first needs scratch of an open size."""
+    """One kernel has several forms; the first needs scratch of a symbolic size."""
     model = model_of(
         [
             node("Conv", ["x", "w"], ["q"], pads=[1, 0, 0, 1], dilations=[2, 1]),
@@ -167,7 +171,7 @@ def test_a_deep_product_of_open_rows() -> None:
 
 
 def test_images_of_an_open_batch_share_strips() -> None:
-    """A product and the windows over each of its channels."""
+    """The model is a matmul and windows over each of its channels."""
     model = model_of(
         [
             node("Conv", ["x", "p"], ["c"]),
@@ -237,7 +241,8 @@ def test_inputs_that_share_a_size_must_agree() -> None:
 
 
 def test_windows_larger_than_an_open_image_are_refused() -> None:
-    """Also where both its sizes are less than nothing, which would make elements again."""
+    """Images with both sizes negative after the window are refused too, although their number of
+    elements is positive."""
     window = {"w": np.ones((1, 1, 5, 5), np.float32)}
     model = model_of(
         [node("Conv", ["x", "w"], ["c"]), node("GlobalMaxPool", ["c"], ["y"])],
@@ -321,7 +326,7 @@ def test_filters_of_groups_and_lengths_of_sequences_fit_open_sizes() -> None:
             module.run({**fitting, **wrong})
 
 
-# ---- nothing, and scalars ------------------------------------------------------------------------
+# ---- empty arrays, and scalars -------------------------------------------------------------------
 
 
 def test_arrays_of_size_zero() -> None:
@@ -400,7 +405,7 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
 
 
 def chain(element: int) -> onnx.ModelProto:
-    """Arithmetic, a reduction and a contraction; all in one element type."""
+    """Returns arithmetic, a reduction and a contraction in one element type."""
     return model_of(
         [
             node("Add", ["x", "z"], ["a"]),
@@ -440,7 +445,7 @@ def test_element_types(element: int, dtype: type, tolerance: float) -> None:
     "element", [TensorProto.FLOAT16, TensorProto.BFLOAT16], ids=["f16", "bf16"]
 )
 def test_half_precision(element: int) -> None:
-    """Between casts of f32, so that NumPy can hold inputs and outputs."""
+    """The model casts from and to f32, so that NumPy can hold inputs and outputs."""
     model = model_of(
         [
             node("Cast", ["x"], ["h"], to=element),
@@ -474,7 +479,7 @@ def test_a_large_reduction() -> None:
     )
     x = RNG.random(3_000_001).astype(np.float32)
     got = tcc.compile(model, jobs=1).run({"x": x})
-    # at least 32 partial sums, with 4 times the error that random roundings have
+    # at least 32 partial sums, with 4 times the error of random roundings
     bound = 4 * math.sqrt(x.size / 32) * 2.0**-24
     assert abs(got["sum"] / x.sum(dtype=np.float64) - 1) < bound
     assert abs(got["norm"] / np.linalg.norm(x.astype(np.float64)) - 1) < bound

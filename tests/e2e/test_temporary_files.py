@@ -30,14 +30,14 @@ from tests.processes import started
 ROOT = Path(__file__).parents[2]
 
 
-# The helper, and what it enters and removes folders by.
+# The sources of the helper, and of the modules with which it enters and removes folders.
 FILES = {temporary_module.__file__, contextlib.__file__, shutil.__file__}
 Tracer: TypeAlias = Callable[[FrameType, str, object], Any]
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """One Relu of symbolic size."""
+    """Saves a model of one Relu of symbolic size."""
     ports = [[value(name, FLOAT, ["n"])] for name in "xy"]
     save(model_of([helper.make_node("Relu", ["x"], ["y"])], *ports), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
@@ -45,7 +45,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """TMPDIR of the processes that a test starts."""
+    """Sets TMPDIR for the processes that a test starts."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -103,10 +103,10 @@ def test_a_signal_in_a_compile_leaves_nothing(
     assert sorted(path.name for path in model.parent.iterdir()) == ["m.onnx", "temporary"]
 
 
-# the iterators that an interruption drops
+# an interruption drops iterators
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_at_any_step_leaves_no_folder(temporary: Path) -> None:
-    """Each opcode of the helper, and of what it calls, is interrupted in turn."""
+    """Each opcode of the helper, and of the functions that it calls, is interrupted in turn."""
     steps = itertools.count()
     while (step := next(steps)) < 10_000:
         left = step
@@ -130,7 +130,7 @@ def test_an_interruption_at_any_step_leaves_no_folder(temporary: Path) -> None:
             with temporary_folder(parent=temporary) as folder:
                 (folder / "file").touch()
         except (KeyboardInterrupt, OSError):
-            pass  # rmtree of Python 3.11 may close a file twice where it is interrupted
+            pass  # rmtree of Python 3.11 may close a file twice if it is interrupted
         finally:
             sys.settrace(before)
         assert list(temporary.iterdir()) == [], f"interrupted at step {step}"
@@ -186,7 +186,7 @@ with folder_beside(Path(sys.argv[1]), "the artifact") as folder:
 
 
 def test_a_compile_removes_what_a_killed_one_left_beside_its_output(tmp_path: Path) -> None:
-    """What a living one has is left alone, and so is what only looks like it."""
+    """Files of a running compile stay, and so do files whose names only look similar."""
     out = tmp_path / "m.so"
     command = (sys.executable, "-c", KILLED, str(out))
     subprocess.run((*command, "dies"), check=False, stdout=subprocess.DEVNULL)

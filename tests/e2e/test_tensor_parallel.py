@@ -1,5 +1,7 @@
-"""A BERT layer whose heads and neurons are divided between ranks, as torch exports it, agrees with
-the whole layer: on two ranks, and on a mesh of two times two that divides the batch too."""
+"""A BERT layer that is divided between ranks, exported from torch, agrees with the whole layer.
+
+Two ranks divide heads and neurons; a mesh of two times two ranks divides the batch too.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ from tests.ranks import on_ranks
 
 torch = pytest.importorskip("torch")
 
-# What needs the optional packages comes after the question whether they are there.
+# Imports of optional packages come after the check that the packages are installed.
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-# One worker imports what exports models.
+# One worker loads the modules that export models.
 pytestmark = pytest.mark.xdist_group("torch")
 
 RANKS = 2
@@ -34,7 +36,7 @@ RANKS = 2
 
 @contextmanager
 def ranks(size: int, rank: int) -> Iterator[None]:
-    """Ranks that compute nothing: an export only records what is issued on them."""
+    """Starts a process group that computes nothing: an export only records its collectives."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
         yield
@@ -43,7 +45,8 @@ def ranks(size: int, rank: int) -> Iterator[None]:
 
 
 class Rows(nn.Module):
-    """A rank's rows of a matrix: all ranks' products are summed before the bias is added."""
+    """A linear layer with a rank's rows of a matrix: an all_reduce sums the parts of all ranks
+    before the bias is added."""
 
     def __init__(self, whole: nn.Linear, rank: int, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -64,7 +67,8 @@ def columns(whole: nn.Linear, rank: int) -> nn.Linear:
 
 
 def divided(layer: Any, rank: int, group: dist.ProcessGroup) -> nn.Module:
-    """A rank's share: two sums over ranks, behind attention and behind the neurons."""
+    """Returns a rank's share of the layer, with an all_reduce after attention and after the
+    neurons."""
     made = copy.deepcopy(layer)
     heads = made.attention.self
     heads.num_attention_heads //= RANKS
@@ -78,8 +82,11 @@ def divided(layer: Any, rank: int, group: dist.ProcessGroup) -> nn.Module:
 
 
 def bert_layer(hidden: int) -> nn.Module:
-    """A layer with random weights.  Its library is imported here: that takes seconds, and all
-    workers collect this file."""
+    """Returns a layer with random weights.
+
+    The function imports transformers, because the import takes seconds and all workers collect this
+    file.
+    """
     bert = pytest.importorskip("transformers.models.bert.modeling_bert")
     config = bert.BertConfig(
         hidden_size=hidden,
@@ -99,7 +106,7 @@ def whole(layer: nn.Module, x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def check(results: Sequence[Mapping[str, Any]], want: np.ndarray[Any, Any]) -> None:
-    """All ranks have one result, bit for bit, and it is the whole layer's."""
+    """Checks that all ranks have one result, bit for bit, and that it is the whole layer's."""
     arrays = [array for found in results for array in found.values()]
     assert len(arrays) == len(results)
     for array in arrays:
@@ -113,7 +120,7 @@ def test_a_layer_on_two_ranks(comm_library: Path, tmp_path: Path) -> None:
         for rank in range(RANKS):
             program = torch.export.export(divided(layer, rank, dist.group.WORLD), (x,))
             given = program
-            if rank:  # one is compiled as torch has it, one as its archive has it
+            if rank:  # rank 0 is compiled from the program, rank 1 from an archive
                 given = tmp_path / "layer.pt2"
                 torch.export.save(program, given)
             compile_model(given, read_options({"jobs": 1}), tmp_path / f"layer{rank}.so")
@@ -126,7 +133,7 @@ def test_a_layer_on_two_ranks(comm_library: Path, tmp_path: Path) -> None:
 
 
 class Gathered(nn.Module):
-    """What all ranks of a group make of their parts of the batch."""
+    """Gathers the results for the batch parts of all ranks of a group."""
 
     def __init__(self, layer: nn.Module, group: Any) -> None:
         super().__init__()
@@ -139,14 +146,15 @@ class Gathered(nn.Module):
 
 
 class Part(nn.Module):
-    """A rank's columns or rows of a matrix that every rank has whole; rows are summed."""
+    """A linear layer whose rank takes its columns or rows of a whole matrix; parts by rows are
+    summed."""
 
     def __init__(self, whole: nn.Linear, mesh: DeviceMesh, axis: int) -> None:
         super().__init__()
         self.whole, self.mesh, self.axis = whole, mesh, axis
 
     def forward(self, x: Tensor) -> Tensor:
-        # what torch itself uses where it shares out tensors
+        # torch itself uses it where it divides tensors
         size, place = self.whole.weight.shape[self.axis] // RANKS, self.mesh._sym_get_coordinate(0)
         weight = self.whole.weight.narrow(self.axis, place * size, size)
         if self.axis:
@@ -156,7 +164,7 @@ class Part(nn.Module):
 
 
 def placed(layer: nn.Module, mesh: DeviceMesh) -> Any:
-    """The share of whatever rank runs it."""
+    """Returns the layer with a share that depends on the rank that runs it."""
     made = divided(layer, 0, dist.group.WORLD)
     heads, given = made.attention.self, layer.attention.self
     for name in ("query", "key", "value"):
@@ -171,7 +179,7 @@ DIMENSIONS = ("data", "tensor")
 
 
 def test_a_mesh_of_ranks(comm_library: Path, tmp_path: Path) -> None:
-    """All ranks have one artifact, which takes their shares by rank."""
+    """All ranks run one artifact, which takes their shares by rank."""
     layer, x = bert_layer(64), torch.randn(2, 11, 64)
     with ranks(4, 2), dist.config.patch(compile_on_one_rank=True):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=DIMENSIONS)
@@ -184,8 +192,8 @@ def test_a_mesh_of_ranks(comm_library: Path, tmp_path: Path) -> None:
 
 
 def test_artifacts_of_ranks_of_a_mesh(comm_library: Path, tmp_path: Path) -> None:
-    """Each rank has an artifact of its own shares, which knows the groups that it is in, for any
-    number of rows, with code of its own for three of them."""
+    """Each rank has an artifact of its own shares and groups, for any number of rows, with a bucket
+    of three rows."""
     torch.manual_seed(5)
     first, second = nn.Linear(16, 64), nn.Linear(64, 16)
     x = torch.randn(6, 16)

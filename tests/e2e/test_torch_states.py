@@ -1,4 +1,4 @@
-"""Language models that torch exports with a cache that grows: `tcc` against transformers."""
+"""Language models with a growing cache, exported by torch, agree with transformers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATES = {"past_*_*": "present_*_*"}
 
 
 class Step(torch.nn.Module):
-    """Any number of tokens behind the caches of [1, head, past, width]."""
+    """Computes any number of tokens after caches of [1, head, past, width]."""
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def exported(model: LlamaForCausalLM, past: Any, seq: Any) -> Any:
     example = torch.ones(1, 5, dtype=torch.long), keys, values
     shapes = {1: seq}, [{2: past}] * LAYERS, [{2: past}] * LAYERS
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         program = torch.export.export(Step(model), example, dynamic_shapes=shapes, strict=False)
         return program.run_decompositions()
 
@@ -90,7 +90,7 @@ def test_prompts_of_three_lengths_and_steps_behind_a_prefix() -> None:
 def test_a_past_of_at_least_one_row_names_the_cure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The range of Dim.DYNAMIC begins at 1: the compile says so, and so does the first prompt."""
+    """The range of Dim.DYNAMIC begins at 1; the compile and the first prompt both say so."""
     program = exported(llama(), Dim.DYNAMIC, Dim.DYNAMIC)
     torch.export.save(program, tmp_path / "m.pt2")
     command = ["compile", str(tmp_path / "m.pt2"), "-o", str(tmp_path / "m.so"), "--jobs=1", "-O1"]

@@ -1,5 +1,7 @@
-"""Ranks exchange blocks of different sizes, which torch's model has as lists or learns in a run:
-what each receives, compiled, and what it says where they disagree."""
+"""Ranks exchange blocks of different sizes, which torch's model has as lists or computes in a run.
+
+The tests compare the received rows, and the messages if ranks disagree.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from tests.ranks import on_ranks, run_ranks
 
 torch = pytest.importorskip("torch")
 
-# What needs the optional packages comes after the question whether they are there.
+# Imports of optional packages come after the check that the packages are installed.
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-# One worker imports what exports models.
+# One worker loads the modules that export models.
 pytestmark = pytest.mark.xdist_group("torch")
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @contextmanager
 def ranks(size: int, rank: int) -> Iterator[None]:
-    """Ranks that compute nothing: an export only records what is issued on them."""
+    """Starts a process group that computes nothing: an export only records its collectives."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
         yield
@@ -41,7 +43,7 @@ def ranks(size: int, rank: int) -> Iterator[None]:
 
 
 class Exchange(nn.Module):
-    """Kernels before and behind an exchange, and a sum over ranks that nothing of it needs."""
+    """Kernels before and after an exchange, and an independent sum over ranks."""
 
     def __init__(self, splits: Callable[..., Sequence[Any]]) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class Exchange(nn.Module):
 
 
 def exchanged(xs: Sequence[Array], counts: Array) -> list[Array]:
-    """What each rank receives where `counts[a, b]` rows go from a to b."""
+    """Returns the rows that each rank receives if `counts[a, b]` rows go from a to b."""
     parts = [np.split(2 * x, np.cumsum(row)[:-1]) for x, row in zip(xs, counts, strict=True)]
     return [np.concatenate([own[rank] for own in parts]) + 1 for rank in range(len(xs))]
 
@@ -65,7 +67,7 @@ def rows(counts: Array, seed: int) -> list[Array]:
 
 
 def check(found: Sequence[Any], xs: Sequence[Array], counts: Array) -> None:
-    total = sum(np.maximum(x[:1], 0) for x in xs)  # of terms that are not negative
+    total = sum(np.maximum(x[:1], 0) for x in xs)  # its terms are not negative
     for results, want in zip(found, exchanged(xs, counts), strict=True):
         own, sum_ = results.values()
         np.testing.assert_array_equal(own, want)
@@ -78,7 +80,7 @@ def check(found: Sequence[Any], xs: Sequence[Array], counts: Array) -> None:
     ids=["two", "three", "slices"],
 )
 def test_lists_of_sizes(counts: Any, comm_library: Path, tmp_path: Path) -> None:
-    """A rank has an artifact of its own lists."""
+    """Each rank has an artifact with its own lists."""
     counts = np.array(counts)
     xs = rows(counts, 3)
     for rank, x in enumerate(xs):
@@ -92,7 +94,7 @@ def test_lists_of_sizes(counts: Any, comm_library: Path, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One artifact for two ranks, which takes the counts as inputs."""
+    """Compiles one artifact for two ranks, which takes the counts as inputs."""
     path = tmp_path_factory.mktemp("learned") / "learned.so"
     with ranks(2, 0):
         model = Exchange(lambda sent, received: (sent.tolist(), received.tolist()))
@@ -141,7 +143,7 @@ for case in cases:
             print("done")
 """
 CASES = {
-    # rank 0's and rank 1's counts sent and received, and what both say
+    # the counts that rank 0 and rank 1 send and receive, and the messages of both
     "[[[4, 2], [4, 1]], [[2, 4], [2, 4]]]": (
         r"rank 1 \(pid \d+\) sends 6 elements to rank 0 \(pid \d+\), which expects 3",
     ) * 2,
@@ -161,7 +163,7 @@ CASES = {
 
 
 def test_counts_that_cannot_be(learned: Path, comm_library: Path) -> None:
-    """Every rank has an error that names the fault."""
+    """Every rank raises an error that names the fault."""
     found = run_ranks(2, WRONG, comm_library, learned, *CASES)
     for rank, text in enumerate(found):
         lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""Plans for numbers of ranks that divide neither the heads of a model nor its vocabulary."""
+"""Plans for numbers of ranks that do not divide the heads or the vocabulary of a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ with seeded("uneven"):
 
 
 def decoder() -> onnx.ModelProto:
-    """An embedding, attention of ten heads, two layers and the logits of all words."""
+    """Returns an embedding, attention with ten heads, two layers, and logits for all words."""
     node = helper.make_node
     nodes = [node("Gather", ["table", "ids"], ["x"], axis=0)]
     for name, perm in (("q", (0, 2, 1, 3)), ("k", (0, 2, 3, 1)), ("v", (0, 2, 1, 3))):
@@ -69,7 +69,7 @@ def decoder() -> onnx.ModelProto:
 
 
 def reference() -> Array:
-    """The logits in float64."""
+    """Returns the logits in float64."""
     w = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
     x = w["table"][IDS[0]]
     q, k, v = (

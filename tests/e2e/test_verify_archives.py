@@ -1,4 +1,4 @@
-"""`tcc verify` of archives of PyTorch: what is run, and what is said of it."""
+"""`tcc verify` runs archives of PyTorch and reports differences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.xdist_group("torch")
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         logging.disable(logging.WARNING)
         yield
         logging.disable(logging.NOTSET)
@@ -43,7 +43,7 @@ def _quiet() -> Iterator[None]:
 class Sample(torch.nn.Module):
     """Complex and nested inputs of any batch, complex results, and a buffer that a run updates.
 
-    `fault` names what a wrong artifact computes otherwise.
+    `fault` names the part that a wrong artifact computes differently.
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -84,7 +84,7 @@ def save(path: Path, program: ExportedProgram) -> Path:
 
 
 class Here:
-    """The peer without a process of its own, which takes seconds to start."""
+    """A peer in this process: a separate process would take seconds to start."""
 
     def __init__(
         self, kind: str, model: Path, inputs: Any, threads: int, *, row: Any, cap: float
@@ -104,11 +104,12 @@ class Here:
         return self._run()
 
 
-# ---- what torch makes of an archive --------------------------------------------------------------
+# ---- archives in torch ---------------------------------------------------------------------------
 
 
 def agrees(path: Path, *inputs: Any, **states: Any) -> dict[str, Any]:
-    """The archive's calls, run one by one, give what torch itself makes of the archive.
+    """Fails unless the archive's calls, replayed one by one, give what torch computes for the
+    archive.
 
     `states` are the buffers that a run updates.
     """
@@ -118,7 +119,7 @@ def agrees(path: Path, *inputs: Any, **states: Any) -> dict[str, Any]:
     tensors = [x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
     pairs = [torch.view_as_real(x) if x.is_complex() else x for x in tensors]
     given = {n: x.numpy() for n, x in zip(names, pairs, strict=False)} | states
-    for _ in range(2):  # nothing of a run is left for the next one
+    for _ in range(2):  # a run leaves no state for the next run
         run({name: x + 1 if x.dtype.kind == "f" else x for name, x in given.items()})
         found = run(given)
         wanted = pytree.tree_leaves(torch.export.load(path).module()(*inputs))
@@ -144,7 +145,7 @@ class Branch(torch.nn.Module):
 
 
 def test_branches_and_layouts_of_an_archive(tmp_path: Path) -> None:
-    """The view holds for channels that lie last, as those of the example do."""
+    """The view is valid for channels-last inputs, as the example has."""
     x = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(8))
     laid = x.to(memory_format=torch.channels_last)
     for number, example in enumerate((laid, -laid)):
@@ -183,7 +184,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_right_artifact_agrees_with_pytorch(
     archive: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The peer has a process of its own here."""
+    """The peer runs in a separate process here."""
     artifact = archive.with_name("right.so")
     tcc.compile(archive, jobs=1).save(artifact)
     assert cli.execute(["verify", str(archive), str(artifact)]) == 0
@@ -216,8 +217,8 @@ def test_a_wrong_artifact_fails(
 
 
 class Layers(torch.nn.Module):
-    """Layers whose operands an artifact of bf16 rounds; one weight is read by a table too, and what
-    one layer reads is also added to its result."""
+    """Layers whose operands a bf16 artifact rounds; an embedding also reads one weight, and the
+    operand of one layer is added to its result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`tcc verify` tells what a narrow mode costs from a fault in its code."""
+"""`tcc verify` distinguishes the cost of a narrow mode from a fault in its code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ DIFFERENCE = {"bf16": 0.05, "f16": 0.05, "int8": 0.1, "int4": 0.3, "f32": 1e-5}
 
 
 def save(path: Path, mode: str, terms: int = 256) -> Path:
-    """Two products whose difference is small: what is lost in them is large beside it."""
+    """Saves a model of two matmuls with a small difference, so that a rounding error in them is
+    large beside it."""
     rng = np.random.default_rng(0)
     a, d = (rng.standard_normal((terms, 128)).astype(np.float32) for _ in range(2))
     nodes = [
@@ -50,7 +51,7 @@ def verified(
     model: Path, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any]]:
     artifact = model.with_suffix(".so")
-    # Derivation subtracts the matrices first, and loses nothing.
+    # Derivation subtracts the matrices first, and loses no accuracy.
     tcc.compile(model, jobs=1, derive=False, **options).save(artifact)
     code = cli.execute(["verify", str(model), str(artifact), "--json"])
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
@@ -119,7 +120,7 @@ def test_only_a_tolerance_makes_the_cost_a_failure(
 def test_an_error_is_judged_by_the_noise_of_the_model(
     faulty: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A difference of nearly equal products has no more digits than these leave it."""
+    """The difference of nearly equal matmuls has no more digits than they leave."""
     model = save(tmp_path / "m.onnx", "f32", 1000)
     verified(model, {}, capsys)
     if faulty:
@@ -147,8 +148,8 @@ def test_inputs_are_rounded_to_their_neighbours() -> None:
 
 
 def network(wrong: int = -1) -> onnx.ModelProto:
-    """A residual network of five contractions for any batch; one element of one weight, the
-    largest of its row, is multiplied by -4."""
+    """Returns a residual network of five contractions for any batch. If `wrong` is not negative,
+    the largest element of a row of that weight is multiplied by -4."""
     rng = np.random.default_rng(7)
     shapes = {"w0": (32, 8, 3, 3), "w1": (32, 32, 3, 3), "w2": (32, 32, 1, 1)}
     shapes |= {"m0": (128, 160), "m1": (160, 64)}
@@ -180,12 +181,12 @@ def network(wrong: int = -1) -> onnx.ModelProto:
 def test_one_wrong_weight_fails_and_the_text_repeats(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sample of what scripts/planted_weights tries on larger models."""
+    """The test is a sample of scripts/planted_weights, which checks larger models."""
     model, artifact = tmp_path / "m.onnx", tmp_path / "m.so"
     onnx.save(network(), model)
     said = []
     for wrong, seeds in ((-1, (0, 0)), (3, (1,)), (4, (2,))):
-        # On a processor with wider vectors, m0 is multiplied ahead of the mean and stays in f32.
+        # On a processor with wider vectors, m0 is multiplied before the mean and stays in f32.
         tcc.compile(network(wrong), cpu=CPU, jobs=1, **MODES.get(mode, {})).save(artifact)
         for seed in seeds:
             code = cli.execute(["verify", str(model), str(artifact), "--seed", str(seed)])
@@ -199,7 +200,7 @@ def test_one_wrong_weight_fails_and_the_text_repeats(
 def test_a_recurrent_layer_that_is_off_by_a_twentieth_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The layer runs only where an input is 16000, which the model says."""
+    """The layer runs only if an input is 16000, a value that the model contains."""
     model, artifact = onnx.load(SILERO), tmp_path / "m.so"
     (branch,) = (n for n in model.graph.node if n.op_type == "If")
     (then,) = (a.g for a in branch.attribute if a.name == "then_branch")
@@ -214,7 +215,7 @@ def test_a_recurrent_layer_that_is_off_by_a_twentieth_fails(
 
 
 def recurrent(operator: str, gates: int) -> onnx.ModelProto:
-    """A recurrent layer for any length, whose states a product reads."""
+    """Returns a recurrent layer for any length, whose states a matmul reads."""
     rng = np.random.default_rng(gates)
     shapes = {"w": (1, 96 * gates, 64), "r": (1, 96 * gates, 96), "m": (96, 128)}
     weights = {n: rng.standard_normal(s).astype(np.float32) / 10 for n, s in shapes.items()}
@@ -227,7 +228,7 @@ def recurrent(operator: str, gates: int) -> onnx.ModelProto:
 
 
 def pooled() -> onnx.ModelProto:
-    """What a product reads rounded are means, moved."""
+    """Returns a model whose matmul reads rounded means in another shape."""
     rng = np.random.default_rng(5)
     weights = {"w": rng.standard_normal((32, 8, 3, 3)), "m": rng.standard_normal((32, 64))}
     nodes = [
@@ -246,7 +247,8 @@ def pooled() -> onnx.ModelProto:
 def test_roundings_inside_of_operators_are_right(
     model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A state that a recurrent layer hands on is rounded where no node of the reference can be."""
+    """The artifact rounds the state of a recurrent layer between steps, where the reference has no
+    node."""
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
     tcc.compile(path, jobs=1, precision="bf16").save(tmp_path / "m.so")
@@ -257,7 +259,8 @@ def test_roundings_inside_of_operators_are_right(
 def test_a_wrong_row_of_a_table_fails(
     use: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Integers are among those that the model can take: rows of a table, what it compares with."""
+    """Random integer inputs are values that the model accepts: rows of a table, or numbers that it
+    compares with."""
     table = np.random.default_rng(6).standard_normal((30, 8)).astype(np.float32)
     wrong = table.copy()
     wrong[17] *= 2
@@ -302,7 +305,7 @@ def test_outputs_that_inputs_do_not_change_are_named(
 def test_draws_that_the_artifact_refuses_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One branch takes four elements alone, which other sizes than the first are not."""
+    """One branch takes four elements only; all sizes but the first differ from four."""
     branches = [
         helper.make_graph([part], part.output[0], [], [value(part.output[0], shape=None)])
         for part in (node("Add", ["x", "four"], ["t"]), node("Neg", ["x"], ["e"]))

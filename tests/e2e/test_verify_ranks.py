@@ -1,4 +1,4 @@
-"""`tcc verify --nproc`: ranks beside the reference, and beside each other."""
+"""`tcc verify --nproc` compares ranks with the reference and with each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Messages that users see, word for word.
+"""The messages that users see are compared word for word.
 
-Each case runs the command in a folder of its own.  The expected text is in `messages/NAME.txt`:
-the exit code, then stderr.  `TCC_UPDATE_GOLDENS=1 scripts/test tests/errors` rewrites the files.
+Each case runs the command in a new folder. The expected text is in `messages/NAME.txt`: the exit
+code, then stderr. `TCC_UPDATE_GOLDENS=1 scripts/test tests/errors` rewrites the files.
 """
 
 import io
@@ -19,7 +19,7 @@ GOLDENS = Path(__file__).with_name("messages")
 
 
 def model(*nodes: onnx.NodeProto, opset: int = 17) -> bytes:
-    """A model from input x f32[2,3] to output y, with the given nodes."""
+    """Returns a model from input x f32[2,3] to output y, with the given nodes."""
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
     graph = helper.make_graph(nodes, "broken", ports[:1], ports[1:])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("acme", 1)]
@@ -44,7 +44,7 @@ EXTERNAL.graph.initializer.add(
     name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL
 ).external_data.add(key="location", value="../../secret")
 EXTERNAL.graph.node.add(op_type="Add", input=["y", "w"], output=["z"])
-# The sum of a [n, 1, p] and b [m, 1, p], and windows of 5 of it.
+# The sum of a [n, 1, p] and b [m, 1, p], and windows of 5 over the sum.
 SYMBOLIC = onnx.parser.parse_model(
     """<ir_version: 9, opset_import: ["": 17]>
     symbolic (float[n, 1, p] a, float[m, 1, p] b) => (float[k, 1, q] y)
@@ -53,7 +53,7 @@ SYMBOLIC = onnx.parser.parse_model(
 SYMBOLIC.graph.node[0].name, SYMBOLIC.graph.node[1].name = "sum", "windows"
 SYMBOLIC_FILE = (("m.onnx", SYMBOLIC.SerializeToString()),)
 GOOD_FILE = (("m.onnx", GOOD),)
-# Ranks sum x where their own sum is below zero, and gather it in groups of two and of four.
+# Ranks sum x if their own sum is below zero, and gather it in groups of two and of four.
 GROWING = (
     (
         "m.onnx",
@@ -81,7 +81,7 @@ RANDOM = """<ir_version: 9, opset_import: ["": 17]>
 
 
 def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
-    """The model of a text as a file, its nodes named."""
+    """Returns the model of a text as a file, with the given names for its nodes."""
     found = onnx.parser.parse_model(text)
     for each, name in zip(found.graph.node, names, strict=False):
         each.name = name
@@ -89,7 +89,7 @@ def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
 
 
 def sample(*shape: int, value: float = 1) -> bytes:
-    """The bytes of `a.npy`, a sample of equal values."""
+    """Returns the bytes of `a.npy`, a sample of equal values."""
     stream = io.BytesIO()
     np.save(stream, np.full(shape, value, np.float32))
     return stream.getvalue()
@@ -97,7 +97,7 @@ def sample(*shape: int, value: float = 1) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """One command line; `files` are written to its folder first."""
+    """One command line, and the files that exist in its folder."""
 
     arguments: tuple[str, ...]
     files: tuple[tuple[str, bytes], ...] = ()
@@ -377,7 +377,7 @@ def test_the_message_is(
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f for f, _ in case.files), (
         "something was left behind"
     )
-    newest = f"to {onnx.defs.onnx_opset_version()} are"  # depends on the onnx that is installed
+    newest = f"to {onnx.defs.onnx_opset_version()} are"  # depends on the installed onnx
     found = f"exit {code}\n{err}".replace(newest, "to NEWEST are")
     assert code == 2, "the user's fault"
     golden = GOLDENS / f"{name}.txt"

@@ -1,4 +1,5 @@
-"""An importer of another format needs nothing of the others: the recipe of frontends/README.md."""
+"""An importer of a new format, written by the recipe in frontends/README.md, needs no other
+importer."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tcc.ir.types import BF16, F32, TensorType
 
 
 class Layer(Emitter):
-    """One layer of a model in a format of its own."""
+    """Emits one layer of a model in the new format."""
 
     def __init__(self, scope: Scope, name: str) -> None:
         self.scope, self.loc, self.operation, self.names = scope, name, "layer", (name,)

@@ -1,4 +1,4 @@
-"""Random operators of ONNX and torch, imported: what they draw, and what is refused."""
+"""Imported random operators of ONNX and torch have the right distributions; others are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("torch")
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         yield
 
 
@@ -56,10 +56,10 @@ def streams(graph: Graph) -> list[int]:
 
 
 def test_passes_leave_equal_and_seeded_nodes_alone() -> None:
-    """Equal nodes stay two, and a seed of the model makes no constants of its draws."""
+    """Passes do not merge equal random nodes, and do not fold a draw whose seed the model gives."""
     draw = "RandomNormal <shape = [5, 8], seed = 1.0> ()"
     graph = imported(f"a = {draw} b = {draw} y = Sub (a, b)")
-    assert len({*streams(graph)}) == 3  # of the seed, and of the two nodes
+    assert len({*streams(graph)}) == 3  # one for the seed, and one per node
     final = run_pipeline(graph, read_options({}).level, Trace(None, None))
     for changed in (fold_constants(graph), merge_equal_nodes(graph), final):
         bits = [n for n in walk_nodes(changed) if n.op.name == "random_bits"]
@@ -72,7 +72,7 @@ def test_passes_leave_equal_and_seeded_nodes_alone() -> None:
 
 
 def test_streams_are_of_names() -> None:
-    """A node draws the same whatever stands before it."""
+    """A node draws the same numbers for any nodes before it."""
     one = imported("y = RandomNormalLike (x)")
     two = imported("z = RandomNormalLike (x) y = RandomNormalLike (x)", outputs="y z")
     found = [evaluate_graph(graph, X, seed=3) for graph in (one, two)]
@@ -107,7 +107,7 @@ def test_types(name: str, code: int) -> None:
 
 
 def test_an_interval_excludes_its_end() -> None:
-    """In f16 a number below 3 rounds to 3 once in 8,192 draws."""
+    """In f16 a number below 3 would round to 3 once in 8,192 draws."""
     x = {"x": np.ones((20_000, 8), np.float32)}
     y = evaluate_graph(
         imported(
@@ -137,7 +137,7 @@ def test_refused(body: str, why: str) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_dropout_in_training(known: bool) -> None:
-    """The kept elements are scaled; a condition that only the run knows decides there."""
+    """Kept elements are scaled; a condition that is known only in the run selects training."""
     constant = "t = Constant <value = bool {1}> () r = Constant <value = float {0.25}> ()"
     inputs = "float[n, 8] x" + ("" if known else ", bool t, float r")
     graph = imported(f"{constant if known else ''} y, m = Dropout (x, r, t)", inputs)
@@ -174,7 +174,7 @@ def exported(function: Any, *inputs: Any) -> Any:
 
 
 def drawn(function: Any, *inputs: Any) -> list[np.ndarray]:
-    """The results, whose shapes and types are those of eager torch."""
+    """Returns the results, after a check that their shapes and types equal those of eager torch."""
     graph = load_model(exported(function, *inputs))
     given = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
     found = list(evaluate_graph(graph, given, seed=1).values())
@@ -227,7 +227,7 @@ def test_samples_of_classes() -> None:
     assert shares[1] == 0
     assert (pairs[:, 0] != pairs[:, 1]).all()
     assert (pairs != 1).all()
-    # The first of two is a draw by weight; the second by the weights that are left.
+    # The first number of each pair is drawn by weight, the second by the remaining weights.
     first = np.bincount(pairs[:, 0], minlength=4) / 2000
     np.testing.assert_allclose(first, [0.125, 0, 0.375, 0.5], atol=0.04)
     second = np.mean(pairs[pairs[:, 0] == 3][:, 1] == 2)

@@ -1,4 +1,4 @@
-"""Resize by scales that give no whole size: ONNX Runtime and PyTorch are the oracles."""
+"""Resize by scales that give fractional sizes agrees with ONNX Runtime and PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def resize(
     roi: list[float] | None = None,
     **attrs: Any,
 ) -> onnx.ModelProto:
-    """One Resize of `x` by constants; its input's sizes are symbols unless they are `known`."""
+    """Returns a model of one Resize of `x` by constants; the sizes of its input are symbolic unless
+    `known`."""
     mode = attrs.pop("mode")
     if mode not in ("linear", "cubic"):
         attrs["nearest_mode"], mode = mode, "nearest"
@@ -77,7 +78,8 @@ def test_scales_that_give_no_whole_size(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_crops(mode: str) -> None:
-    """The last axis's crop ends outside; with exclude_outside no element has a weight there."""
+    """The crop of the last axis ends outside the image, where with exclude_outside no element has a
+    weight."""
     x, roi = some(1, 1, 7, 9), [0, 0, 0.1, 0.25, 1, 1, 0.8, 1.6]
     for outside in (0, 1) if mode == "cubic" else (0,):
         attrs: dict[str, Any] = {"mode": mode, "exclude_outside": outside}
@@ -93,7 +95,7 @@ def test_crops(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("antialias", [0, 1])
 def test_kept_ratios(mode: str, policy: str, antialias: int) -> None:
-    """One scale for both axes gives one of them a size that is not whole."""
+    """One scale for both axes gives one axis a fractional size."""
     x = some(1, 1, 7, 9)
     attrs = {"mode": mode, "keep_aspect_ratio_policy": policy, "axes": [2, 3]}
     attrs |= {"antialias": antialias, "coordinate_transformation_mode": "align_corners"}
@@ -101,7 +103,7 @@ def test_kept_ratios(mode: str, policy: str, antialias: int) -> None:
 
 
 def test_onnx_own_suite_aligns_corners_over_widths_that_are_not_whole() -> None:
-    """`test_resize_downsample_scales_linear_align_corners` of ONNX: 1 and 3.142857."""
+    """`test_resize_downsample_scales_linear_align_corners` of ONNX has the sizes 1 and 3.142857."""
     x = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 2, 4)
     attrs: dict[str, Any] = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
     suite = resize(x, [1, 1, 0.6, 0.6], producer="backend-test", **attrs)
@@ -115,7 +117,7 @@ def test_onnx_own_suite_aligns_corners_over_widths_that_are_not_whole() -> None:
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_models_of_torch_mean_what_torch_does(mode: str, corners: bool, known: bool) -> None:
-    """Scale 1.3 leaves an axis of 3 elements as it is: torch's linear mode does not move them."""
+    """Scale 1.3 keeps an axis of 3 elements, and torch's linear mode then copies them."""
     x, scales = some(1, 2, 3, 8), (1.3, 0.7)
     torch_mode = {"linear": "bilinear", "cubic": "bicubic"}[mode]
     wanted = torch.nn.functional.interpolate(
@@ -141,7 +143,7 @@ def test_modules_of_torch_leave_an_axis_whose_size_stays() -> None:
 
 @pytest.mark.parametrize(("scale", "size"), [(7 / 3, 27), (13 / 5, 45), (0.1234567, 81), (0.7, 10)])
 def test_open_sizes_are_scaled_in_f32(scale: float, size: int) -> None:
-    """27 times 7/3 is 63, and 62 where the product is rounded to f32."""
+    """27 times 7/3 is 63, but 62 if the multiplication rounds to f32."""
     x = some(1, 1, size)
     model = resize(x, [1, 1, scale], known=False, mode="linear")
     check(model, {"x": x})

@@ -1,4 +1,4 @@
-"""The rounding that a manifest gives: of weights, and of what is multiplied with levels."""
+"""The manifest describes the rounding of weights, and of operands that are multiplied by levels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_levels_that_tcc_makes_round_weights_too() -> None:
 
 @pytest.mark.parametrize("name", ["B", "y"])
 def test_what_is_multiplied_with_packed_levels_is_rounded(tmp_path: Path, name: str) -> None:
-    """The manifest names the levels, or the node of which the importer made them."""
+    """The manifest names the levels, or the node from which the importer made the levels."""
     packed, scales = np.zeros((16, 1, 16), np.uint8), np.ones(16, np.float32)
     constants = [numpy_helper.from_array(a, n) for a, n in ((packed, "B"), (scales, "S"))]
     sizes = {"K": 32, "N": 16, "bits": 4, "block_size": 32}

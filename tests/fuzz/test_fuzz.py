@@ -1,4 +1,4 @@
-"""A few seeds of the random graphs, and that the judge sees what is wrong."""
+"""A few seeds of random graphs pass, and the comparison detects planted errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_the_judge_allows_rounding_and_nothing_else() -> None:
     assert "of 3 elements" in wrong(expected, "y", y + np.float32(1e-4))
     assert wrong(expected, "y", np.where(y > 2, np.nan, y).astype(np.float32))
     assert not wrong(expected, "z", z)
-    # exp(0) is 1 give or take a rounding, so its floor may be 0; the others' may not differ.
+    # exp(0) is 1 up to rounding, so its floor may be 0; the floors of other elements may not
+    # differ.
     assert not wrong(expected, "z", z - np.array([1, 0, 0], np.float32))
     assert wrong(expected, "z", z - np.array([0, 1, 0], np.float32))
 
@@ -57,7 +58,7 @@ def test_the_judge_looks_at_shapes(shape: tuple[int, ...]) -> None:
     assert "is due" in wrong(expect(_rounded()), "y", np.zeros(shape, np.float32))
 
 
-_BIG = 3e38  # two of these pass the range of f32
+_BIG = 3e38  # the sum of two exceeds the range of f32
 _INF, _NAN = np.inf, np.nan
 
 
@@ -107,7 +108,7 @@ def test_infinities_that_cancel_may_stay_in_products_of_three_arrays(chain: bool
 
 
 def _padded() -> Generated:
-    """A type without a zero: what pads it is its least value."""
+    """Returns a pad of a type without zero, whose padding is its least value."""
     b, pad = GraphBuilder("g"), OPS["pad"]
     x = b.input("x", tensor(F8E8M0, 2))
     y = b.add(pad, [x], pad.attrs((const(1),), (const(2),), "constant"), names=["y"])
@@ -115,7 +116,7 @@ def _padded() -> Generated:
 
 
 def _normalised_alone() -> Generated:
-    """A sum of squares over one element, of images whose convolution is the producer."""
+    """Returns a norm over one element, behind the convolution that produces the image."""
     b, conv, norm = GraphBuilder("g"), OPS["conv"], OPS["layer_normalization"]
     types = tensor(F32, 1, 7, 3, 1), tensor(F32, 2, 7, 2, 1), tensor(F32, 1)
     x, w, scale = (b.input(name, t) for name, t in zip("xws", types, strict=True))
@@ -133,7 +134,8 @@ _NO_ROWS = {"thin": (17, 0, 1), "flat": (17, 1, 131), "tall": (17, 131, 1), "non
 
 
 def _no_terms() -> Generated:
-    """Arrays without elements: products with nothing to sum, no columns, no rows; a padded one."""
+    """Returns matmuls with nothing to sum, without columns or without rows, and a pad of an empty
+    array."""
     b, matmul, pad = GraphBuilder("g"), OPS["matmul"], OPS["pad"]
     q = b.constant(np.zeros((3, 7, 0), np.float32), "q", F32)
     k, v = b.input("k", tensor(F32, 3, 0, 7)), b.input("v", tensor(F32, 3, 7, 0))
@@ -161,9 +163,10 @@ def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
     assert failure_of(made, mode) == ""
 
 
-# Each failed once: masked vectors of 64-bit elements (two), a window without results, pivots that
-# the reference took and runs refuse, guards of lanes an open size apart, forms with scratch of open
-# sizes, sizes in what buffers are compacted by, units along a loop that a stage's bodies are for.
+# Each case failed once: masked vectors of 64-bit elements (two cases), a window without results,
+# pivots that the reference accepted and runs refuse, guards of lanes a symbolic size apart, forms
+# with scratch of symbolic sizes, sizes in expressions by which buffers are compacted, tiles along a
+# loop for which a stage has several bodies.
 FAILED_ONCE = [4622, 8340, 7094, 9806, 500229, 500197, 600121, 600447, 1768]
 
 

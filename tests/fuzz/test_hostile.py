@@ -1,5 +1,5 @@
-"""The hostile files that are refused without code being made, in this process; `scripts/hostile`
-runs all of them, each in its own."""
+"""Hostile files that are refused before code generation, in this process; `scripts/hostile` runs
+all hostile files, each in a new process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lib.fuzz.hostile_artifacts import cases as artifacts
 from tests.lib.fuzz.hostile_case import Action, Outcome, text_model
 
 CASES = cases()
-# Bytes that may be a model after all, and what only the run can refuse, are left to the script.
+# The script takes files that may be valid models, and files that only a run can refuse.
 REFUSED = [
     case
     for case in CASES

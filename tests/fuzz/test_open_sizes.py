@@ -1,4 +1,5 @@
-"""A few seeds of models with symbolic sizes: taken and refused as ONNX Runtime does, and equal."""
+"""A few seeds of models with symbolic sizes are accepted and refused as in ONNX Runtime, with equal
+results."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_compiled_code_does_too(seed: int) -> None:
 
 @pytest.mark.parametrize("first", part("models of layers", range(0, 20, 5), 2))
 def test_layers_with_open_sizes_are_as_in_onnx_runtime(first: int) -> None:
-    """Most of them derived and fused, a few as plain as they are."""
+    """Most of the models are derived and fused, and a few are not."""
     assert check([first], ["O0"]) == []
     assert check(range(first + 1, first + 5), ["O3"]) == []
 

@@ -1,4 +1,4 @@
-"""Files that claim to be large: what they take before they are refused."""
+"""Files that claim to be large are refused within bounds of memory and time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
 def refused(action: Callable[[], object]) -> str:
-    """Why the action was refused, within memory and CPU time."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    """Returns why the action was refused; fails if it exceeds bounds of memory or CPU time."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the recorded peak
     before, start = _status("VmRSS"), time.process_time()
     with pytest.raises(UserError) as found:
         action()
@@ -40,7 +40,7 @@ def _status(field: str) -> int:
 
 
 def _sparse(path: Path, data: bytes, size: int) -> Path:
-    """A file of `data` and a hole."""
+    """Writes a file of `data`, extended by a hole to `size` bytes."""
     with path.open("wb") as file:
         file.write(data)
         file.truncate(len(data) + size)
@@ -58,7 +58,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def _sections(data: bytes) -> dict[str, tuple[int, list[int]]]:
-    """Where each section's row lies, and the row."""
+    """Returns (offset of the row, row) in the section table, by section name."""
     (table,), (count, names) = (
         struct.unpack_from("<Q", data, 40),
         struct.unpack_from("<2H", data, 60),
@@ -71,7 +71,8 @@ def _sections(data: bytes) -> dict[str, tuple[int, list[int]]]:
 
 
 def _grown(clean: bytes, section: str, content: bytes, size: int) -> bytes:
-    """The artifact with the section at its end, of so many bytes."""
+    """Returns the artifact with the given content, declared as `size` bytes, appended as the
+    section."""
     data, (at, row) = bytearray(clean), _sections(clean)[section]
     row[4:6] = len(clean), size
     _SECTION.pack_into(data, at, *row)
@@ -93,7 +94,7 @@ def test_sections_of_gigabytes(clean: bytes, tmp_path: Path, section: str) -> No
 
 
 def test_an_image_of_gigabytes(clean: bytes, tmp_path: Path) -> None:
-    """The table of sections lies far behind, and a seal with a right hash would take long."""
+    """The section table lies far behind, and hashing the file for its seal would take long."""
     (count,) = struct.unpack_from("<H", clean, 60)
     (table,) = struct.unpack_from("<Q", clean, 40)
     rows = clean[table : table + count * _SECTION.size]
@@ -125,7 +126,7 @@ def test_listings_that_grow_when_they_are_unpacked(clean: bytes, tmp_path: Path)
 
 
 def _field(number: int, content: bytes, size: int | None = None) -> bytes:
-    """A field of protobuf with a length, which may be more than there is."""
+    """Returns a protobuf field with a declared length, which may exceed the content."""
     left, made = len(content) if size is None else size, bytearray([number << 3 | 2])
     while left > 127:
         made.append(left & 127 | 128)

@@ -1,6 +1,6 @@
-"""Models of chained shape operators: what they compute is what ONNX Runtime computes.
+"""Models of chained shape operators agree with ONNX Runtime.
 
-`scripts/fuzz --kind chains` has more of them, with a limit on what a compile takes.
+`scripts/fuzz --kind chains` runs more models, with a limit on compile time.
 """
 
 from __future__ import annotations

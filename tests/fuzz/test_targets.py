@@ -1,4 +1,5 @@
-"""What fuzzing has kept, through the targets in Python; and that their oracles can fail."""
+"""Kept fuzzing inputs pass through the Python fuzz targets, and the oracles of the targets can
+fail."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def test_mutations_are_models_and_differ() -> None:
 
 
 def test_texts_that_are_not_utf_8_are_refused() -> None:
-    """Each text of a model, in turn, with a byte that no UTF-8 has."""
+    """In turn, each text of a model gets a byte that is not valid UTF-8."""
     data = plain().SerializeToString()
     texts = [b"product", b"sum", b"MatMul", b"Add"]
     for text in texts:

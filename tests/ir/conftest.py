@@ -35,7 +35,7 @@ class BindSize:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """One field of each kind that attributes may have."""
+    """Attributes with one field of each possible kind."""
 
     axis: int = 0
     alpha: float = 1.0

@@ -22,7 +22,7 @@ def graphs(
     parent: GraphBuilder | None = None,
     outer: tuple[Value, ...] = (),
 ) -> Graph:
-    """Graphs of most handmade ops, with odd names, constants, captures and nested bodies."""
+    """Draws a graph of most handmade ops, with odd names, constants, captures and nested bodies."""
     b = GraphBuilder(draw(NAMES), parent=parent)
     values = list(outer)
     if not outer:

@@ -1,4 +1,4 @@
-"""Interned nodes are one object while somebody holds them, and go when nobody does."""
+"""Interned nodes are one object while a reference exists, and are freed with the last reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_equal_nodes_are_one_and_are_freed() -> None:
 def test_of_two_that_make_the_same_node_at_once_the_first_counts() -> None:
     first = []
 
-    def make() -> Value:  # as another thread does while this one is making its own
+    def make() -> Value:  # stands for another thread that runs during the creation of a node
         first.append(interned.intern(("twice",), lambda: Value("x", tensor(F64))))
         return Value("x", tensor(F64))
 

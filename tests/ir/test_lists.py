@@ -1,4 +1,4 @@
-"""Types of sequences and optionals: names, joins, and the words that the runtime reads."""
+"""Types of sequences and optionals have names, joins, and the words that the runtime reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Narrow element types against ml_dtypes: every code, every half, and packed bytes."""
+"""Narrow element types agree with ml_dtypes for every code, every half, and packed bytes."""
 
 from __future__ import annotations
 

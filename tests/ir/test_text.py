@@ -1,4 +1,5 @@
-"""Texts: golden ones, and text(parse(text(x))) == text(x) for generated graphs and expressions."""
+"""Texts equal golden texts, and text(parse(text(x))) == text(x) for generated graphs and
+expressions."""
 
 from __future__ import annotations
 
@@ -186,7 +187,8 @@ def test_golden_expression() -> None:
 
 
 def odd() -> Expr:
-    """Indirect reads, fills of all kinds, shared scalars, several components, casts."""
+    """Returns an expression with indirect reads, fills of all kinds, shared scalars, several
+    components and casts."""
     b = ExprBuilder(tensor(F32, N, 8), tensor(I64, 5), TensorType(F64, ()), None)
     i, j = b.iters(5, 8)
     (k,) = b.iters(8)
@@ -220,7 +222,7 @@ def test_odd_expression_round_trips_and_evaluates() -> None:
     got = evaluate_expr(again, arrays, {"past/len": 3})
     for a, b in zip(got, evaluate_expr(odd(), arrays, {"past/len": 3}), strict=True):
         np.testing.assert_array_equal(a, b)
-    # max(4.5, argmax): the last column is best except where the condition changes the choice
+    # max(4.5, argmax): the last column is best unless the condition changes the choice
     assert got[1][0] == max(4.5, got[0][0])
 
 
@@ -247,7 +249,8 @@ def test_scalar_text_of_an_argument() -> None:
 
 
 def test_a_let_ends_before_what_follows() -> None:
-    """A body may begin with a parenthesis or a sign, which would continue the let before it."""
+    """A body may begin with a parenthesis or a sign, which a parser could attach to the let before
+    it."""
     b = ExprBuilder(tensor(F32, 4))
     (i,) = b.iters(4)
     x = apply("exp", b.read(0, i))

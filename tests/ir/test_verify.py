@@ -1,4 +1,5 @@
-"""Every kind of defect planted in a sound graph or expression is found and named."""
+"""The verifiers find and name every kind of defect that is planted in a valid graph or
+expression."""
 
 from __future__ import annotations
 
@@ -240,7 +241,7 @@ def test_expression_defects(name: str) -> None:
 
 @pytest.mark.parametrize("name", MONOIDS)
 def test_monoids_combine_values_of_any_types(name: str) -> None:
-    """So the verifier asks for the number of components alone."""
+    """Monoids combine values of any types, so the verifier checks only the number of components."""
     monoid = MONOIDS[name]
     for dtypes in product(DTYPES.values(), repeat=monoid.components):
         assert tuple(s.dtype for s in monoid.combine(dtypes)) == dtypes

@@ -1,4 +1,4 @@
-"""Compiled models against ONNX Runtime without its optimisations: the oracle of the e2e tests."""
+"""Compares compiled models with unoptimised ONNX Runtime, the oracle of the e2e tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def session(model: str | Path | onnx.ModelProto) -> ort.InferenceSession:
 def assert_agree(
     got: Mapping[str, Array], want: Mapping[str, Array], tolerance: float = 1e-4
 ) -> None:
-    """Integers are equal, floats within `tolerance` of the largest expected value."""
+    """Fails unless integers are equal and floats lie within `tolerance` of the largest expected
+    value."""
     assert list(got) == list(want)
     wrong = [d for name in want if not (d := compare(name, got[name], want[name], tolerance)).ok]
     assert not wrong
@@ -58,7 +59,8 @@ def model_of(
     opset: int = 21,
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A checked model; `constants` become initialisers, `domains` are others than ONNX's own."""
+    """Returns a checked model. `constants` become initialisers; `domains` are additional
+    domains."""
     initial = [onnx.numpy_helper.from_array(a, n) for n, a in (constants or {}).items()]
     graph = helper.make_graph(list(nodes), "test", list(inputs), list(outputs), initial)
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]

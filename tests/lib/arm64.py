@@ -1,4 +1,4 @@
-"""Artifacts for 64-bit Arm, run by qemu through a small C program."""
+"""Runs artifacts for 64-bit Arm in qemu through a small C program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tcc.ir.types import DTYPES
 from tcc.options import read_options
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-OLDER = "qemu-x86_64"  # emulates processors of this machine's architecture
+OLDER = "qemu-x86_64"  # The emulator of older processors of this machine's architecture.
 LIBRARIES = Path("/usr/aarch64-linux-gnu")
 MISSING = [tool for tool in (COMPILER, EMULATOR) if not shutil.which(tool)]
 needs_emulator = pytest.mark.skipif(
@@ -38,7 +38,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
-    """An artifact of an ONNX model, or of a graph."""
+    """Compiles an ONNX model or a graph to an artifact."""
     chosen = read_options({"target": "cpu:aarch64", "jobs": 1, **options})
     if isinstance(model, Path):
         return driver.compile_model(model, chosen, path).path
@@ -48,8 +48,10 @@ def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
 
 @cache
 def client(compiler: str = COMPILER) -> Path:
-    """The program that runs artifacts; it stays in `build`, as test workers may end without their
-    exit handlers."""
+    """Returns the program that runs artifacts.
+
+    It stays in `build`, because test workers may end without their exit handlers.
+    """
     program = Path(__file__).parents[2] / "build" / f"raw_client-{compiler}"
     program.parent.mkdir(exist_ok=True)
     source = Path(__file__).with_name("raw_client.c")
@@ -58,20 +60,21 @@ def client(compiler: str = COMPILER) -> Path:
     with TemporaryDirectory(dir=program.parent) as folder:
         made = Path(folder) / "client"
         subprocess.run((compiler, *flags, include, source, "-o", made, "-ldl"), check=True)
-        made.replace(program)  # another worker may be running the one that was there
+        # A rename is atomic, because another worker may be running the old program.
+        made.replace(program)
     return program
 
 
 def started(
     path: Path, folder: Path, cpu: str = "max", threads: int = 2
 ) -> subprocess.CompletedProcess[str]:
-    """What became of running the artifact on the arrays in `folder`."""
+    """Runs the artifact on the arrays in `folder` and returns the finished process."""
     settings = ("-E", f"TCC_NUM_THREADS={threads}", "-L", str(LIBRARIES))
     return _started((EMULATOR, "-cpu", cpu, *settings, client()), path, folder)
 
 
 def started_older(path: Path, folder: Path, cpu: str) -> subprocess.CompletedProcess[str]:
-    """The same on an emulated x86-64 processor."""
+    """Runs the artifact on an emulated x86-64 processor and returns the finished process."""
     return _started((OLDER, "-cpu", cpu, client("cc")), path, folder)
 
 
@@ -86,7 +89,7 @@ def _started(
 def run_emulated(
     path: Path, feeds: Arrays, folder: Path, cpu: str = "max", threads: int = 2
 ) -> dict[str, np.ndarray]:
-    """The artifact's outputs on the processor `cpu` of the emulator."""
+    """Runs the artifact on the emulator's processor `cpu` and returns the outputs."""
     manifest = read_manifest(path)
     folder.mkdir(exist_ok=True)
     for number, port in enumerate(manifest["inputs"]):

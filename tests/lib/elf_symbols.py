@@ -1,4 +1,5 @@
-"""What the dynamic linker reads of a 64-bit shared library, by the ELF specification alone."""
+"""Reads the dynamic linker's tables of a 64-bit shared library; the source is the ELF
+specification."""
 
 from __future__ import annotations
 
@@ -28,26 +29,27 @@ def text(strings: bytes, at: int) -> str:
 
 
 def dynamic(path: Path, tag: int) -> list[str]:
-    """The names in the dynamic section under a tag: 1 the libraries needed, 14 the SONAME."""
+    """Returns the names under a tag of the dynamic section: 1 the libraries needed, 14 the
+    SONAME."""
     held = sections(path)
     entries = struct.iter_unpack("<qQ", held[".dynamic"])
     return [text(held[".dynstr"], value) for key, value in entries if key == tag]
 
 
 def needed_versions(path: Path) -> dict[str, set[str]]:
-    """The versions of symbols that the library asks for, by the library that has them."""
+    """Returns the versions of symbols that the library needs, by the library that defines them."""
     held = sections(path)
     return {library: set(names) for library, names in _needed(held)}
 
 
 def newest_glibc(path: Path) -> tuple[int, ...]:
-    """The newest version of glibc that the library asks for, as numbers."""
+    """Returns the newest version of glibc that the library needs, as numbers."""
     asked = (name for names in needed_versions(path).values() for name in names)
     return max(version_numbers(name) for name in asked if name.startswith("GLIBC_"))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version as in GLIBC_2.17."""
+    """Returns the numbers of a version such as GLIBC_2.17."""
     return tuple(map(int, version.removeprefix("GLIBC_").split(".")))
 
 

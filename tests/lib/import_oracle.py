@@ -1,4 +1,4 @@
-"""ONNX Runtime, unoptimised, as the oracle for importer and graph evaluator together."""
+"""Unoptimised ONNX Runtime as the oracle for the importer and the graph evaluator together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arrays = Mapping[str, Any]
 
 
 def model_of(text: str, opset: int = 17, functions: str = "") -> onnx.ModelProto:
-    """A model from ONNX's own text syntax."""
+    """Returns a model from ONNX's text."""
     header = f'<ir_version: 8, opset_import: ["" : {opset}, "local" : 1]>'
     return parser.parse_model(f"{header}\n{text}\n{functions}")
 
@@ -31,7 +31,7 @@ def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
 
 
 def expected(model: onnx.ModelProto | ort.InferenceSession, inputs: Arrays) -> dict[str, Any]:
-    """What ONNX Runtime computes, for a model or in a session that was opened for it."""
+    """Returns ONNX Runtime's results for a model or in the model's open session."""
     session = session_of(model) if isinstance(model, onnx.ModelProto) else model
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -45,8 +45,10 @@ def check(
     graph: Graph | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> Graph:
-    """Asserts that the imported graph gives what ONNX Runtime gives; returns the graph, which is
-    needed with a session."""
+    """Fails unless the imported graph gives ONNX Runtime's results; returns the graph.
+
+    With a session, the caller must pass the graph.
+    """
     if graph is None:
         assert isinstance(model, onnx.ModelProto)
         graph = load_model(model, shapes)

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 HEADS, WIDTH, CONTEXT = 2, 8, 256
 _FULL = HEADS * WIDTH
 STATES = ("cache.0.k=cache.0.k.next", "cache.0.v=cache.0.v.next")
-# The identifiers of ONNX's text have no dots, so the caches are renamed.
+# Identifiers in ONNX's text have no dots, so the model renames its caches.
 _TEXT = """<ir_version: 9, opset_import: ["": 18]>
     language (int64[seq] tokens, int64[n] rows,
               float[past, {heads}, {width}] cache_k, float[past, {heads}, {width}] cache_v)

@@ -1,4 +1,4 @@
-"""A pool of code generators inside this process, for what compiles many small models."""
+"""A pool of code generators inside this process, for tests that compile many small models."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tcc.budgets import Budgets
 
 
 class PoolHere:
-    """Stands for a pool of code generators where this process may die of one: starting others
-    takes as long as a small model."""
+    """A replacement for a pool of code generators, where a crash may end this process.
+
+    To start other processes takes as long as to compile a small model.
+    """
 
     def __init__(self, module: str, jobs: int, budgets: Budgets | None = None) -> None:
         self._objects: list[bytes] = []
 
     def wake(self, jobs: int) -> None:
-        """There is nothing to start."""
+        """Does nothing, because there is no process to start."""
 
     def submit(self, request: Any) -> int:
-        """Compiles at once; raises WorkerFailedError as `answers` of a pool does."""
+        """Compiles at once; raises WorkerFailedError, which a pool raises in `answers`."""
         text, target, _ = request
         try:
             self._objects.append(compile_object(text, target))
@@ -30,12 +32,12 @@ class PoolHere:
         return len(self._objects) - 1
 
     def answers(self, numbers: Sequence[int]) -> list[bytes]:
-        """The objects of these numbers."""
+        """Returns the objects of these numbers."""
         return [self._objects[n] for n in numbers]
 
     def forget(self) -> bool:
-        """It serves one compile: no process would be spared."""
+        """Returns false: the pool serves one compile, so no process would be kept."""
         return False
 
     def abandon(self) -> None:
-        """No process is left behind."""
+        """Does nothing, because no process is left behind."""

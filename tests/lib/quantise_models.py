@@ -15,10 +15,10 @@ Array = NDArray[np.float64]
 
 
 class Classifier:
-    """conv1 -> relu -> conv2 -> relu -> mean -> fc, with seeded weights.
+    """A classifier with seeded weights: conv1 -> relu -> conv2 -> relu -> mean -> fc.
 
-    Channel 0 of the first relu is always 0. With `planted`, conv2 multiplies this channel by 1,000:
-    that changes no result, but its scale in int8 leaves no digit to its other weights.
+    Channel 0 of the first relu is always 0. With `planted`, conv2 multiplies this channel by 1,000.
+    That changes no result, but its int8 scale leaves no digit to the channel's other weights.
     """
 
     def __init__(self, planted: bool = False) -> None:

@@ -1,9 +1,9 @@
-/* Runs an artifact on arrays in files, for machines that have no Python.
+/* Runs an artifact on arrays in files, for machines without Python.
  *
  *     raw_client ./model.so FOLDER
  *
- * Input i is FOLDER/in<i>: its sizes as 64-bit integers (there are as many as the port has
- * dimensions), then its elements.  Outputs are written the same way to FOLDER/out<i>. */
+ * Input i is FOLDER/in<i>: its sizes as 64-bit integers (one per dimension of the port), then its
+ * elements. Outputs are written in the same format to FOLDER/out<i>. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-"""C++ programs are built from packages by make and CMake, installed, moved, and run.
+"""Make and CMake build C++ programs from packages, which are then installed, moved, and run.
 
-Their results are compared with NumPy's.
+The results agree with NumPy's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS = 2 * np.cos(np.arange(20, dtype=np.float32)).reshape(5, 4)
 
 
 def write_model(path: Path, factor: float = 1) -> None:
-    """Writes a model y = softmax(x @ (factor * WEIGHT)) for x of any number of rows."""
+    """Writes a model y = softmax(x @ (factor * WEIGHT)) for x with any number of rows."""
     value = helper.make_tensor_value_info
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
@@ -55,7 +55,7 @@ def succeed(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def moved_package(folder: Path, emit: str) -> Path:
-    """Returns a package that stands in another folder than the folder that tcc wrote."""
+    """Writes a package, and moves it to another folder."""
     write_model(folder / "classifier.onnx")
     compile_package(folder / "classifier.onnx", folder / "first" / "package", emit)
     return (folder / "first").rename(folder / "a second") / "package"

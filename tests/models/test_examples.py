@@ -40,10 +40,10 @@ def sample(name: str) -> Path:
 def lines_with(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Returns a function from an artifact, options, an example and its words to its lines.
+    """Returns a function that runs an example on an artifact and returns the printed lines.
 
-    The example runs here and takes the artifact in place of what it would compile; it must compile
-    the model, its first word, with these options.
+    The example runs in this process and uses the artifact instead of compiling. The function checks
+    that the example would compile its first word, the model, with the given options.
     """
 
     def lines_of(
@@ -62,7 +62,7 @@ def lines_with(
 
 
 def lines(example: str, *words: object) -> list[str]:
-    """Returns the lines that an example prints in a process of its own."""
+    """Returns the lines that an example prints in a new process."""
     command = [sys.executable, EXAMPLES / example, *map(str, words)]
     process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert process.returncode == 0, process.stderr
@@ -95,7 +95,7 @@ def test_silero_hears_speech_between_silence(
     printed = lines_with(silero, {}, "silero_speech.py", model, "--say", words)
     stretches = [line.split() for line in printed]
     seconds = [(float(words[2]), float(words[4])) for words in stretches]
-    # Half a second of silence stands before the speech, which takes more than 1.5 seconds.
+    # Half a second of silence precedes the speech, which takes more than 1.5 seconds.
     assert seconds[0][0] > 0.3
     assert sum(end - start for start, end in seconds) > 1.5
 
@@ -124,7 +124,7 @@ def test_magika_knows_files_of_python_and_of_this_repository() -> None:
     assert [line.rsplit(" ", 2)[1] for line in printed] == [*types.values()]
 
 
-@pytest.mark.xdist_group("torch")  # one worker imports what exports models
+@pytest.mark.xdist_group("torch")  # one worker loads the modules that export models
 def test_gpt2_continues_a_text_in_c(tmp_path: Path) -> None:
     """A small GPT-2 in C gives the tokens that transformers gives without a cache."""
     torch = pytest.importorskip("torch", reason="the extra models is not installed")
@@ -175,7 +175,8 @@ def test_an_example_is_short(path: Path) -> None:
 
 
 def test_a_container_has_little_beside_the_artifact(tmp_path: Path) -> None:
-    """run.c gives the bytes of a run in Python, and refuses what is no artifact or too short."""
+    """run.c gives the bytes of a run in Python, and refuses files that are no artifacts or too
+    short."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")

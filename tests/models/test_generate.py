@@ -35,7 +35,7 @@ CHAT = "<{{ bos_token }}>{% for m in messages %}{{ m.role[0] }}:{{ m.content }};
 
 
 def tokenizer() -> Tokenizer:
-    """Returns a tokenizer with a token for each byte and one that ends texts."""
+    """Returns a tokenizer with a token for each byte and a token that ends texts."""
     result = byte_tokenizer()
     assert result.add_special_tokens(["<end>"]) == 1
     assert result.token_to_id("<end>") == EOS
@@ -48,7 +48,7 @@ def ids(text: str) -> list[int]:
 
 
 def artifact(folder: Path, monkeypatch: pytest.MonkeyPatch, assets: Mapping[str, bytes]) -> Path:
-    """Compiles the model with assets, as the import of a language model would give them."""
+    """Compiles the model with the assets that the import of a language model would add."""
     path = folder / "lm.onnx"
     onnx.save(language_model(VOCABULARY), path)
     monkeypatch.setattr(driver, "assets_of", lambda model: assets)
@@ -67,7 +67,7 @@ ASSETS = {"tokenizer.json": TOKENIZER, "generation.json": settings()}
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact without a chat template."""
+    """Compiles an artifact without a chat template."""
     with pytest.MonkeyPatch.context() as patch:
         return artifact(tmp_path_factory.mktemp("raw"), patch, ASSETS)
 
@@ -86,7 +86,7 @@ def facts(path: Path, *words: str) -> dict[str, Any]:
 
 
 def margin(prompt: list[int], tokens: list[int]) -> float:
-    """Returns the least distance of the likeliest token's logit to the next one's."""
+    """Returns the least distance between the logits of the two likeliest tokens."""
     logits = np.sort(expected_logits(prompt + tokens, VOCABULARY)[len(prompt) - 1 :])
     return float((logits[:, -1] - logits[:, -2]).min())
 

@@ -1,6 +1,7 @@
-"""The light models are built and examined whole; of the others, what needs no build is checked.
+"""The light models are built and checked completely; for other models, only properties that need no
+build are checked.
 
-`scripts/check_models` examines all of them the same way, in minutes.
+`scripts/check_models` checks all models completely, in minutes.
 """
 
 import sys
@@ -24,7 +25,7 @@ from models.inputs import make_input, make_inputs
 from models.manifest import manifest, model_spec, opened
 from models.open_sizes import check_open_sizes
 
-# One worker imports what exports models.
+# One worker loads the modules that export models.
 pytestmark = pytest.mark.xdist_group("torch")
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = ("fsrcnn", "infogan", "lstm")
@@ -46,7 +47,7 @@ def test_light_models_keep_their_promises(name: str, folder: Path) -> None:
 def test_the_check_sees_dead_weights_and_deaf_outputs(folder: Path) -> None:
     spec = model_spec("infogan")
     model = onnx.load(builds.build(spec.name, folder))
-    for tensor in model.graph.initializer:  # a last layer far below the tolerance of its bias
+    for tensor in model.graph.initializer:  # scales a layer below its bias tolerance
         if tensor.name == "layers.10.weight":
             values = onnx.numpy_helper.to_array(tensor) * np.float32(1e-6)
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
@@ -103,7 +104,7 @@ def test_an_open_batch_is_any_batch(folder: Path) -> None:
 
 
 class Reshaped(torch.nn.Module):
-    """Reshapes to sizes of its input; a tracer writes those of its example."""
+    """Reshapes to sizes of its input; a tracer records the sizes of its example."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, columns = (int(size) for size in x.shape[2:])
@@ -111,7 +112,7 @@ class Reshaped(torch.nn.Module):
 
 
 class Scaled(torch.nn.Module):
-    """Divides by a size of its input; a tracer writes that of its example."""
+    """Divides by a size of its input; a tracer records the size of its example."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.cumsum(2) / int(x.shape[2])
@@ -144,7 +145,7 @@ def test_open_sizes_are_any_sizes(folder: Path) -> None:
     fixed = onnx.load(builds.build("fsrcnn", folder))
     whole, part = (check.Oracle(m).run({"luma": x})[0]
                    for m, x in ((fixed, image), (model, image[..., :40, :33])))  # fmt: skip
-    # the last rows and columns see the edge
+    # the last rows and columns depend on the edge
     np.testing.assert_allclose(part[..., :60, :46], whole[..., :60, :46], rtol=1e-4, atol=1e-4)
 
 
@@ -194,7 +195,7 @@ def test_inputs_follow_the_manifest(name: str) -> None:
 
 
 def test_multiply_adds_of_a_convolution() -> None:
-    # a 3x3 convolution of three channels: 27 products for each element of the output
+    # a 3x3 convolution of three channels: 27 multiplications for each element of the output
     shapes = {"x": (1, 3, 128, 128), "w": (32, 3, 3, 3), "y": (1, 32, 128, 128)}
     values = {
         name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)

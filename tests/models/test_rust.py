@@ -1,6 +1,6 @@
-"""Rust programs are built from packages by cargo, installed, moved, and run.
+"""Cargo builds Rust programs from packages, which are then installed, moved, and run.
 
-Their results are compared with NumPy's; a table of the compiler's says what must not compile.
+The results agree with NumPy's; a table of compiler errors lists programs that must not compile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_cargo_builds_a_program_that_may_move(tmp_path: Path, emit: str) -> None
 
 
 def write_ports(path: Path) -> None:
-    """Writes a model whose outputs are its inputs: names that collide, and many element types."""
+    """Writes a model whose outputs are its inputs, with colliding names and many element types."""
     types = {
         "x": TensorProto.FLOAT,
         "X": TensorProto.DOUBLE,
@@ -81,7 +81,7 @@ def write_ports(path: Path) -> None:
 
 
 def write_sum(path: Path) -> None:
-    """Writes a model next = past + x for three rows, and twice = 2 * next."""
+    """Writes a model of next = past + x for three rows, and twice = 2 * next."""
     value = helper.make_tensor_value_info
     nodes = [
         helper.make_node("Add", ["past", "x"], ["next"]),
@@ -300,7 +300,7 @@ def test_the_table_has_the_functions_of_the_header() -> None:
 
 
 def _plain(name: str) -> str:
-    """Returns the text of a file beside the header, without comments of C."""
+    """Returns the text of a file beside the header, without C comments."""
     return re.sub(r"/\*.*?\*/", "", (HEADERS / name).read_text(), flags=re.DOTALL)
 
 

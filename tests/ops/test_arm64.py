@@ -1,6 +1,6 @@
 """One sample of every row of the op table, compiled for 64-bit Arm, equals the reference.
 
-`scripts/other_cpus` runs all samples, and those of older x86-64 processors.
+`scripts/other_cpus` runs all samples, and those for older x86-64 processors.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ pytestmark = [needs_emulator, pytest.mark.xdist_group("emulated-ops")]
 
 
 def chosen() -> dict[str, Case]:
-    """The longest sample of f32 of each row that calls no function of the runtime, where there is
-    one, and special values of some functions."""
+    """Returns the longest f32 sample of each row that calls no runtime function, and special values
+    of some functions."""
     rows: dict[str, Case] = {}
     for case in COMPILED:
         if case.op.expr is None or case.half or not emulates(case):
@@ -38,7 +38,8 @@ def chosen() -> dict[str, Case]:
 
 
 def fits(case: Case) -> bool:
-    """Whether the op takes the operands: some attributes fit f32 and not what it was cut to."""
+    """Returns True if the op accepts the operands; some attributes fit f32, but not a narrower type
+    to which the sample was converted."""
     try:
         case.op.infer(case.types, case.sample.attrs)
     except ValueError:
@@ -47,8 +48,8 @@ def fits(case: Case) -> bool:
 
 
 def emulates(case: Case) -> bool:
-    """Whether all types of the case lie in files as NumPy holds them: none has under a byte, none
-    is strings or a list."""
+    """Returns True if NumPy files can hold all types of the case: no narrow types, strings or
+    lists."""
     if not fits(case):
         return False
     types = (*case.types, *case.op.infer(case.types, case.sample.attrs))
@@ -65,7 +66,7 @@ CHOSEN = chosen()
 
 @cache
 def outputs() -> dict[str, np.ndarray]:
-    """Of all cases, as one artifact."""
+    """Runs all cases as one artifact in the emulator; returns their outputs."""
     cases = list(CHOSEN.values())
     variants = {case.name: PLAIN for case in cases}
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The names that rows bind to exist in the frameworks they name."""
+"""The framework names to which rows bind exist in the frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collectives give on all ranks, against elements that Python computes one by one."""
+"""Collectives give on all ranks the elements that Python computes one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def combined(reduction: Reduction, numbers: list[int]) -> Fraction:
 
 
 def element(kind: CollectiveKind, reduction: Reduction, xs: list[Any], at: tuple[int, ...]) -> Any:
-    """The exact element `at` (rank, row, column) of the results."""
+    """Returns the exact element `at` (rank, row, column) of the results."""
     rank, row, column = at
     match kind:
         case CollectiveKind.ALL_REDUCE:

@@ -1,7 +1,7 @@
-"""The compiled op matrix: every row on each of its samples, as machine code, equals the reference.
+"""The compiled op matrix: every row, on each of its samples, as machine code, equals the reference.
 
-Each case is a graph of one node; a batch of them shares one artifact, so that linking and starting
-the code generator are paid once for many.  Memory is poisoned before each use.
+Each case is a graph of one node. A batch of cases shares an artifact, so that linking and starting
+the code generator happen once per batch. Memory is poisoned before each use.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ from tests.processors import distinct
 
 BATCH = 120
 
-# Control flow needs bodies, collectives ranks, random nodes a run: tests/e2e has them.  The others
-# only demand or name sizes.
+# tests/e2e covers control flow (needs bodies), collectives (need ranks) and random nodes (need a
+# run). The other rows only check or name sizes.
 NO_RESULT = (
     "if", "loop", "scan", "require", "broadcast_size", "name_size", "check_indices", "bind_size",
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
     "run_seed", "trip_number",
 )  # fmt: skip
-# Their operands are no arrays: tests/e2e/test_sequences.py compiles them.
+# The operands of these rows are no arrays: tests/e2e/test_sequences.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")
 WHOLE = tuple(c for c in CASES if c.op.name not in NO_RESULT and not c.half)
 HALVES = tuple(c for c in CASES if c.op.name not in NO_RESULT and c.half)
-# What elementwise rows compute of bf16 is as in f32: one sample shows that they read and write it.
+# Elementwise rows compute bf16 in f32, so one sample is enough to test reads and writes.
 SOME_HALVES = (
     *some((c for c in HALVES if Trait.ELEMENTWISE in c.op.traits), 1),
     *some((c for c in HALVES if Trait.ELEMENTWISE not in c.op.traits), 3),
 )
 COMPILED = (*WHOLE, *SOME_HALVES)
 ALL = (*WHOLE, *HALVES)
-# Rows with many samples have most of them for bounds and element types, which the evaluators of
-# expressions and tiles judge too: eight of them are compiled, with `--whole` all.
+# Rows with many samples vary mostly bounds and element types, which the evaluators of expressions
+# and tiles also check: eight samples are compiled, with `--whole` all.
 SPREAD = COMPILED if takes_all() else some(COMPILED, 8)
-# Options that leave passes out: scripts/op_matrix compiles all cases with each, the tests a tenth.
+# Options that leave passes out: scripts/op_matrix compiles all cases with each option, the tests a
+# tenth.
 MODES: dict[str, dict[str, Any]] = {"underived": {"level": 3, "derive": False}, "O0": {"level": 0}}
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)
@@ -62,10 +63,10 @@ ARITHMETIC = Trait.ELEMENTWISE | Trait.REDUCTION | Trait.CONTRACTION
 
 
 OPEN = fewer((c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT), 3, 1)
-# The other vector width, where there is one: scripts/other_cpus has all.
+# The other vector width, if the machine has two: scripts/other_cpus has all cases.
 AVX2 = some((c for c in COMPILED if not c.half and c.op.traits & ARITHMETIC), 2)
-# Special values: one case of each elementwise row and of some others, of another element type from
-# row to row.  scripts/special_values has all.
+# Special values: one case of each elementwise row and of every fourth other row; the element type
+# changes from row to row. scripts/special_values has all cases.
 SPECIAL_CASES = tuple(
     case
     for n, op in enumerate(OPS.values())
@@ -79,12 +80,12 @@ def constants(case: Case) -> Variant:
 
 
 def tenth(name: str) -> tuple[Case, ...]:
-    """A tenth of all cases, drawn by `name`; scripts/op_matrix has the others."""
+    """Returns a tenth of all cases, seeded by `name`; scripts/op_matrix has the others."""
     drawn = random.Random(name).sample(range(len(ALL)), -(-len(ALL) // 10))
     return tuple(ALL[number] for number in sorted(drawn))
 
 
-# Name of a set: its cases, the CPU, how each case is compiled, and the options.
+# The sets by name: cases, CPU, the variant of each case, and options.
 SETS = {
     "plain": (SPREAD, "host", lambda _: PLAIN, {}),
     "constants": (part("constants", PACKED, 3), "host", constants, {}),
@@ -97,7 +98,7 @@ if "x86-64-v3" in distinct("host", "x86-64-v3"):
 
 
 def batches(name: str) -> list[list[list[Case]]]:
-    """The rows of a set, as many together as make a batch."""
+    """Returns the rows of a set, grouped in batches."""
     found: list[list[list[Case]]] = [[]]
     for row in rows(SETS[name][0]).values():
         if sum(map(len, found[-1])) + len(row) > BATCH:

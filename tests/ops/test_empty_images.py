@@ -1,4 +1,4 @@
-"""Windows over images without elements: references and expressions make the same of them."""
+"""References and expressions agree on windows over images without elements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tcc.ops.algebra.window import ConvTransposeAttrs
 
 NONE, ONE, TWO = (0, 0), (1, 1), (2, 2)
 CASES = [
-    # (0 - 1) * 3 + 1 rows of the sums alone are fewer than none; with padding of the output, none.
+    # (0 - 1) * 3 + 1 is a negative number of rows; with output padding it becomes zero.
     ("conv_transpose", ((1, 2, 0, 4), (2, 3, 1, 2)),
      ConvTransposeAttrs((3, 1), NONE, NONE, ONE, (2, 0), 1), (1, 3, 0, 5)),
-    # The kernel alone has rows, to which nothing is added.
+    # Only the kernel contributes rows, to which nothing is added.
     ("conv_transpose", ((1, 2, 0, 4), (2, 3, 4, 2)),
      ConvTransposeAttrs(ONE, NONE, NONE, ONE, NONE, 1), (1, 3, 3, 5)),
     ("average_pool", ((2, 3, 0, 5),),

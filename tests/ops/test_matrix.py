@@ -1,7 +1,7 @@
-"""The op matrix: every row on each of its samples, three ways.
+"""The op matrix: every row, on each of its samples, is checked in three ways.
 
-Inference gives the types of the results; the expression agrees with the NumPy reference within the
-row's tolerance class; and the reference agrees with ONNX Runtime where ONNX has the op.
+Inference gives the types of the results. The expression agrees with the NumPy reference within the
+row's tolerance class. The reference agrees with ONNX Runtime if ONNX has the op.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tests.lib.op_matrix.cases import CASES, SYMBOLIC_CASES, Case, check, each, 
 
 from .samples import Sample
 
-# Rows and samples where ONNX Runtime departs from the operator's text or leaves the result open.
+# Rows and samples for which ONNX Runtime deviates from the operator's text or leaves the result
+# undefined.
 DEPARTS = {
     "cast-special-f32": "float to integer out of range is left open by ONNX",
     "mean-three_f64-f64": "no kernel, and onnx.reference adds without broadcasting",
@@ -27,7 +28,7 @@ DEPARTS = {
     "string_split-once-string": "ONNX Runtime cuts an empty string into nothing, ONNX into one",
     **structure_models.DEPARTS,
 }
-# Rows of which the first operand is a batch of images or signals.
+# Rows whose first operand is a batch of images or signals.
 BATCHED = ("conv", "conv_transpose", "col2im", "group_normalization")
 
 

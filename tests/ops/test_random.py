@@ -1,4 +1,4 @@
-"""The generator of random bits: known answers, and equal bits in all evaluators."""
+"""The generator of random bits gives known answers, and equal bits in all evaluators."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_known_answers(
     element = word(*counter[:2])
     words = philox(word(*key), word(*counter[2:]), np.array([element], np.uint64))
     assert tuple(int(w[0]) for w in words) == due
-    # The expression's only element is number 0: the offset brings the counter.
+    # The expression's only element has number 0, so the offset is the counter.
     operands = [signed(n) for n in (word(*key), word(*counter[2:]), element)]
     for half in (0, 1):
         attrs = RandomBitsAttrs((), half)
@@ -72,5 +72,5 @@ def test_every_element_stream_and_seed_draws_other_bits() -> None:
         for seed in (0, 1, 1 << 32)
         for stream in (0, 1, 1 << 32)
     ]
-    # The chance of two equal ones among 9,000 of 64 bits is 2e-12.
+    # The chance of two equal numbers among 9,000 of 64 bits is 2e-12.
     assert len(np.unique(np.concatenate(rows))) == 9000

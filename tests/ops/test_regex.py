@@ -1,4 +1,5 @@
-"""Automata of regular expressions, against Python's matcher; what is refused, and budgets."""
+"""Automata of regular expressions agree with Python's matcher; unsupported syntax and large
+automata are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def texts() -> list[str]:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_agrees_with_python(pattern: str) -> None:
     ours = compile_pattern(pattern.replace(r"\u0062", "b"))
-    # RE2's classes are of ASCII, and its letters have cases beyond it.
+    # RE2's character classes are ASCII, but its letters have cases beyond ASCII.
     theirs = re.compile(pattern, 0 if "(?i)" in pattern else re.ASCII)
     wrong = [t for t in texts() if matches(ours, t.encode()) != bool(theirs.fullmatch(t))]
     assert wrong == []
@@ -58,7 +59,7 @@ def test_agrees_with_python(pattern: str) -> None:
         (r"[[:alpha:]]+[[:^digit:]]", "ab!", True),
         (r"\p{Lu}\p{Ll}*\PN", "Éa-", True),
         (r"\x{1F600}\Q.*\E", "\U0001f600.*", True),
-        (r"(?i)k", "\u212a", True),  # the sign of Kelvin
+        (r"(?i)k", "\u212a", True),  # the Kelvin sign
         (r".", "\ufffd", True),
         (r"a{,3}", "a{,3}", True),
         (r"(?U)a+?", "aaa", True),

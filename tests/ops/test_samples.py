@@ -1,4 +1,4 @@
-"""Every op has samples: an entry of its own, or those that follow from its row."""
+"""Every op has samples: an entry, or samples that follow from its row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILT = (
 
 @dataclass(frozen=True)
 class _Needy:
-    """Attributes of which one has no default."""
+    """Attributes with a field that has no default."""
 
     must: int
 

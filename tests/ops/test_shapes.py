@@ -1,4 +1,4 @@
-"""Shape rules: what broadcasts, what agrees, and what the messages name."""
+"""Shape rules broadcast and unify dimensions, and messages name the faults."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def dims(*values: Index | int) -> tuple[Index, ...]:
 
 CONV = ConvAttrs((2,), (1,), (1,), (1,), 1)
 POOL = PoolAttrs((2,), (1,), (1,), (1,), (3,), ceil_mode=True)
-# Of the 3 and 5 elements, 3 stay 3.
+# On the axes of 3 and 5 elements, the size 3 stays 3.
 KEPT = ResizeAttrs(dims(N * 5 // 4, 2, S * 5 // 4), (1.25, 1.0, 1.25), "linear", "kept_half_pixel")
 
 SYMBOLIC = [
@@ -183,7 +183,7 @@ def test_refused_operands(name: str, types: list[TensorType], attrs: Any, messag
 
 
 def test_what_a_reshape_takes_apart_lies_in_a_row_again() -> None:
-    """Rows of a batch and a length, both open, are read without dividing."""
+    """Rows of a batch and a length, both symbolic, are read without a division."""
     make = OPS["reshape"].expr
     assert make is not None
     shape = dims(N, S, 64)

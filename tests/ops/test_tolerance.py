@@ -1,4 +1,4 @@
-"""The comparison itself: what it lets through and what it does not."""
+"""The comparison of results accepts errors within the tolerance and detects larger errors."""
 
 from __future__ import annotations
 

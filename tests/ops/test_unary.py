@@ -1,5 +1,5 @@
-"""Functions of one half, on all 65,536 values, as machine code; `scripts/exact_functions` has the
-other rows and f32."""
+"""Unary functions of halves are right on all 65,536 values as machine code;
+`scripts/exact_functions` has the other rows and f32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tcc.ir.types import BF16, F16, F32, DType
 from tests.lib.op_matrix.batch import run_batch
 from tests.lib.op_matrix.unary import all_halves, cases_of, dense_floats, measured
 
-# One of each kind of code: polynomials, quotients, selections, roundings, compositions.
+# One function of each kind of code: polynomials, quotients, selections, roundings, compositions.
 NAMES = ("abs", "atan", "elu", "exp", "gelu", "log", "reciprocal", "sign", "sin", "tanh")
 
 

@@ -1,4 +1,4 @@
-"""Graphs under passes: read from text, compared by evaluation, compiled and run."""
+"""Fixtures for graph passes: graphs read from text, compared by evaluation, compiled and run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Read = Callable[..., Graph]
 
 
 def _read(text: str, **constants: Any) -> Graph:
-    """The graph of `text`, in which `@NAME` stands for the digest of a constant."""
+    """Parses the graph of `text`, in which `@NAME` stands for the digest of a constant."""
     store = ConstantStore()
     for name, array in constants.items():
         text = text.replace(f"@{name} ", f"@{store.put(np.asarray(array)).digest[:16]} ")
@@ -61,7 +61,8 @@ def _sample(form: TensorType, rng: np.random.Generator, sizes: Mapping[str, int]
 
 @pytest.fixture
 def agree() -> Callable[..., None]:
-    """Checks that two graphs are well formed and give the same results on random inputs."""
+    """Returns a function that checks two graphs: both are well formed and give the same results on
+    random inputs."""
 
     def check(before: Graph, after: Graph, tolerance: float = 0.0, **sizes: int) -> None:
         verify_graph(after)
@@ -78,7 +79,7 @@ def agree() -> Callable[..., None]:
 
 @pytest.fixture
 def compiled(tmp_path: Path) -> Run:
-    """Compiles a graph without any graph pass and loads it."""
+    """Returns a function that compiles a graph without any graph pass and loads it."""
 
     def run(graph: Graph) -> Module:
         program, table, weights = lower_program(

@@ -1,4 +1,4 @@
-"""Places graphs as prices see them, on a core of a usual kind if no planner is given."""
+"""Places graphs as prices see them, on a typical core if no planner is given."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Twice the layers are twice the work, in every step of a compile."""
+"""Twice the layers take twice the work, in every step of a compile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.passes.fuse.models import Model
 from .layout.test_choose import planner
 
 _ROWS, _WIDTH, _HEADS = 16, 32, 2
-# Calls of a step below which what it does once shows.
+# For fewer calls than this, the one-time work of a step dominates.
 _LEAST = 5000
 
 
@@ -62,7 +62,7 @@ def convolutions(layers: int) -> Graph:
 
 
 def work(graph: Graph, kernels: KernelChooser) -> dict[str, int]:
-    """The calls that each step makes."""
+    """Returns the number of function calls of each step."""
     plan, found, form = LoweringContext(kernels, arena_planner()), {}, graph
 
     def run(name: str, function: Callable[[Any], Any]) -> None:
@@ -82,7 +82,7 @@ def work(graph: Graph, kernels: KernelChooser) -> dict[str, int]:
 @pytest.mark.parametrize("network", [transformer, convolutions])
 def test_twice_the_layers_are_twice_the_work(network: Callable[[int], Graph]) -> None:
     kernels = planner()
-    work(network(4), kernels)  # what is remembered by structure
+    work(network(4), kernels)  # fills caches by structure
     few, many = (work(network(layers), kernels) for layers in (24, 48))
     ratios = {name: many[name] / n for name, n in few.items() if n > _LEAST}
     assert len(ratios) > 5

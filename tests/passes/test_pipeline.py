@@ -1,4 +1,4 @@
-"""The manager, and the whole pipeline on random graphs of real ops."""
+"""The pass manager, and the whole pipeline on random graphs of real ops."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_models_bodies_and_prices_read_the_same_rows(kind: str) -> None:
 
 
 class Chance:
-    """Draws a graph on values f32[1,4,6,6], with many chances for every pass."""
+    """Draws a graph on values f32[1,4,6,6] in which every pass has many places to apply."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)

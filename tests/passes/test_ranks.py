@@ -1,5 +1,5 @@
-"""Constants that differ by rank under passes and lowering: every rank computes what a graph with
-its own arrays computes, and all ranks have one graph and one program."""
+"""With constants that differ by rank, every rank computes the results of a graph with its own
+arrays, and all ranks share one graph and one program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def per_rank(b: GraphBuilder, name: str, *shape: int) -> Value:
 
 
 def of_rank(graph: Graph, rank: int) -> Graph:
-    """The graph whose constants are those of a rank: no value differs by rank."""
+    """Returns the graph with the constants of one rank."""
     store = ConstantStore()
     constants = {
         value: store.put(graph.store.on_rank(handle, rank), value.type.dtype)
@@ -102,7 +102,7 @@ def test_nodes_of_constants_are_folded_for_every_rank() -> None:
 def test_a_node_that_one_rank_cannot_fold_stays_on_all() -> None:
     b = GraphBuilder("g")
     rows = b.constant_per_rank([np.array([n], np.int64) for n in (0, 1, 2)], "rows")
-    table = b.constant(floats(2, 3), "table")  # has no row 2
+    table = b.constant(floats(2, 3), "table")  # the table has no row 2
     graph = b.finish([emit(b, "gather", table, rows, axis=0)])
     assert fold_constants(graph) is graph
 
@@ -115,7 +115,7 @@ def test_equal_results_of_all_ranks_are_known_to_passes() -> None:
 
 
 class Merged(MergePrices):
-    """Everything that may be merged is."""
+    """Prices that merge everything that may be merged."""
 
     def __init__(self) -> None:
         super().__init__(CoreChooser(CoreModel(16, 16)))
@@ -138,7 +138,8 @@ def test_matrices_are_merged_for_every_rank() -> None:
 
 
 def chain(b: GraphBuilder) -> Sequence[Value]:
-    """The product of both constants is small: a derivation multiplies them first."""
+    """Returns two matmuls by constants whose product is small, so that a derivation multiplies them
+    first."""
     x, tall = b.input("x", tensor(F32, 128, 64)), per_rank(b, "a", 64, 512)
     return [emit(b, "matmul", emit(b, "matmul", x, tall), per_rank(b, "b", 512, 16))]
 
@@ -175,7 +176,7 @@ def test_all_steps_on_graphs_keep_the_results_of_every_rank(name: str) -> None:
     if name == "chain":
         assert [a[0].shape for a in arrays if a] == [(64, 16)]
     if name == "convolution":
-        assert "guarded" in names  # fewer products than the direct sums
+        assert "guarded" in names  # has fewer multiplications than the direct sums
     if name == "transposed":
         assert "conv_transpose" not in names
     assert any(a is not None for a in arrays)

@@ -1,4 +1,4 @@
-"""Bytes through memory, worked out by hand for small graphs."""
+"""Predicted memory traffic of small graphs equals hand-computed bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.passes.placing import place_graph
 
 
 def layer(rows: int | None = 32) -> Graph:
-    """relu(x @ w + b), x of 64 columns, w of 96."""
+    """Returns relu(x @ w + b), with x of 64 columns and w of 96."""
     m = Model("layer")
     x = m.input("x", symbol("n") if rows is None else rows, 64)
     return m.finish(m.op("relu", m.op("add", m.op("matmul", x, m.weight(64, 96)), m.weight(96))))
@@ -47,7 +47,7 @@ def test_weights_count_once_and_views_nothing() -> None:
     w = m.weight(64, 64)
     y = m.op("matmul", m.op("matmul", m.input("x", 16, 64), w), m.op("neg", w))
     graph = m.finish(m.reshape(m.op("matmul", y, w), 1024))
-    # three products with 16 x 64 in and out; w, and -w, which only w reaches
+    # three matmuls with 16 x 64 in and out; w, and -w, which is computed from constants only
     assert unfused_bytes(graph) == 4 * (6 * 16 * 64 + 2 * 64 * 64)
 
 

@@ -1,4 +1,4 @@
-"""Kernels are compiled once, artifacts once per test module."""
+"""Compiles kernels once, and artifacts once per test module."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
 
 @pytest.fixture(scope="session")
 def racing(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
-    """Programs that ThreadSanitizer watches."""
+    """Returns programs under ThreadSanitizer."""
     folder = made_once(tmp_path_factory, "racing", lambda folder: build_sanitized(folder, RACES))
     return Sanitized(folder, RACES)
 

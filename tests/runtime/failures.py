@@ -1,5 +1,5 @@
-"""A model that is loaded and run while calls to the system fail or resource limits are small: by
-enduring.c, and by Python."""
+"""Loads and runs a model while system calls fail or resource limits are small, by enduring.c and by
+Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trials import HERE, RUNTIME, compile_c
 
 from tests.runtime.interposer import INTERPOSER
 
-# Loads and runs the model that sys.argv names, on so many threads, after a resource limit was set.
+# Sets a resource limit, then loads and runs the model `sys.argv[1]` on `sys.argv[2]` threads.
 PYTHON = """
 import gc, resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -43,7 +43,7 @@ for _ in range(2):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The exit code of a process, what it printed, and how many calls were watched."""
+    """The exit code of a process, its output, and the number of watched calls."""
 
     code: int
     text: str
@@ -51,13 +51,14 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """No signal, no wrong result, no status without a reason, and nothing is left behind."""
+        """Returns True if there was no signal, no wrong result and no status without a reason, and
+        nothing is left behind."""
         return self.code == 0
 
 
 @dataclass(frozen=True)
 class Failures:
-    """What `build_failures` made in a folder that every user may read."""
+    """The files of `build_failures`, in a folder that every user may read."""
 
     folder: Path
 
@@ -66,7 +67,7 @@ class Failures:
         return self.folder / "enduring.so"
 
     def host(self, threads: int, *limit: int, stack: str = "", **variables: str) -> Outcome:
-        """The C host, under a resource limit or with `ulimit -s STACK`."""
+        """Runs the C host, under a resource limit or with `ulimit -s STACK`."""
         command = [self.folder / "enduring", self.artifact, threads, *limit]
         if stack:
             command = ["sh", "-c", f'ulimit -s {stack}; exec "$@"', "sh", *command]
@@ -82,7 +83,7 @@ class Failures:
         return replace(found, calls=int(calls[1]))
 
     def failing(self, at: int, on: bool, error: int) -> dict[str, str]:
-        """The variables with which the call of that number fails, and all after it if `on`."""
+        """Returns the variables with which call `at` fails, and all later calls too if `on`."""
         return {
             "LD_PRELOAD": str(self.folder / "failing.so"), "FAIL_OF": self.artifact.name,
             "FAIL_AT": str(at), "FAIL_ON": str(int(on)), "FAIL_ERROR": str(error),
@@ -90,7 +91,7 @@ class Failures:
 
     def _outcome(self, command: list[object], variables: dict[str, str]) -> Outcome:
         try:
-            done = subprocess.run(  # pipes: limits of files are not theirs
+            done = subprocess.run(  # file limits do not apply to pipes
                 [str(word) for word in command], env=os.environ | variables, check=False,
                 timeout=60, capture_output=True, text=True,
             )  # fmt: skip
@@ -101,7 +102,7 @@ class Failures:
 
 
 def build_failures(folder: Path, kernels: bytes) -> Failures:
-    """Makes the artifact, the host and the library that lets calls fail."""
+    """Builds the artifact, the host, and the library that makes calls fail."""
     folder.chmod(0o755)
     program, weights = programs.enduring()
     programs.link(program, kernels, folder / "enduring.so", weights=[weights])

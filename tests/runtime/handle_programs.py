@@ -1,4 +1,5 @@
-"""Hand-made programs on strings and lists: one whose values grow, and some that lie."""
+"""Hand-written programs on strings and lists: one with growing values, and some with wrong handles
+or sizes."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ WORD, STRING, LIST = DTYPES["u64"], 3 << 8 | 128, 3 << 8 | 64
 
 
 def growing(trips: int = 12) -> Program:
-    """y, m = strings that double in a loop, and a list with an entry of every trip.
+    """Returns y, m = strings that double in a loop, and a list with an entry from every trip.
 
-    A buffer grows and keeps what it had; non-zero handles are counted, then written.
+    A buffer grows and keeps its content; non-zero handles are counted, then written.
     """
     b = Builder()
     three, eight, bytes_ = b.const(3), b.const(8), b.const(24)
@@ -64,7 +65,7 @@ def growing(trips: int = 12) -> Program:
 
 
 def lying() -> Iterator[tuple[str, Program]]:
-    """Programs that decode, and whose run must be refused."""
+    """Yields programs that decode, and whose run must be refused."""
     yield "a list that holds itself", _self_holding()
     yield "lists nested without an end", _nested(3000)
     yield "more entries than memory", _nested(7, 1000)
@@ -84,7 +85,7 @@ def _list_output(b: Builder) -> BufferId:
 
 
 def _word(b: Builder, dtype: str = "u64") -> TensorRef:
-    """A word of its own, zero: an empty list."""
+    """Returns a new word that is zero: an empty list."""
     buffer, eight = b.buffer(Dynamic()), b.const(8)
     b.allocate(buffer, eight)
     b.body.append(Copy(buffer, _zeros(b), eight))
@@ -96,8 +97,8 @@ def _zeros(b: Builder) -> BufferId:
 
 
 def _self_holding() -> Program:
-    """A list of two, the first of the run: its length is the name of the next list, which gets it
-    as its entry."""
+    """Returns a list of two, the first list of the run: its length is the handle of the next list,
+    which becomes the entry of itself."""
     b = Builder()
     m = _list_output(b)
     b.allocate(m, b.const(8))
@@ -112,7 +113,7 @@ def _self_holding() -> Program:
 
 
 def _nested(depth: int, width: int = 1) -> Program:
-    """A list of `width` equal lists, each of `width` equal lists, and so on."""
+    """Returns a list of `width` equal lists, each of `width` equal lists, to a depth of `depth`."""
     b = Builder()
     m, list_ = _list_output(b), _word(b)
     trips, counter = b.const(depth), b.register()
@@ -123,7 +124,7 @@ def _nested(depth: int, width: int = 1) -> Program:
 
 
 def _split_as(word: int) -> Program:
-    """Eight bytes in pieces of one, each of them said to be an entry of type `word`."""
+    """Returns eight bytes split in pieces of one byte, each declared as an entry of type `word`."""
     b = Builder()
     m, eight = _list_output(b), b.const(8)
     b.allocate(m, eight)
@@ -138,7 +139,8 @@ def _split_as(word: int) -> Program:
 
 
 def _rows_of_no_size() -> Program:
-    """256 strings, and room for none with 2^56 pieces each: the product of both is 2^64."""
+    """Returns a split of 256 strings into 2^56 pieces each, with room for no element: 256 * 2^56 is
+    2^64."""
     b = Builder()
     many, none, wide = b.const(256), b.const(0), b.const(1 << 56)
     rows, counts = b.buffer(Dynamic()), b.buffer(Dynamic())
@@ -151,7 +153,8 @@ def _rows_of_no_size() -> Program:
 
 
 def _far_columns() -> Program:
-    """No n-gram, but three places in a row without columns."""
+    """Returns a TfIdf call without n-grams, but with three column numbers for a row without
+    columns."""
     b = Builder()
     one, three, none = b.const(1), b.const(3), b.const(0)
     row = b.buffer(Dynamic())

@@ -1,4 +1,4 @@
-"""The functions that failing.c lets fail, and those that libraries call."""
+"""The functions that failing.c makes fail, and the functions that libraries call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ INTERPOSER = Path(__file__).with_name("failing.c")
 
 
 def imported(library: Path) -> set[str]:
-    """The functions of other libraries that a library calls."""
+    """Returns the functions of other libraries that a library calls."""
     command = ("nm", "-D", "--undefined-only", str(library))
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {line.split()[-1].partition("@")[0] for line in lines}
 
 
 def interposed() -> set[str]:
-    """The functions that failing.c lets fail."""
+    """Returns the functions that failing.c makes fail."""
     text = INTERPOSER.read_text()
     plain = re.findall(
         r"^(?:FAILS\([^(]*?, |SAYS\(|DECLARE\([^(]*?, )(\w+), \(", text, re.MULTILINE

@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 class NoGroup(Exception):
-    """Why no group can be made here."""
+    """The reason why no group can be created."""
 
 
 def _own_folder(version: int) -> Path:
-    """The folder of this process's group in the hierarchy of that version."""
+    """Returns the folder of this process's group in the hierarchy of that version."""
     groups = dict(
         (line.split(":", 2)[1], line.split(":", 2)[2])
         for line in Path("/proc/self/cgroup").read_text().splitlines()
@@ -34,14 +34,15 @@ def _own_folder(version: int) -> Path:
 
 @contextlib.contextmanager
 def memory_group(version: int, name: str, limit: int) -> Iterator[Path]:
-    """A new group inside this process's, of so many bytes, without swap; raises NoGroup."""
+    """Creates a group inside this process's, limited to `limit` bytes without swap; raises
+    NoGroup."""
     folder = _own_folder(version)
     if version == 2:
         enabled = folder / "cgroup.subtree_control"
         controllers = folder / "cgroup.controllers"
         if not controllers.exists() or "memory" not in controllers.read_text().split():
             raise NoGroup("groups of version 2 do not limit memory here")
-        with contextlib.suppress(OSError):  # not where processes are in it
+        with contextlib.suppress(OSError):  # fails if processes are in it
             enabled.write_text("+memory")
     made = folder / name
     try:

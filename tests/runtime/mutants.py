@@ -1,6 +1,7 @@
-"""Programs of real artifacts with some words changed and a right checksum, and what runs do.
+"""Programs of real artifacts with some words changed and a right checksum, and the outcomes of
+their runs.
 
-`mutants.c` runs each in a process of its own, with pages that nobody may touch behind each array.
+`mutants.c` runs each program in a new process, with inaccessible pages behind each array.
 `scripts/runtime_bars --only mutants` runs ten thousand.
 """
 
@@ -27,8 +28,8 @@ INCLUDE = Path(__file__).resolve().parents[2] / "runtime" / "include"
 SECONDS, OPEN_SIZE = 2, 5
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
-# Between them: fixed and open sizes, sizes that data decides, loops, views and calls.  Values that
-# are only declared are weights.
+# Together the models have fixed, symbolic and data-dependent sizes, loops, views and calls. Values
+# that are only declared are weights.
 MODELS = MappingProxyType(
     {
         "dense": """g (float[4,16] x) => (float[4,8] y) <float[16,32] w, float[32,8] v>
@@ -67,8 +68,8 @@ MODELS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How many programs ran to their end, were refused, took too long and ended in a signal, and
-    the numbers of the last."""
+    """The number of programs that finished, were refused, took too long or ended in a signal, and
+    the numbers of the last kind."""
 
     ran: int
     refused: int
@@ -77,7 +78,7 @@ class Outcome:
 
 
 def build_runner(folder: Path) -> Path:
-    """The program of mutants.c."""
+    """Builds the program of mutants.c."""
     made = folder / "mutants"
     flags = ("-std=c11", "-O1", "-rdynamic", f"-I{INCLUDE}")
     subprocess.run(("cc", *flags, str(SOURCE), "-o", str(made), "-ldl"), check=True)
@@ -85,7 +86,7 @@ def build_runner(folder: Path) -> Path:
 
 
 def compiled(name: str, folder: Path) -> Path:
-    """The artifact of a model, with weights that are drawn."""
+    """Compiles a model with random weights."""
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> {MODELS[name]}')
     rng = np.random.default_rng(1)
     for value in model.graph.value_info:
@@ -99,8 +100,8 @@ def compiled(name: str, folder: Path) -> Path:
 
 
 def mutants(program: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
-    """Programs of the same length: up to three words are others of the program, near to what they
-    were, small, or very large."""
+    """Yields programs of the same length in which up to three words are replaced by other words of
+    the program, or by near, small or very large numbers."""
     (length,) = struct.unpack_from("<q", program, 16)
     words, strings = struct.unpack_from(f"<{length}q", program), program[length * 8 :]
     for _ in range(count):
@@ -115,13 +116,13 @@ def mutants(program: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
 
 
 def sealed(words: list[int], strings: bytes) -> bytes:
-    """The program of these words with a right checksum."""
+    """Returns the program of these words with a right checksum."""
     body = struct.pack(f"<{len(words) - HEADER_WORDS}q", *words[HEADER_WORDS:]) + strings
     return struct.pack(f"<{HEADER_WORDS}q", *words[:4], zlib.crc32(body)) + body
 
 
 def run(runner: Path, artifact: Path, programs: Iterator[bytes] | list[bytes]) -> Outcome:
-    """What runs of an artifact do with other programs in place of its own."""
+    """Runs an artifact with other programs in place of its own; returns the outcomes."""
     records = runner.with_name(f"{artifact.stem}.records")
     with records.open("wb") as file:
         for record in (read_program(artifact), *programs):

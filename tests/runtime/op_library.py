@@ -1,4 +1,4 @@
-"""The runtime's ops in a library of their own, called from Python."""
+"""The runtime's ops in a separate library, called from Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpTensor(ctypes.Structure):
 
 
 class Ending(ctypes.Structure):
-    """tcc_ending."""
+    """The struct tcc_ending."""
 
     _fields_ = (
         ("run", ctypes.c_uint64),
@@ -68,13 +68,14 @@ def op_tensor(array: Array, code: int | None) -> OpTensor:
 
 
 def tensors(arrays: Sequence[Array], like: np.dtype[Any] | None, code: int | None) -> Any:
-    """Descriptors; arrays of the type `like` get the DLPack code `code`, if there is one."""
+    """Returns descriptors of arrays; arrays of the type `like` get the DLPack code `code`, unless
+    None."""
     made = [op_tensor(a, code if like is not None and a.dtype == like else None) for a in arrays]
     return (OpTensor * max(1, len(made)))(*made)
 
 
 def build_ops(folder: Path) -> None:
-    """Writes harness.so, the runtime and its harness, with all warnings as errors."""
+    """Builds harness.so, the runtime and its harness, with all warnings as errors."""
     base = runtime_folder()
     flags = ("-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
     includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
@@ -104,8 +105,8 @@ class Ops:
     ) -> list[int]:
         """Calls op `name`; raises ValueError with its message if it fails.
 
-        `code` says what u2 arrays hold; 0 threads are a call without workers; `ending` is that of
-        the run, where somebody may end it.
+        `code` says what u2 arrays hold. With 0 threads, the call has no workers. `ending` is the
+        ending of the run, if the run can be ended.
         """
         found = (ctypes.c_int64 * max(1, results))()
         like = inputs[0].dtype if inputs else None

@@ -1,6 +1,6 @@
-"""First inputs of the fuzz targets in C: `python -m packed_programs NAME FOLDER` writes them.
+"""Writes first inputs of the C fuzz targets: `python -m packed_programs NAME FOLDER`.
 
-Those of `program.c` are hand-made programs in the dense form that it reads.
+Inputs of `program.c` are hand-written programs in the dense form that it reads.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import programs
 from tcc.backends.artifact.encode_program import HEADER_WORDS, encode_program
 from tcc.ir.program import Program
 
-WIDE = -(1 << 15)  # eight bytes follow
+WIDE = -(1 << 15)  # marks that eight bytes follow
 
 
 def packed(program: Program) -> bytes:
-    """Two bytes a word; those that need more, and the sign itself, have eight behind it."""
+    """Packs a program to two bytes per word; words that need more, and the mark itself, are the
+    mark and eight bytes."""
     record = encode_program(program)
     (count,) = struct.unpack_from("<q", record, 16)
     words = struct.unpack_from(f"<{count}q", record)[HEADER_WORDS:]
@@ -32,12 +33,13 @@ def packed(program: Program) -> bytes:
 
 
 def seeds(target: str) -> Iterator[tuple[str, bytes]]:
-    """Inputs that get deep into a target, by name."""
+    """Yields (name, input) for inputs that reach deep into a target."""
     yield from _programs() if target == "program" else _strings()
 
 
 def _strings() -> Iterator[tuple[str, bytes]]:
-    """Each function on these texts, with every number of cuts and with few."""
+    """Yields inputs that call each function on these texts, with every number of cuts and with
+    few."""
     texts = ("a,b,,c", " 12 ", "-1e5", "nan", "0.1", "ßŉ aA", "", "99999999999", "aa bb")
     joined = b"\xff".join(text.encode() for text in texts)
     for number in range(7):

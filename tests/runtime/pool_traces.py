@@ -1,4 +1,4 @@
-"""Traces of takes, gives and resizes for `pool trace`: growing caches, experts, unlike sizes."""
+"""Traces of takes, gives and resizes for `pool trace`: growing caches, experts, different sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 
 def grown_caches(layers: int, steps: int) -> Iterator[str]:
-    """Caches of keys and values that get a row a step, beside scores of each layer."""
+    """Yields a trace of key and value caches that grow by a row per step, beside scores of each
+    layer."""
     row = 2048
     for cache in range(2 * layers):
         yield f"take {cache} {64 * row}"
@@ -20,7 +21,7 @@ def grown_caches(layers: int, steps: int) -> Iterator[str]:
 
 
 def copied_caches(layers: int, steps: int) -> Iterator[str]:
-    """Caches that are concatenated anew with a row more at every step."""
+    """Yields a trace of caches that are concatenated with one more row at every step."""
     row, current, free = 2048, list(range(2 * layers)), [2 * layers]
     for cache in current:
         yield f"take {cache} {64 * row}"
@@ -34,7 +35,8 @@ def copied_caches(layers: int, steps: int) -> Iterator[str]:
 
 
 def served_requests(active: int, steps: int) -> Iterator[str]:
-    """Requests of different lengths come and go; the caches of each grow at every step."""
+    """Yields a trace of requests that come and go with different lengths, and whose caches grow at
+    every step."""
     draw, row, caches = random.Random(2), 4096, 4
     free, live = list(range(active * caches)), list[tuple[list[int], int, int]]()
     for _ in range(steps):
@@ -53,7 +55,8 @@ def served_requests(active: int, steps: int) -> Iterator[str]:
 
 
 def experts(layers: int, steps: int) -> Iterator[str]:
-    """Tokens of a batch go to experts by a skewed draw, and come back in another order."""
+    """Yields a trace of a batch whose tokens go to experts by a skewed draw, and come back in
+    another order."""
     draw, count, width = random.Random(3), 64, 1024
     for _ in range(steps):
         tokens = draw.randrange(128, 512)
@@ -74,7 +77,7 @@ def experts(layers: int, steps: int) -> Iterator[str]:
 
 
 def unlike_sizes(live: int, steps: int) -> Iterator[str]:
-    """Sizes of five decades, given back in any order."""
+    """Yields a trace of sizes over five decades, freed in any order."""
     draw, free, used = random.Random(4), list(range(live)), list[int]()
     for _ in range(steps):
         if free and (len(used) < live // 2 or draw.random() < 0.55):

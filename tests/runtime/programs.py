@@ -1,4 +1,5 @@
-"""Hand-made programs and C kernels: what a compiler would give, small enough to check by eye."""
+"""Hand-written programs and C kernels, as a compiler would generate them, small enough to check by
+eye."""
 
 from __future__ import annotations
 
@@ -184,7 +185,7 @@ class Builder:
 
 
 def compile_kernels(folder: Path) -> bytes:
-    """The object with all of KERNELS."""
+    """Returns the object file with all of KERNELS."""
     (folder / "kernels.c").write_text(KERNELS)
     command = ("cc", "-O2", "-fPIC", "-std=c11", "-Wall", "-Werror", "-c", "kernels.c", "-o", "k.o")
     subprocess.run(command, cwd=folder, check=True)
@@ -203,7 +204,7 @@ def link(
     emit: str = "shared",
     assets: Mapping[str, bytes] = NO_ASSETS,
 ) -> dict[str, Any]:
-    """Links a hand-made program as the driver would; returns the manifest."""
+    """Links a hand-written program as the driver would; returns the manifest."""
     variant = Variant(
         "cpu", encode_program(program), program.kernels, weights, (kernels,), features
     )
@@ -213,7 +214,7 @@ def link(
 
 
 def mlp() -> tuple[Program, bytes]:
-    """y = relu(x) + w for x: f32[n] with n <= 64, and the weights: 1, 2, ..., 64."""
+    """Returns y = relu(x) + w for x: f32[n] with n <= 64, and the weights 1, 2, ..., 64."""
     b = Builder()
     n = b.let(IntOp.DIM, 0, 0)
     most, four, zero = b.const(64), b.const(4), b.const(0)
@@ -230,7 +231,8 @@ def mlp() -> tuple[Program, bytes]:
 
 
 def totalling(size: int) -> Program:
-    """y = [sum of the weights], which are `size` bytes of f32: a run reads all of them."""
+    """Returns y = [sum of the weights], where the weights are `size` bytes of f32 and a run reads
+    all."""
     b = Builder()
     one, count = b.const(1), b.const(size // 4)
     w, y = b.buffer(Weight(0, size), "w"), b.output("y", "f32", [one], "[1]")
@@ -240,8 +242,8 @@ def totalling(size: int) -> Program:
 
 
 def filling(dynamic: bool = False) -> Program:
-    """y = [count] for an integer `count`, after as many elements were filled with it, in the arena
-    or in memory that the run takes from its pool."""
+    """Returns y = [count] for an integer `count`, after `count` elements were filled with it, in
+    the arena, or in memory of the run's pool if `dynamic`."""
     b = Builder()
     count, one, four, zero = b.register(), b.const(1), b.const(4), b.const(0)
     b.input("count", "i64", [], "[]")
@@ -261,8 +263,8 @@ def filling(dynamic: bool = False) -> Program:
 
 
 def enduring() -> tuple[Program, bytes]:
-    """y = count + [1, 2, 3, 4] for an integer `count`, by way of as many elements in the arena and
-    in memory of the pool, and large weights."""
+    """Returns y = count + [1, 2, 3, 4] for an integer `count`, by way of `count` elements in the
+    arena and in pool memory, and large weights."""
     b = Builder()
     count, four, sixteen, zero = b.register(), b.const(4), b.const(16), b.const(0)
     b.input("count", "i64", [], "[]")
@@ -280,7 +282,8 @@ def enduring() -> tuple[Program, bytes]:
 
 
 def planned(steps: int = 4) -> Program:
-    """y = relu(x) for x: f32[n], after as many launches; each run plans what lies between."""
+    """Returns y = relu(x) for x: f32[n], after `steps` launches; each run plans the memory between
+    them."""
     b = Builder()
     n = b.let(IntOp.DIM, 0, 0)
     size = b.let(IntOp.MUL, n, b.const(4))
@@ -298,8 +301,11 @@ def planned(steps: int = 4) -> Program:
 
 
 def collectives(groups: tuple[RankGroup, ...] = ()) -> Program:
-    """y = every kind of collective in turn, of x: f32[n], on two ranks, or in the groups of two by
-    turns, those of several counts too; y has 2n elements."""
+    """Returns a program of every kind of collective on x: f32[n], among two ranks, or in turn among
+    the groups.
+
+    Collectives with several counts are included; y has 2n elements.
+    """
     b = Builder()
     b.groups = groups
     b.const(1000)  # register 0, which a damaged count may name
@@ -321,7 +327,8 @@ def collectives(groups: tuple[RankGroup, ...] = ()) -> Program:
 
 
 def every_instruction() -> Program:
-    """A program with each kind of instruction and place, for round trips; it is never run."""
+    """Returns a program with each kind of instruction and place, for round trips; it is never
+    run."""
     b = Builder()
     n = b.let(IntOp.DIM, 0, 0)
     k, flag = b.const(3), b.register()
@@ -365,13 +372,13 @@ def every_instruction() -> Program:
 
 
 def no_loops() -> Program:
-    """`every_instruction` without its loop, so that damage cannot make it run for ever."""
+    """Returns `every_instruction` without its loop, so that damage cannot make it run forever."""
     program = every_instruction()
     return replace(program, body=tuple(i for i in program.body if not isinstance(i, Loop)))
 
 
 def nested(depth: int) -> Program:
-    """Branches inside branches, all on the one input."""
+    """Returns nested branches that all read the single input."""
     b = Builder()
     b.input("flag", "bool", [], "[]")
     flag = b.buffer(Input(0))
@@ -383,7 +390,7 @@ def nested(depth: int) -> Program:
 
 
 def doubling() -> Program:
-    """y = x + x for x: f32[n]; no weights."""
+    """Returns y = x + x for x: f32[n], without weights."""
     b = Builder()
     n = b.let(IntOp.DIM, 0, 0)
     size = b.let(IntOp.MUL, n, b.const(4))
@@ -395,8 +402,8 @@ def doubling() -> Program:
 
 
 def updating(state: int, other: int = 4) -> Program:
-    """x[i] += x[i] in place for a state x of `state` floats, and y of `other` floats that no launch
-    writes."""
+    """Returns x[i] += x[i] in place for a state x of `state` floats, and y of `other` floats that
+    no launch writes."""
     b = Builder()
     size, count = b.const(state), b.const(other)
     b.input("x", "f32", [size], f"[{state}]")
@@ -410,7 +417,7 @@ def updating(state: int, other: int = 4) -> Program:
 def holding(
     arena: int = 0, state: int = 0, symmetric: int = 0, scratch: int = 0, steps: int = 8
 ) -> Program:
-    """`updating(steps)` that holds so many bytes of each kind of memory."""
+    """Returns `updating(steps)` with the given bytes of each kind of memory."""
     b = Builder(scratch=scratch)
     size, zero = b.const(steps), b.const(0)
     b.input("x", "f32", [size], f"[{steps}]")
@@ -427,7 +434,7 @@ def holding(
 
 
 def handles() -> Program:
-    """Every function on strings and lists, given three strings and a list."""
+    """Returns a program with every function on strings and lists, for three strings and a list."""
     b = Builder()
     three, eight, bytes_ = b.const(3), b.const(8), b.const(24)
     table, classes = b.const(4), b.const(256)

@@ -1,5 +1,5 @@
-"""The whole runtime with sanitizers, compiled once for all drivers that are linked with it: with
-those of addresses and undefined behaviour, or with that of threads."""
+"""Compiles the whole runtime with sanitizers, once for all drivers: for addresses and undefined
+behaviour, or for threads."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _command(flags: Sequence[str]) -> tuple[str, ...]:
 
 
 def build_sanitized(folder: Path, flags: Sequence[str] = FLAGS) -> None:
-    """Compiles the runtime to objects in `folder`: another worker may be waiting for them, so all
-    processors do."""
+    """Compiles the runtime to objects in `folder`, on all processors, because another worker may be
+    waiting."""
 
     def compile_one(source: Path) -> None:
         made = folder / source.parent.name  # two folders have files of one name
@@ -40,18 +40,19 @@ def build_sanitized(folder: Path, flags: Sequence[str] = FLAGS) -> None:
 
 
 class Sanitized:
-    """Programs with the objects that `build_sanitized` wrote into `folder`; with FLAGS,
-    allocations and trips of loops can be made to fail."""
+    """Programs with the objects of `build_sanitized` in `folder`; with FLAGS, allocations and loop
+    trips can be made to fail."""
 
     def __init__(self, folder: Path, flags: Sequence[str] = FLAGS) -> None:
         self.folder, self.flags = folder, flags
 
     def program(self, name: str, *sources: Path, flags: Sequence[str] = ()) -> Path:
-        """The program of these C files and the runtime; no other has its name."""
+        """Returns the program of these C files and the runtime, built once; `name` must be
+        unique."""
         made = self.folder / name
         if not made.exists():
             objects = [str(path) for path in sorted(self.folder.glob("*/*.o"))]
-            own = self.folder / f"{name}.{os.getpid()}"  # two workers may be making it
+            own = self.folder / f"{name}.{os.getpid()}"  # two workers may be building it
             command = (*_command(self.flags), *flags, *map(str, sources), *objects, "-o", str(own))
             subprocess.run((*command, "-lm", "-lpthread", "-ldl"), check=True)
             own.rename(made)
@@ -59,7 +60,7 @@ class Sanitized:
 
 
 def run_sanitized(program: Path, *arguments: str) -> str:
-    """What it prints; fails with the sanitizers' report."""
+    """Returns the output of a program; fails with the sanitizers' report."""
     result = finished(program, *arguments, env={**os.environ, "ASAN_OPTIONS": OPTIONS})
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout

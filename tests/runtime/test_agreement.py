@@ -1,4 +1,4 @@
-"""Scores of results against expected results, with brute force as the oracle."""
+"""Scores of results against expected results agree with brute force."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tcc.runtime.agreement import Agreement, class_shares, ranks
 
 
 def brute_rank(got: list[float], want: list[float]) -> int:
-    """The place of the expected class among the classes in the order of their values."""
+    """Returns the place of the expected class in the order of the classes by value."""
     key = [-np.inf if np.isnan(v) else v for v in got]
     expected = [-np.inf if np.isnan(v) else v for v in want]
     order = sorted(range(len(got)), key=lambda n: (-key[n], n))

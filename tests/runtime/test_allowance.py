@@ -1,4 +1,5 @@
-"""Tests of what errors of outputs are allowed: noise drawn here stands for runs of a reference."""
+"""The allowed errors of outputs accept right artifacts and reject wrong ones: random noise stands
+for runs of a reference."""
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ NOISE = 1e-2
 
 
 def drawn(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
-    """Outputs, two runs with noise, and a right artifact's outputs, whose noise is as large; that
-    of each element has a size of its own."""
+    """Returns outputs, two noisy runs, and a right artifact's outputs with equal noise; each
+    element has its own noise level."""
     rng = np.random.default_rng(seed)
     sizes = NOISE * np.exp(rng.standard_normal(SHAPE))
     wants = [rng.standard_normal(SHAPE).astype(np.float32) for _ in range(DRAWS)]
@@ -34,7 +35,7 @@ def test_errors_as_large_as_the_noise_are_right(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_few_large_errors_are_right(seed: int) -> None:
-    """An element that is rounded the other way moves all that depends on it, in one draw."""
+    """In one draw, an element that is rounded the other way moves everything that depends on it."""
     wants, runs, gots = drawn(seed)
     rng = np.random.default_rng(100 + seed)
     gots[0] = gots[0] + np.where(rng.random(SHAPE) < 0.05, np.float32(4 * NOISE), np.float32(0))

@@ -1,4 +1,5 @@
-"""Arena plans: proved in plain Python, the least by brute force; and the answers of the command."""
+"""Arena plans are valid by plain Python, and minimal by brute force; the command prints its
+answers."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def planner() -> Planner:
 
 
 def clashes(lives: Sequence[Life], offsets: Sequence[int], n: int, peak: int) -> bool:
-    """Whether buffer `n` breaks a rule by itself or with one before it."""
+    """Returns True if buffer `n` breaks a rule by itself or with an earlier buffer."""
     life, at = lives[n], offsets[n]
     if at < 0 or at % life.alignment or at + life.size > peak:
         return True
@@ -45,12 +46,12 @@ def clashes(lives: Sequence[Life], offsets: Sequence[int], n: int, peak: int) ->
 
 
 def wrong(lives: Sequence[Life], offsets: Sequence[int], peak: int) -> bool:
-    """Whether a plan breaks a rule, by looking at each pair of buffers."""
+    """Returns True if a plan breaks a rule, by a look at each pair of buffers."""
     return any(clashes(lives, offsets, n, peak) for n in range(len(lives)))
 
 
 def fits(lives: Sequence[Life], capacity: int, offsets: tuple[int, ...] = ()) -> bool:
-    """Whether a plan within the capacity exists, by trying every offset."""
+    """Returns True if a plan within the capacity exists, by trying every offset."""
     n = len(offsets)
     return n == len(lives) or any(
         not clashes(lives, (*offsets, at), n, capacity) and fits(lives, capacity, (*offsets, at))
@@ -63,7 +64,8 @@ def most_live(lives: Sequence[Life]) -> int:
 
 
 def drawn(rng: random.Random, count: int, *, odd: bool) -> list[Life]:
-    """Buffers of a few bytes; where `odd` with alignments, buffers over others, fixed offsets."""
+    """Returns buffers of a few bytes; with `odd`, some have alignments, fixed offsets, or lie over
+    others."""
     lives: list[Life] = []
     for n in range(count):
         lower = rng.randint(0, 8)
@@ -98,12 +100,12 @@ def test_plans_of_few_buffers_are_the_least(planner: Planner, odd: bool) -> None
         if plan.peak > plan.bound:
             above += 1
             assert not fits(lives, plan.peak - 1)
-    # so few plain buffers reach the bound greedily
+    # few plain buffers always reach the bound greedily
     assert (above > 10 and improved > 10) or not odd
 
 
 def test_the_check_finds_what_is_planted(planner: Planner) -> None:
-    """One offset is changed at a time; the pairwise oracle says whether that breaks a rule."""
+    """One offset is changed at a time, and the pairwise oracle says whether that breaks a rule."""
     rng = random.Random(3)
     found = 0
     for _ in range(300):
@@ -124,7 +126,7 @@ def test_the_check_finds_what_is_planted(planner: Planner) -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="the MiniMalloc instances are not at hand")
 @pytest.mark.parametrize("letter", "ABCDEFGHIJK")
 def test_minimalloc_instances_fit(planner: Planner, letter: str) -> None:
-    """The budget is in steps: about ten times what the slowest of them takes."""
+    """The budget in steps is about ten times the slowest instance's need."""
     path = DATA / f"minimalloc_{letter}.{CAPACITY}.csv"
     with path.open(encoding="utf-8") as file:
         lives = tuple(arena.read_lives(file, path.name).values())
@@ -161,7 +163,7 @@ def test_thousands_of_buffers_take_no_more_steps_than_are_allowed(planner: Plann
 
 
 def test_a_search_can_be_ended(planner: Planner) -> None:
-    """The lives leave no byte to waste, which takes long to find or to refute."""
+    """The lives leave no byte to waste, so that a plan takes long to find or to refute."""
     rng = random.Random(0)
     lives = [Life(a, a + rng.randint(5, 40), rng.randint(100, 999)) for a in range(400)]
     asked: list[int] = []
@@ -224,7 +226,8 @@ def command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """The command on a file with a text: its exit code, and the texts that it prints."""
+    """Returns a function that runs the command on a file with a text, and returns its exit code and
+    output."""
     monkeypatch.setattr(arena, "LIBRARY", planner_library())
     monkeypatch.setattr(arena, "Planner", lambda: planner)
 
@@ -310,7 +313,7 @@ def test_arguments_that_are_wrong(
 
 
 def test_seconds_end_the_search(command: Command) -> None:
-    """The lives are those of an instance that no plan of this capacity holds."""
+    """The lives are an instance for which no plan of this capacity exists."""
     path = DATA / f"minimalloc_D.{CAPACITY}.csv"
     if not path.is_file():
         pytest.skip("the MiniMalloc instances are not at hand")

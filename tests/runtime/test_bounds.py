@@ -1,4 +1,4 @@
-"""Bounds of medians: they hold as often as they say, on distributions whose median is known."""
+"""Bounds of medians hold as often as they claim, on distributions with a known median."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads and forked children that run one program with strings and lists, under sanitizers."""
+"""Threads and forked children run one program with strings and lists, under sanitizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls with plain NumPy arrays take a short way, which all others must not."""
+"""Calls with plain NumPy arrays take a fast path, and all other calls do not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the calls of a test described for Python's own objects."""
+    """Returns a list that collects the values of calls which do not take the fast path."""
     found: list[Any] = []
     run = Module._run_described
 
@@ -61,7 +61,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (X[:0], True),
         (read_only(X.copy()), True),
         (np.arange(24, dtype=np.uint8).view(np.float32), True),
-        (pickle.loads(pickle.dumps(X)), True),  # its element type is an object of its own
+        (pickle.loads(pickle.dumps(X)), True),  # its element type is a distinct object
         (np.frombuffer(bytes(13), np.uint8)[1:].view(np.float32), False),  # not aligned
         (X[::2], False),
         (X[::-1], False),
@@ -104,7 +104,7 @@ def test_arrays_that_do_not_fit_are_refused(mlp: Module, array: Any, pattern: st
 def test_every_plain_type_goes_the_short_way(
     linked: Callable[..., Module], described: list[Any], dtype: str
 ) -> None:
-    """Also where NumPy has two numbers for it, as for the types of C that have 64 bits."""
+    """The fast path also covers types for which NumPy has two numbers, like the 64-bit C types."""
     module, element = linked(copy_of(dtype)), np.dtype(abi_name(dtype))
     same = {np.dtype(letter) for letter in np.typecodes["AllInteger"] if element == letter}
     for array in (np.arange(3).astype(kind) for kind in (*same, element)):
@@ -126,7 +126,7 @@ def abi_name(dtype: str) -> str:
 
 
 def copy_of(dtype: str, count: int = 3) -> Builder:
-    """y = x."""
+    """Returns y = x."""
     b = Builder()
     n = b.const(count)
     size = b.let(IntOp.CONST, count * (1 if dtype == "bool" else int(dtype[1:]) // 8))
@@ -139,7 +139,7 @@ def copy_of(dtype: str, count: int = 3) -> Builder:
 
 
 def growing_copy() -> Builder:
-    """y = x, of any number of elements."""
+    """Returns y = x, of any number of elements."""
     b = Builder()
     n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
     size = b.let(IntOp.MUL, n, four)
@@ -168,7 +168,7 @@ def test_a_call_takes_few_steps_of_python(linked: Callable[..., Module]) -> None
 
 
 def test_a_result_without_memory_is_an_error(linked: Callable[..., Module]) -> None:
-    """Of a size that is known, and of one that the input decides; later calls work."""
+    """One size is known, and the input decides another; later calls work."""
     known, decided = linked(copy_of("f32", 1 << 20)), linked(growing_copy())
     array = np.ones(1 << 20, np.float32)
     used = abi.CMemory(ctypes.sizeof(abi.CMemory))
@@ -206,14 +206,15 @@ def test_arrays_are_given_back_after_the_call(mlp: Module) -> None:
             except RuntimeError:
                 assert given.dtype == np.float64
         assert sys.getrefcount(given) == before
-    array.resize(20, refcheck=False)  # NumPy refuses where a buffer is held
+    array.resize(20, refcheck=False)  # NumPy refuses if a buffer is held
     mlp(array)
 
 
 def test_outputs_of_all_kinds_go_together(
     linked: Callable[..., Module], described: list[Any]
 ) -> None:
-    """Of a known size, of one that the input decides, and an input that is updated in place."""
+    """The outputs have a known size, a size that the input decides, and the memory of an updated
+    input."""
     b = Builder()
     n, one, four = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(4)
     size = b.let(IntOp.MUL, n, four)

@@ -1,4 +1,4 @@
-"""Runs that would not end, and functions of the host that would take long, are ended."""
+"""Endless runs and slow host functions can be ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ rng = np.random.default_rng
 
 
 def begun() -> tuple[Builder, int, int, int]:
-    """Inputs n and x f32[1024], the output y; the registers of n, and the buffers of x and y."""
+    """Returns a builder with inputs n and x f32[1024] and the output y; the register of n, and the
+    buffers of x and y."""
     b = Builder()
     n, size = b.register(), b.const(1024)
     b.input("n", "i64", [], "[]")
@@ -39,14 +40,14 @@ def begun() -> tuple[Builder, int, int, int]:
 
 
 def one_launch(least: int) -> Program:
-    """n units, of which `least` are worth a thread."""
+    """Returns a launch of n tiles, of which `least` are worth a thread."""
     b, n, x, y = begun()
     b.launch("relu", n, [x, y], [n], b.const(least))
     return b.program()
 
 
 def small_launches() -> Program:
-    """n trips of a loop with a launch of 1024 units, which nobody looks into."""
+    """Returns a loop of n trips with a launch of 1024 tiles, which does not poll itself."""
     b, n, x, y = begun()
     units, counter = b.const(1024), b.register()
     body = (Launch(0, units, (x, y), (n,), b.const(16)),)
@@ -55,7 +56,7 @@ def small_launches() -> Program:
 
 
 def empty_trips() -> Program:
-    """One such launch, and then n trips of a loop that launch nothing."""
+    """Returns a launch of 1024 tiles, followed by a loop of n trips without a launch."""
     b, n, x, y = begun()
     b.launch("relu", b.const(1024), [x, y], [n], b.const(16))
     counter, last = b.register(), b.register()
@@ -94,7 +95,7 @@ def written(name: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def watched(racing: Sanitized) -> Path:
-    """The driver under ThreadSanitizer."""
+    """Builds the driver under ThreadSanitizer."""
     return racing.program("cancel", HERE / "cancel.c")
 
 
@@ -121,7 +122,7 @@ def test_endless_runs_end_under_address_sanitizer(
 
 
 def cancelled() -> Ending:
-    """Of a run that was cancelled as it began."""
+    """Returns the ending of a run that was cancelled when it began."""
     return Ending(run=1, last=1)
 
 
@@ -167,7 +168,7 @@ def test_a_function_of_a_cancelled_run_does_not_begin(ops: Ops, case: str, threa
 
 @pytest.mark.parametrize("case", SLOW)
 def test_a_function_looks_up_in_the_midst_of_a_unit(ops: Ops, case: str) -> None:
-    """The whole call is one unit, or few that are done at once, and its first question ends it."""
+    """The whole call is one tile or a few concurrent tiles, and its first poll ends it."""
     asked = []
 
     def answer(_context: int | None) -> int:

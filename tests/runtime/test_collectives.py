@@ -1,5 +1,5 @@
-"""Collectives of hand-made programs: ranks that fail tell the others, and programs that use tickets
-wrongly are stopped."""
+"""In hand-written programs, a failing rank informs the other ranks, and wrong use of tickets is
+stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from tests.ranks import on_ranks, run_ranks
 
 
 def checked() -> Program:
-    """y = the sum of all ranks' x, f32[4], if k is at least 1, which a run learns in its midst."""
+    """Returns y = the sum of all ranks' x, f32[4], if k is at least 1, which a run checks
+    midway."""
     b = Builder()
     four, one, size, k = b.const(4), b.const(1), b.const(16), b.register()
     b.input("x", "f32", [four], "[4]")
@@ -83,7 +84,7 @@ def test_a_run_that_fails_ends_the_runs_of_other_ranks(
     programs.link(checked(), kernels, tmp_path / "checked.so")
     first, second = run_ranks(2, SCRIPT, comm_library, tmp_path / "checked.so")
     said = "a run of rank 1 failed: k is too small (1, 0)"
-    assert first.count(said) == 2  # in the run, and in all later ones
+    assert first.count(said) == 2  # in the run, and in all later runs
     assert second.startswith("k is too small (1, 0)")
     assert second.count(said) == 1
 
@@ -146,7 +147,7 @@ with comms.open() as comm:
 
 
 def test_a_program_asks_for_its_rank(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
-    """y = the number of the rank, rank + 1 times."""
+    """The program returns y = its rank, rank + 1 times."""
     b = Builder()
     rank, one, four = b.let(IntOp.RANK), b.const(1), b.const(4)
     count = b.let(IntOp.ADD, rank, one)
@@ -192,7 +193,7 @@ WRONG: list[tuple[list[Instr], str]] = [
 
 
 def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
-    """Nothing writes to memory that a run has given back."""
+    """Nothing writes to memory that a run has freed."""
     paths = [tmp_path / f"wrong{number}.so" for number in range(len(WRONG))]
     for path, (body, _) in zip(paths, WRONG, strict=True):
         b = Builder()
@@ -212,7 +213,8 @@ def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path:
 
 
 def counted(kind: CollectiveKind) -> Program:
-    """y = a result of a rank of two, for x: f32[8] and the counts that its caller gives."""
+    """Returns y = a rank's result of a collective on two ranks, for x: f32[8] and counts from its
+    caller."""
     b = Builder()
     eight, size = b.const(8), b.const(32)
     parts = 4 if kind.sends_blocks else 3
@@ -245,7 +247,7 @@ for case in cases:
 REFUSED = "more than a buffer holds, or a negative count"
 FAILED = f"a run of rank 1 failed: .*{REFUSED}"
 COUNTS = {
-    # the kind and both ranks' counts: what they find, or say
+    # (the kind, both ranks' counts): the results or messages of both ranks
     '["ALL_TO_ALL", [1, 2, 1, 3], [3, 0, 2, 0]]': (r"^\[0, 10, 11, 12\]$", r"^\[1, 2\]$"),
     '["ALL_TO_ALL", [8, 0, 8, 0], [0, 8, 0, 8]]': (r"^\[0, .* 7\]$", r"^\[10, .* 17\]$"),
     '["ALL_GATHER", [3, 3, 1], [1, 3, 1]]': (r"^\[0, 1, 2, 10\]$",) * 2,
@@ -268,7 +270,8 @@ COUNTS = {
 
 
 def test_counts_that_a_run_learns(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
-    """Blocks of any sizes; ranks that disagree, or whose counts cannot be, have an error on all."""
+    """Blocks may have any sizes; if ranks disagree or counts are impossible, all ranks raise an
+    error."""
     for kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER):
         programs.link(counted(kind), kernels, tmp_path / f"{kind.name}.so")
     found = [text.splitlines() for text in run_ranks(2, COUNTED, comm_library, tmp_path, *COUNTS)]
@@ -283,7 +286,8 @@ ROWS, COLUMNS = RankGroup("rows", ((0, 1), (2, 3))), RankGroup("columns", ((2, 0
 
 
 def grouped(*groups: RankGroup) -> Program:
-    """For each group and kind of collective an output of 8 elements at most, from x: f32[4]."""
+    """Returns a program that computes, for each group and kind of collective, an output of at most
+    8 elements from x: f32[4]."""
     b = Builder()
     b.groups = groups
     sizes = {n: b.const(n) for n in (2, 4, 8)}
@@ -307,7 +311,8 @@ SCATTER = CollectiveKind.REDUCE_SCATTER
 def test_groups_of_ranks_agree_with_numpy(
     kernels: bytes, comm_library: Path, tmp_path: Path
 ) -> None:
-    """In the order of their lists; a program of a rank's own lists meets those of all lists."""
+    """Results have the order of the groups' lists; a program with a rank's own list works with a
+    program of all lists."""
     programs.link(grouped(ROWS, COLUMNS), kernels, tmp_path / "grouped.so")
     for rank in range(4):
         own = [
@@ -334,7 +339,8 @@ def test_groups_of_ranks_agree_with_numpy(
 
 
 def in_symmetric_memory(*groups: RankGroup) -> Program:
-    """Every kind from symmetric memory to symmetric memory, of x: f32[n], by groups in turn."""
+    """Returns every kind of collective from and to symmetric memory, of x: f32[n], in turn among
+    the groups."""
     b = Builder()
     b.groups = groups
     n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
@@ -381,7 +387,7 @@ with comms.open(operation_seconds=20) as comm:
 def test_symmetric_memory_is_of_the_group_that_all_collectives_are_of(
     kernels: bytes, comm_library: Path, tmp_path: Path
 ) -> None:
-    """So groups run apart: as often as they like, with sizes of their own."""
+    """Groups therefore run independently: any number of times, with different sizes."""
     programs.link(in_symmetric_memory(ROWS), kernels, tmp_path / "rows.so")
     run_ranks(4, APART, comm_library, tmp_path / "rows.so", "rows")
 
@@ -422,7 +428,7 @@ with comms.open(operation_seconds=20) as comm:
 
 
 def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
-    """Also the death of a rank that is in no group with some of the others."""
+    """The text also names the death of a rank that shares no group with some of the others."""
     across = RankGroup("rows", ((0, 2), (1, 3)))
     made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (RankGroup("some", ((0, 1),)),)}
     for name, groups in made.items():
@@ -433,7 +439,7 @@ def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: P
         some, mixed, *dead = text.splitlines()
         of = f"rank {rank} in group some .the comm's ranks 0 1.: " if rank < 2 else ""
         assert re.match(of + "rank [23] has no place in group some of the model", some), some
-        # rank 0 finds it out; of the others' groups the first ones may be made by then
+        # rank 0 finds the fault; the first of the other groups may exist by then
         of = "rows .the comm's ranks 0 2" if rank == 0 else "(rows|columns) .the comm's ranks . ."
         assert re.match(f"rank {rank} in group {of}.: rank 0 gives a subgroup of ranks 0 2", mixed)
         assert "and one of these gives another" in mixed

@@ -1,4 +1,4 @@
-"""The comparison that `tcc verify` makes."""
+"""`tcc verify` compares results correctly."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Modules copy, deep-copy and pickle rightly, or say why not."""
+"""Modules can be copied, deep-copied and pickled, or report why not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_copy_and_its_original_live_and_die_alone(
 
 
 def test_a_module_ends_with_its_last_reference(mlp_path: Path) -> None:
-    """Its weights are not held until cycles are collected."""
+    """The module's weights are freed without a collection of cycles."""
     module = load(mlp_path)
     reference = weakref.ref(module)
     gc.disable()
@@ -66,7 +66,8 @@ def test_containers_copy_what_they_hold(mlp: Module) -> None:
 
 
 def test_copies_keep_what_the_original_keeps(mlp_path: Path, tmp_path: Path) -> None:
-    """Of a compiled model: the folder of its artifact, which dies with it."""
+    """A copy of a compiled model keeps the folder of the artifact, which is removed with its last
+    user."""
     original = load(mlp_path)
     made = copy.copy(copy.copy(original))
     assert made._original is not None
@@ -82,7 +83,7 @@ def test_pickles_outlive_their_file(mlp_path: Path, tmp_path: Path) -> None:
     assert np.array_equal(made(X), expected_mlp(X))
     assert made.statistics().threads == 1
     path.write_bytes(b"something else came here")
-    assert pickle.loads(data)._image is made._image  # written once, however often it is read
+    assert pickle.loads(data)._image is made._image  # written once, for any number of reads
     with pytest.raises(RuntimeError, match="another file is at its path"):
         pickle.dumps(load_and_replace(mlp_path, tmp_path / "other.so"))
 

@@ -47,7 +47,7 @@ REFUSALS = {
 
 
 def compiler(name: str) -> tuple[str, ...]:
-    """Returns the command of a C++ compiler; clang may be the one in ziglang's wheel."""
+    """Returns the command of a C++ compiler; clang may come from ziglang's wheel."""
     if shutil.which(name):
         return (name,)
     if name == "clang++" and importlib.util.find_spec("ziglang"):
@@ -70,7 +70,7 @@ def words() -> Program:
 
 @pytest.fixture(scope="module")
 def artifacts(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with the four artifacts of the host program and their headers."""
+    """Returns a folder with the four artifacts of the host program, and their headers."""
     folder = tmp_path_factory.mktemp("artifacts")
     program, weights = programs.mlp()
     assets = {"note": b"two words"}

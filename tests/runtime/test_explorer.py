@@ -1,4 +1,5 @@
-"""All executions of the workers that C11 allows within a budget of deviations: the real code."""
+"""The explorer runs the workers' real code in all executions that C11 allows within a budget of
+deviations."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from trials import (
 from tests.once import made_once
 from tests.part import takes_all
 
-# Two deviations take long here; scripts/stress explores every scenario within three.
+# Two deviations take long here; scripts/stress explores every scenario with three.
 LONG = ("callers", "growing", "narrowing", "settling")
 
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The objects that all explorers share."""
+    """Builds the objects that all explorers share."""
     return sorted(made_once(tmp_path_factory, "explorer", build_explorer_parts).glob("*.o"))
 
 
@@ -44,10 +45,10 @@ def test_all_executions_hold(explorer: Path, scenario: str, deviations: int) -> 
     assert f"{scenario}, {deviations} deviations: " in text
 
 
-# the others are planted by scripts/stress
+# scripts/stress plants the other faults
 @pytest.mark.parametrize("fault", [*MISPLACED, UNORDERED[0], UNORDERED[4]], ids=lambda f: f.name)
 def test_planted_faults_are_found(fault: Fault, parts: list[Path], tmp_path: Path) -> None:
-    assert fault.file in WORKERS  # what explorers share is not changed
+    assert fault.file in WORKERS  # the shared objects stay unchanged
     binary = build_explorer(tmp_path, fault.plant(tmp_path), parts)
     holds, text = explore(binary, fault.scenario, 2)
     assert not holds, text

@@ -1,6 +1,7 @@
-"""Calls to the system that fail, and small resource limits: a right result or a status, no signal.
+"""If system calls fail or resource limits are small, a run gives a right result or a status, and no
+signal.
 
-All calls, in all ways: scripts/runtime_bars --only failures.
+scripts/runtime_bars --only failures tries all calls in all ways.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CHOICES = ("map", "copy", "share", "")
 
 @pytest.fixture(scope="module")
 def failures(kernels: bytes) -> Iterator[Failures]:
-    """In a folder that another user can read."""
+    """Builds the files in a folder that another user can read."""
     folder = Path(tempfile.mkdtemp(prefix="tcc-failures-"))
     yield build_failures(folder, kernels)
     shutil.rmtree(folder)
@@ -37,8 +38,8 @@ def failures(kernels: bytes) -> Iterator[Failures]:
 
 # ---- calls that fail -----------------------------------------------------------------------------
 
-# What artifacts and libtcc_comm call beside failing.c's functions: it does not fail, or it has done
-# what it is asked for all the same, as a close has.
+# Functions that artifacts and libtcc_comm call, besides those of failing.c. They cannot fail, or
+# they do their work even if they fail, like close.
 UNFAILING = """
 _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __cxa_atexit __cxa_finalize __errno_location
 __gmon_start__ __isoc99_sscanf __sched_cpucount __stack_chk_fail __tls_get_addr clock_gettime close
@@ -68,7 +69,7 @@ def test_calls_of_a_c_host_fail(failures: Failures, threads: int, choice: str) -
     rng = random.Random(f"host {threads} {choice}")
     calls = failures.host(threads, TCC_WEIGHTS=choice, **failures.failing(0, False, 0)).calls
     assert calls > 200
-    for _ in range(3 if choice in ("share", "") else 8):  # a search in /proc takes its time
+    for _ in range(3 if choice in ("share", "") else 8):  # a search in /proc takes long
         at = rng.choice((rng.randint(1, 150), rng.randint(1, calls), calls - rng.randint(0, 150)))
         on, error = rng.random() < 0.5, rng.randrange(5)
         found = failures.host(threads, TCC_WEIGHTS=choice, **failures.failing(at, on, error))
@@ -101,7 +102,7 @@ def test_sanitizers_see_nothing(sanitized: Sanitized, tmp_path: Path, name: str)
 # ---- resource limits -----------------------------------------------------------------------------
 
 KIB, MIB = 1 << 10, 1 << 20
-STRANGER = 54321  # a user who has no process
+STRANGER = 54321  # a user without processes
 # The rows of `ulimit -a` with small values, but for the time of CPUs: its signal is the user's.
 LIMITS = {
     resource.RLIMIT_AS: (16 * MIB, 40 * MIB, 100 * MIB, 1024 * MIB),
@@ -125,7 +126,7 @@ def test_all_limits_are_tried() -> None:
 
 @pytest.mark.parametrize("which", LIMITS)
 def test_no_limit_ends_a_c_host(failures: Failures, which: int) -> None:
-    root = which == resource.RLIMIT_NPROC  # it does not hold for root
+    root = which == resource.RLIMIT_NPROC  # the limit does not apply to root
     if root and os.geteuid():
         pytest.skip("cannot become another user")
     for number, value in enumerate(LIMITS[which]):
@@ -141,7 +142,7 @@ def test_no_limit_ends_python(failures: Failures, which: int) -> None:
     for number, value in enumerate(LIMITS[which][-2:]):
         choice = CHOICES[number % 4]
         found = failures.python(1 + number % 2, which, value, TCC_WEIGHTS=choice)
-        # Python itself may find no memory for what it says
+        # Python itself may lack memory for its message
         assert found.code >= 0, (value, choice, found)
 
 

@@ -1,4 +1,4 @@
-"""The tvm-ffi face: the same file through `tvm_ffi.load_module`, without copies."""
+"""`tvm_ffi.load_module` loads the same file, and calls copy no arrays."""
 
 from __future__ import annotations
 

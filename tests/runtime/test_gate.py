@@ -1,4 +1,4 @@
-"""The gate of `tcc bench --compare`: decisions over rounds and facts."""
+"""The gate of `tcc bench --compare` decides over rounds and facts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tcc.runtime.gate_table import markdown, record, rows
 from tcc.runtime.reports import InputError
 
 GATE = 1.05
-# Measurements of two files with equal kernels on two cores that six to eighteen other processes
-# used: microseconds of a run in 164 rounds, of the first file and of the second.  Each 41 rounds
-# are those of another pair of processes.
+# Measurements of two files with equal kernels, on two cores that six to eighteen other processes
+# used: microseconds per run in 164 rounds, of the first file and of the second. Every 41 rounds
+# come from another pair of processes.
 RECORDED = [
     PairedRounds(tuple(base), tuple(new))
     for base, new in json.loads(Path(__file__).with_name("disturbed_rounds.json").read_text())

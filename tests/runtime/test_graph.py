@@ -1,4 +1,5 @@
-"""Graphs of artifacts: dependencies against memory that notes who wrote each byte, and measures."""
+"""The graph of an artifact has the dependencies that a byte-exact memory shows, and the right
+measures."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ from tcc.runtime.launch_needs import LaunchNeeds, read_needs
 from tcc.runtime.profile_facts import unpacked_entry
 from tcc.runtime.reports import InputError
 
-# Two branches that meet, a softmax between, and parts that are written into one buffer.
+# Two branches that join, a softmax between, and parts that are written into one buffer.
 MODEL = """<ir_version: 9, opset_import: ["": 17]>
     parts (float[16, 64] x) => (float[16, 128] y)
     <float[64, 64] w = {0}> {
@@ -60,7 +61,7 @@ SYMBOLIC = """<ir_version: 9, opset_import: ["": 17]>
 
 
 def written(text: str, folder: Path, count: int) -> Path:
-    """The file of a model with a weight of `count` elements."""
+    """Writes the model with a weight of `count` elements; returns the path."""
     values = "{" + ", ".join(["0.01"] * count) + "}"
     model = onnx.parser.parse_model(text.replace("{0}", values))
     onnx.save(model, folder / f"{model.graph.name}.onnx")
@@ -70,7 +71,7 @@ def written(text: str, folder: Path, count: int) -> Path:
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = written(MODEL, tmp_path_factory.mktemp("graph"), 64 * 64)
-    # For a fixed processor, because on others all may be one kernel without buffers.
+    # The processor is fixed, because on others one kernel without buffers may do everything.
     tcc.compile(path, cpu="x86-64-v3").save(path.with_suffix(".so"))
     return path.with_suffix(".so")
 
@@ -99,13 +100,13 @@ NUMBERED = {kind.name.lower() for kind in Kind if kind.letter}
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_is_read_as_the_compiler_wrote_it(program: Program) -> None:
-    """The two readers share no code: names, operands and constants agree."""
+    """The two readers share no code, and agree on names, operands and constants."""
     read = host_program.read_program(encode_program(program))
     ours = list(host_program.walk(read.body))
     theirs = list(walk_instructions(program.body))
     assert [i.name for i in ours] == [row_of(i).name for i in theirs]
     for mine, other in zip(ours, theirs, strict=True):
-        if not isinstance(other, Let):  # whose operation decides the kinds of its operands
+        if not isinstance(other, Let):  # its operation determines the kinds of its operands
             numbered = [(k.name.lower(), n) for k, n in operands(other) if k.letter]
             assert [pair for pair in mine.operands if pair[0] in NUMBERED] == numbered
     places = [(row_of(b.place).name, b.label) for b in program.buffers]
@@ -115,7 +116,8 @@ def test_a_program_is_read_as_the_compiler_wrote_it(program: Program) -> None:
 
 
 def test_changed_programs_are_read_or_refused() -> None:
-    """Every word is changed in turn, with a right checksum: a ValueError, or a program."""
+    """Every word is changed in turn, with a right checksum: the reader raises ValueError, or
+    returns a program."""
     clean = np.frombuffer(encode_program(every_instruction()), "<i8")
     refusals = 0
     for place in range(5, int(clean[2])):
@@ -137,7 +139,7 @@ NEEDS = [LaunchNeeds(0, (), (False, True), ((False, 4), (False, 4)))] * 8
 
 
 def test_needs_are_those_of_the_kernels(tmp_path: Path) -> None:
-    """The table that the runtime checks says which buffers a kernel writes, and their bytes."""
+    """The table that the runtime checks says which buffers a kernel writes, and how many bytes."""
     lowered: Any = _stopped(written(SYMBOLIC, tmp_path, 64), "describe-ports", ())
     needs = read_needs(encode_needs(lowered.kernels, 64), len(lowered.kernels))
     assert needs is not None
@@ -154,7 +156,7 @@ def test_needs_are_those_of_the_kernels(tmp_path: Path) -> None:
 
 
 class Bytes:
-    """Memory that notes, for each byte, the steps that may have written it last."""
+    """Memory that records, for each byte, the steps that may have written it last."""
 
     def __init__(self, size: int) -> None:
         self.writers: list[set[int]] = [set() for _ in range(size)]
@@ -171,7 +173,7 @@ SIZE, ROOM = 8, 16  # bytes of a buffer, and of a base that has two views
 
 
 def random_program(seed: int) -> tuple[Program, list[LaunchNeeds]]:
-    """Launches on bases and on views of halves of them, some in a branch, by chance."""
+    """Returns random launches on bases and on views of their halves, some in a branch."""
     draw, b = np.random.default_rng(seed), Builder()
     one = b.const(1)
     b.input("flag", "bool", [], "[]")
@@ -205,7 +207,7 @@ def random_program(seed: int) -> tuple[Program, list[LaunchNeeds]]:
 
 
 def ways(body: Sequence[Any]) -> Iterator[list[Launch]]:
-    """Yields the launches of each way through a program's branches."""
+    """Yields the launches of each path through a program's branches."""
     paths: list[list[Launch]] = [[]]
     for instr in body:
         if isinstance(instr, Branch):
@@ -218,7 +220,8 @@ def ways(body: Sequence[Any]) -> Iterator[list[Launch]]:
 def true_dependencies(
     program: Program, needs: Sequence[LaunchNeeds]
 ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """The steps whose bytes each step reads, and those whose bytes it overwrites, over all ways."""
+    """Returns, over all paths, the steps whose bytes each step reads, and the steps whose bytes it
+    overwrites."""
     launches = [i for i in walk_instructions(program.body) if isinstance(i, Launch)]
     numbers = {id(launch): n for n, launch in enumerate(launches)}
     constants = constant_registers(program)
@@ -249,7 +252,7 @@ def true_dependencies(
 
 
 def producers(built: networkx.DiGraph, step: int, *kinds: str) -> set[int]:
-    """The steps that wrote the values to which a step has edges of some kinds."""
+    """Returns the steps that wrote the values to which a step has edges of the given kinds."""
     node = f"s{step}"
     values = [v for v in built.predecessors(node) if built.edges[v, node]["kind"] in kinds]
     return {int(p[1:]) for value in values for p in built.predecessors(value)}
@@ -267,7 +270,7 @@ def test_a_step_depends_on_all_whose_bytes_it_reads_or_overwrites(seed: int) -> 
     for step in read:
         assert read[step] <= producers(built, step, "read")
         assert overwritten[step] - {step} <= producers(built, step, "read", "update")
-    # where no branch and no part hides a write, there is no other edge
+    # if no branch and no partial write hides a write, there are no other edges
     kernels = [i.kernel for i in walk_instructions(program.body) if isinstance(i, Launch)]
     straight = not any(isinstance(i, Branch) for i in program.body)
     if straight and all(kernel % 2 == 0 for kernel in kernels):
@@ -299,7 +302,8 @@ def test_a_loop_stands_once_and_has_no_cycle() -> None:
 
 
 def looping(seed: int) -> Program:
-    """Launches on four buffers, before, in and behind two loops, one of which is in a branch."""
+    """Returns launches on four buffers, before, in and after two loops, of which one is in a
+    branch."""
     draw, b = np.random.default_rng(seed), Builder()
     one = b.const(1)
     b.input("flag", "bool", [], "[]")
@@ -322,7 +326,7 @@ def looping(seed: int) -> Program:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_lives_are_those_for_which_the_compiler_planned(seed: int) -> None:
-    """The planner counts positions of instructions; a life in steps lies between them."""
+    """The planner counts positions of instructions; a lifetime in steps lies between them."""
     program = looping(seed)
     steps = [n for n, i in enumerate(_numbered(program.body)) if isinstance(i, Launch)]
     lives = buffer_lives(host_program.read_program(encode_program(program)))
@@ -365,7 +369,7 @@ def test_a_compiled_model_has_its_steps_and_memory(parts: Path) -> None:
 
 
 def test_live_bytes_agree_with_the_manifest(parts: Path) -> None:
-    """The compiler counts live bytes by another walk; the sums agree in each step."""
+    """The compiler counts live bytes in another way; the sums agree in each step."""
     built = graph(parts)
     (variant,) = tcc.load(parts).manifest["variants"]
     _, live = unpacked_entry(variant["profile"], len(variant["steps"]))
@@ -398,7 +402,7 @@ def test_a_profile_gives_its_times(symbolic: Path) -> None:
     for step in profile.steps:
         assert built.nodes[f"s{step.number}"]["measured"] == step.seconds
     assert built.graph["seconds"] == profile.seconds
-    assert built.nodes["b0"]["bytes"] == 4 * 8 * 4  # the sizes are those of the profile
+    assert built.nodes["b0"]["bytes"] == 4 * 8 * 4  # the profile's sizes
     assert profile.graph is not None
     assert networkx.utils.graphs_equal(profile.graph, built)
     path = critical_path(built)
@@ -444,7 +448,7 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_changed_files_are_graphs_or_refused(symbolic: Path, tmp_path: Path) -> None:
-    """Bytes of the manifest, the program and the needs change, anywhere."""
+    """Random bytes of the manifest, the program and the needs change."""
     clean, path, draw = symbolic.read_bytes(), tmp_path / "m.so", np.random.default_rng(0)
     refusals = 0
     for name in (".tcc.manifest", ".tcc.program0", ".tcc.needs0"):
@@ -488,7 +492,7 @@ def chains(built: networkx.DiGraph, node: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_critical_path_is_the_longest_chain(seed: int) -> None:
-    """All chains of a small graph are listed."""
+    """The test lists all chains of a small graph."""
     built = random_graph(seed)
     path = critical_path(built)
     totals = [

@@ -1,4 +1,4 @@
-"""Files of graphs: pictures, Model Explorer's JSON and ONNX, for any names and any size."""
+"""Files of graphs (pictures, Model Explorer's JSON, ONNX) are right for any names and any size."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def chain(count: int, location: str = "/model/layers.{0}/op{1}/MatMul (MatMul)") -> Any:
-    """A graph of `count` steps: each reads the two before it, and the first an input and a
-    weight."""
+    """Returns a graph of `count` steps: each reads the two previous steps, and the first an input
+    and a weight."""
     graph = networkx.DiGraph(name="chain", target="cpu", threads=2, peak_step=1, peak_bytes=8192)
     graph.add_node("b0", kind="buffer", buffer=0, version=1, label="x", place="input", bytes=64)
     graph.nodes["b0"].update(dtype="f32", shape=[None, 4])
@@ -187,7 +187,7 @@ def test_locations_have_scopes(location: str, scopes: tuple[str, ...], name: str
 
 
 def test_the_json_has_the_fields_of_model_explorer(tmp_path: Path) -> None:
-    """The names are those of graph_builder.py and node_data_builder.py of version 0.1.34."""
+    """graph_builder.py and node_data_builder.py of version 0.1.34 use the same names."""
     graph = chain(12)
     graph_file, times_file = save_graph(graph, tmp_path / "g.json")
     collection = json.loads(graph_file.read_text())
@@ -247,7 +247,7 @@ def test_the_onnx_file_has_the_kernels_as_functions(tmp_path: Path) -> None:
         f"MatMul_kernel_{n % 7}" for n in range(12)
     ]
     first = model.graph.node[0]
-    assert list(first.input) == ["b0 x", ""]  # the weight is named in its metadata
+    assert list(first.input) == ["b0 x", ""]  # the metadata names the weight
     notes = {entry.key: entry.value for entry in first.metadata_props}
     assert notes["weights"] == "w (32 bytes)"
     assert notes["predicted"] == "1 us"
@@ -271,7 +271,7 @@ def test_another_suffix_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second file of two does not fit: neither is there, and an older one is as before."""
+    """The second of two files does not fit: neither is written, and an older file is unchanged."""
     (tmp_path / "g.json").write_text("old")
     write, count = Path.write_bytes, []
 

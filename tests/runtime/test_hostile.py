@@ -17,7 +17,7 @@ from sanitized import Sanitized, run_sanitized
 from tcc.backends.artifact.encode_program import HEADER_WORDS, encode_program
 from tcc.ir.program import Program, RankGroup
 
-# One worker compiles the runtime with sanitizers, also where tests are spread over several.
+# One worker compiles the runtime with sanitizers, even if tests are spread over several workers.
 pytestmark = pytest.mark.xdist_group("sanitized-runtime")
 GROUPS = (RankGroup("rows", ((0, 1), (2, 3))), RankGroup("columns", ((2, 0),)))
 
@@ -28,8 +28,8 @@ def hostile(sanitized: Sanitized) -> Path:
 
 
 def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, int]:
-    """How many of the records decode, how many of them run, and how many there are."""
-    path = hostile.with_name(f"records.{os.getpid()}")  # two workers may have the program
+    """Returns how many of the records decode, how many of them run, and how many there are."""
+    path = hostile.with_name(f"records.{os.getpid()}")  # two workers may run the program
     path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
     shown = run_sanitized(hostile, str(path), str(len(programs.KERNEL_NAMES)), *mode)
     decoded, ran, of = map(int, shown.split())
@@ -37,7 +37,7 @@ def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, 
 
 
 def sealed(words: list[int], strings: bytes) -> bytes:
-    """The record with a right checksum, so that the decoder itself has to find the damage."""
+    """Returns the record with a right checksum, so that the decoder itself must find the damage."""
     body = struct.pack(f"<{len(words) - HEADER_WORDS}q", *words[HEADER_WORDS:])
     words[4] = zlib.crc32(body + strings)
     return struct.pack(f"<{len(words)}q", *words) + strings
@@ -68,7 +68,7 @@ def test_cut_and_flipped_programs_are_refused(hostile: Path) -> None:
 
 
 def test_every_word_replaced_never_crashes(hostile: Path) -> None:
-    """Loops are left out: a damaged trip count is a long run, not a crash."""
+    """Loops are left out, because a damaged trip count is a long run and not a crash."""
     values = (0, 7, 60, -1, (1 << 62) + 3)
     records = []
     whole = (
@@ -134,7 +134,8 @@ def test_programs_that_lie_about_strings_and_lists_are_refused(
 
 
 def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> None:
-    """A list with dimensions, strings updated in place, opaque elements of a byte."""
+    """The cases are a list with dimensions, strings updated in place, and opaque elements of one
+    byte."""
     whole = programs.handles()
     strings, list_ = whole.inputs
     wide = replace(whole, inputs=(strings, replace(list_, dims=strings.dims)))
@@ -163,5 +164,5 @@ def test_every_failing_allocation_is_reported_and_leaks_nothing(
     record = encode_program(program)
     decoded, ran, of = run(hostile, [record], "fail")
     assert ran == 1
-    assert of - decoded > 10  # so many allocations of decoding failed, each in its own try
+    assert of - decoded > 10  # more than 10 allocations failed, each in a separate try
     assert decoded > 5

@@ -1,4 +1,4 @@
-"""Functions that programs call, with operands that no program should give them."""
+"""Host functions refuse operands that no program should give them, and never crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sanitized import Sanitized, run_sanitized
 from tcc.backends.artifact.toolchain import runtime_folder
 
-# One worker compiles the runtime with sanitizers, also where tests are spread over several.
+# One worker compiles the runtime with sanitizers, even if tests are spread over several workers.
 pytestmark = pytest.mark.xdist_group("sanitized-runtime")
 HERE = Path(__file__).parent
 CALLS = 800  # of each function
@@ -23,4 +23,4 @@ def test_no_call_touches_what_is_not_its_own(sanitized: Sanitized) -> None:
     rows = [row.split() for row in run_sanitized(program, "1", str(CALLS), *names).splitlines()]
     assert [row[0] for row in rows] == names
     ran = sum(int(row[2]) for row in rows)
-    assert CALLS < ran < CALLS * len(names)  # not all are refused
+    assert CALLS < ran < CALLS * len(names)  # not all calls are refused

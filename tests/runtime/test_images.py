@@ -1,4 +1,4 @@
-"""Several files under one path, one after the other: each module runs the model of its own file."""
+"""Several files at one path, one after the other: each module runs the model of its own file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Place = Callable[[Path, Path], Any]
 
 @pytest.fixture(scope="module")
 def artifacts(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Artifacts that add i times 1, 2, 3, ... to their input."""
+    """Returns artifacts that add i times 1, 2, 3, ... to their input."""
     folder = tmp_path_factory.mktemp("artifacts")
     program, weights = programs.mlp()
     for i in range(1, 4):
@@ -121,7 +121,7 @@ def test_a_module_saves_its_own_file_or_none(
 
 
 def output_of(code: str, folder: Path) -> str:
-    """What `code` prints in a process of its own, given the two artifacts of `folder`."""
+    """Returns the output of `code` in a new process, given the two artifacts of `folder`."""
     command = (sys.executable, "-c", code, str(folder / "m.so"), str(folder / "n.so"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
@@ -167,7 +167,7 @@ def test_workers_outlive_the_file_they_came_from(artifacts: list[Path], tmp_path
 def test_the_number_of_a_loaded_file_is_not_given_to_another(
     artifacts: list[Path], tmp_path: Path
 ) -> None:
-    """The dynamic linker takes files of one number for one library."""
+    """The dynamic linker treats two files with one inode number as one library."""
     path = tmp_path / "m.so"
     shutil.copyfile(artifacts[0], path)
     number = path.stat().st_ino

@@ -1,4 +1,4 @@
-"""Pictures, sounds and raw files as inputs; the expected arrays are computed by NumPy alone."""
+"""Pictures, sounds and raw files become the input arrays that NumPy alone computes."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_damaged_pictures_are_refused(tmp_path: Path) -> None:
 
 
 def file_of_kind(suffix: str) -> bytes:
-    """Returns the bytes of a good file."""
+    """Returns the bytes of a valid file."""
     buffer = io.BytesIO()
     if suffix == "npy":
         np.save(buffer, np.zeros((2, 3)))
@@ -309,7 +309,7 @@ def test_bad_settings_are_refused(text: str, words: str) -> None:
 
 
 def wav(path: Path, samples: Any, rate: int = 16000) -> str:
-    """Writes 16-bit samples, with a column for each channel."""
+    """Writes 16-bit samples with one column per channel."""
     array = np.asarray(samples, "<i2")
     with wave.open(str(path), "wb") as file:
         file.setnchannels(array.shape[1] if array.ndim > 1 else 1)

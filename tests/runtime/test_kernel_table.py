@@ -1,4 +1,4 @@
-"""The table of kernels: its arithmetic, and what it takes from a manifest."""
+"""The table of kernels computes its figures correctly, from the right fields of a manifest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rows_add_up_all_launches_and_come_longest_first() -> None:
         ("k0", 2, 2000, 20),
         ("sort", 1, None, None),
     ]
-    # k0: 2000 flop at 1 Gflop/s are 2 us of 4; k1: 400 bytes at 100 MB/s are 4 us of 8.
+    # k0: 2000 flop at 1 Gflop/s take 2 us of 4; k1: 400 bytes at 100 MB/s take 4 us of 8.
     assert [(r.bound, r.share) for r in rows] == [
         ("bytes", pytest.approx(0.5)),
         ("flops", pytest.approx(0.5)),
@@ -74,7 +74,8 @@ def test_measured_times_decide_order_and_share() -> None:
 
 
 def test_a_limit_that_a_time_is_below_is_none() -> None:
-    """k1 streams 400 bytes at 100 MB/s in 4 us, k0 20 bytes in 0.2 us and 2000 flop in 2 us."""
+    """k1 streams 400 bytes at 100 MB/s in 4 us; k0 streams 20 bytes in 0.2 us and computes 2000
+    flop in 2 us."""
     seconds = (0.5e-6, 1e-6, 9e-6, 0.5e-6)
     times = [StepTime(s, 1, t) for s, t in zip(VARIANT["steps"], seconds, strict=True)]
     rows = {r.name: r for r in kernel_rows(kernel_facts(MANIFEST, PATH), times)}
@@ -98,7 +99,7 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
 
 
 def test_a_limit_is_that_of_the_longest_launch() -> None:
-    """Two launches of k0, at n = 90 and n = 20; the nearest priced sizes are 100 and 25."""
+    """k0 has two launches, at n = 90 and n = 20; the nearest priced sizes are 100 and 25."""
     manifest = with_formulas("8*n", "0", "4*n")
     manifest["variants"][0]["kernels"][0] |= {
         "limit": "compute",
@@ -130,7 +131,7 @@ def with_formulas(*formulas: str) -> dict[str, Any]:
 
 
 def test_work_of_open_sizes_is_that_of_the_run() -> None:
-    """Two launches, at n = 3, m = 10 and at n = 100, m = 1, the second one twice."""
+    """There are two launches, at n = 3, m = 10 and at n = 100, m = 1; the second runs twice."""
     facts = kernel_facts(with_formulas("8*n*m", "2*n*m", "4*min(n,5)+(m+1)//2"), PATH)
     times = [
         StepTime(0, 1, 3e-6, (3, 10)),
@@ -153,7 +154,7 @@ def test_work_of_open_sizes_is_that_of_the_run() -> None:
     [(100, 8e-6), (25, 3e-6), (50, 4e-6), (75, 6e-6), (30, 3.2e-6), (200, 16e-6), (5, 0.6e-6)],
 )
 def test_predicted_times_lie_between_those_that_were_priced(n: int, seconds: float) -> None:
-    """Priced at n = 100, 50 and 25; beyond them in proportion."""
+    """Prices exist for n = 100, 50 and 25; beyond them the time is proportional."""
     manifest = with_formulas("8*n", "0", "4*n")
     priced = [[800, 400, 8e-6, 12e-6], [400, 200, 4e-6, 8e-6], [200, 100, 3e-6, 4e-6]]
     manifest["variants"][0]["kernels"][0]["times"] = priced
@@ -165,7 +166,7 @@ def test_predicted_times_lie_between_those_that_were_priced(n: int, seconds: flo
 
 @pytest.mark.parametrize(("threads", "seconds"), [(None, 8e-6), (1, 14e-6), (2, 8e-6), (16, 8e-6)])
 def test_predicted_times_are_those_of_so_many_threads(threads: int | None, seconds: float) -> None:
-    """More threads than the price counts on are not known to take less."""
+    """More threads than in the price are not known to be faster."""
     manifest = with_formulas("8*n", "0", "4*n")
     priced = [[800, 400, 8e-6, 14e-6], [400, 200, 4e-6, 8e-6]]
     manifest["variants"][0]["kernels"][0]["times"] = priced
@@ -186,7 +187,7 @@ def test_priced_times_that_are_none(times: Any) -> None:
 
 
 def test_formulas_of_any_name_are_pythons_arithmetic() -> None:
-    """Names that are no words are quoted as in JSON; the right values are worked out by hand."""
+    """Names that are no words are quoted as in JSON; the expected values are computed by hand."""
     names = ["past/len", "s0.1", "min", 'a"b', "sizes"]
     manifest = with_formulas(
         '-"past/len"*2+s0.1//3-(s0.1-1) % 3', 'max("min", 2*"a\\"b")', "sizes*sizes-1"

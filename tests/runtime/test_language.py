@@ -1,4 +1,4 @@
-"""Contexts keep the keys and values of texts; the results are those of NumPy without a cache."""
+"""Contexts keep the keys and values of texts, and give NumPy's results without a cache."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_without_a_temperature_the_first_of_the_likeliest_is_taken() -> None:
 
 
 def test_draws_have_the_probabilities_of_the_nucleus() -> None:
-    """Three tokens reach 0.9 together; the counts of 20,000 draws are within five deviations."""
+    """Three tokens together reach 0.9; the counts of 20,000 draws are within five deviations."""
     probabilities = np.array([0.1, 0.5, 0.05, 0.3, 0.05])
     logits = (2 * np.log(probabilities)).astype(np.float32)  # a temperature of 2 halves them
     draws = np.random.default_rng(3)

@@ -1,4 +1,5 @@
-"""Control groups of both versions, in trees of files that stand for the system's."""
+"""Limits of control groups of both versions are read, from trees of files that stand for the
+system's."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from trials import HERE, RUNTIME, SYSTEM, compile_c, includes
 
 MIB = 1 << 20
-NONE = "9223372036854771712"  # what version 1 says where there is no limit
+NONE = "9223372036854771712"  # version 1 writes this number if there is no limit
 ALL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 CPUS = len(os.sched_getaffinity(0))
 WATCHED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -43,11 +44,11 @@ V2, CPU, MEMORY = "/sys/fs/cgroup", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgrou
 
 
 def quota(folder: str, quota: int, period: int = 100000) -> dict[str, str]:
-    """The files of version 1."""
+    """Returns the CPU limit files of version 1."""
     return {f"{folder}/cpu.cfs_quota_us": f"{quota}", f"{folder}/cpu.cfs_period_us": f"{period}"}
 
 
-# mounts, the process's groups, the files of the groups; CPUs and bytes that these are limited to
+# (mounts, the process's groups, the groups' files, the CPUs, the bytes)
 CASES: dict[str, tuple[str, str, dict[str, str], int, int]] = {
     "version 2": (
         SECOND.format(top="/"), "0::/a/b\n",
@@ -104,7 +105,7 @@ CASES: dict[str, tuple[str, str, dict[str, str], int, int]] = {
 
 
 def run(program: Path, root: Path, files: dict[str, str], *takes: int) -> list[str]:
-    """What the program says of the system of these files."""
+    """Returns the program's output on the system that these files describe."""
     for name, text in files.items():
         path = root / name[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,11 +127,11 @@ def test_control_groups(program: Path, tmp_path: Path, case: str) -> None:
     assert found[1] == f"{limit} {limit} 0 {whose}"
 
 
-# ---- memory that is left -------------------------------------------------------------------------
+# ---- available memory ----------------------------------------------------------------------------
 
 
 def second(folder: str, limit: str | int, used: int = 0, files: int = 0) -> dict[str, str]:
-    """The files of a group of version 2, in MiB."""
+    """Returns the files of a group of version 2; numbers are in MiB."""
     stat = f"anon {used * MIB}\ninactive_anon 77\nactive_file 99\ninactive_file {files * MIB}\n"
     return {
         f"{folder}/memory.max": f"{limit * MIB if isinstance(limit, int) else limit}",
@@ -140,7 +141,8 @@ def second(folder: str, limit: str | int, used: int = 0, files: int = 0) -> dict
 
 
 def first(folder: str, limit: int, used: int = 0, files: int = 0) -> dict[str, str]:
-    """The same of version 1, whose numbers without `total_` leave out the groups inside."""
+    """Returns the files of a group of version 1, where numbers without `total_` exclude inner
+    groups."""
     stat = f"cache 5\ninactive_file 7\ntotal_cache 9\ntotal_inactive_file {files * MIB}\n"
     return {
         f"{folder}/memory.limit_in_bytes": f"{limit * MIB}" if limit else NONE,
@@ -161,7 +163,7 @@ def around(version: int, group: str = "/a/b") -> dict[str, str]:
 
 
 GROUP, MACHINE = "its control group", "the machine"
-# the files; MiB that are left, the limit, MiB in use, and whose they are
+# (the files, available MiB, the limit, used MiB, whose limit it is)
 ROOMS: dict[str, tuple[dict[str, str], int, int, int, str]] = {
     "version 2": (
         around(2) | machine(900) | second(f"{V2}/a/b", 300, 120, 30), 210, 300, 120, GROUP,
@@ -200,7 +202,7 @@ def test_what_is_left(program: Path, tmp_path: Path, case: str) -> None:
 def test_a_process_adds_three_quarters_of_what_is_left(
     program: Path, tmp_path: Path, version: int
 ) -> None:
-    """The files do not change here, so what was taken counts as if others had left it."""
+    """The files do not change here, so that allocated memory counts as if others had freed it."""
     numbers = (300, 120, 20)
     group = first(f"{MEMORY}/a/b", *numbers) if version == 1 else second(f"{V2}/a/b", *numbers)
     files = around(version) | machine(900) | group
@@ -219,5 +221,5 @@ def test_growths_of_a_few_bytes_read_nothing(program: Path, tmp_path: Path) -> N
     files = around(2) | machine(900) | second(f"{V2}/a/b", 300, 100)
     found = run(program, tmp_path, files, 1 << 16, 1 << 20, 1 << 20, 1 << 20, 0, 4 * MIB)
     opened = [int(line.split()[0]) for line in found[2:]]
-    # three quarters of 200 MiB, a 64th of which is 2.3 MiB
+    # three quarters of 200 MiB, of which a 64th is 2.3 MiB
     assert [number > 0 for number in opened] == [True, False, False, True, False, True]

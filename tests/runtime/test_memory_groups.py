@@ -1,4 +1,4 @@
-"""Processes in a control group of 300 MB: what does not fit gets a status, and none is killed."""
+"""In a control group of 300 MB, a run that does not fit gets a status, and no process is killed."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def models(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return {path.stem: path for path in folder.glob("*.so")}
 
 
-# where a run's memory is, the case, the megabytes of a run, and how many runs are right at least
-# and at most
+# (the place of a run's memory, the case, the megabytes of a run, the least and the most right runs)
 CASES = [
     ("arena", "alone", 100, 1, 1), ("arena", "before", 60, 1, 1), ("arena", "before", 200, 0, 0),
     ("arena", "after", 200, 0, 0), ("arena", "grown", 200, 1, 1), ("arena", "callers", 60, 3, 12),

@@ -1,4 +1,5 @@
-"""Programs run: branches, loops, views, dynamic and in-place outputs, state; what is refused."""
+"""Modules run programs with branches, loops, views, dynamic and in-place outputs and states, and
+refuse others."""
 
 from __future__ import annotations
 
@@ -135,7 +136,7 @@ def test_numbers_are_no_bit_patterns(monkeypatch: pytest.MonkeyPatch, dtype: str
 
 @pytest.mark.parametrize("dtype", ["i2", "u2", "i4", "u4"])
 def test_numbers_become_packed_integers_only_where_they_fit(dtype: str) -> None:
-    assert ml_dtypes.int4 is not None  # NumPy knows the types by their names then
+    assert ml_dtypes.int4 is not None  # NumPy then knows the types by their names
     low, high = LIMITS[dtype]
     for value in (low - 1, high + 1, 200, 0.5, float("nan")):
         with pytest.raises(ValueError, match=f"the values do not fit in {dtype}"):
@@ -199,7 +200,7 @@ def test_branches_take_the_side_of_their_condition(linked: Linker) -> None:
 
 
 def test_loops_grow_outputs_that_data_decides(linked: Linker) -> None:
-    """y = [0, 1, ..., trips-1], trips read from the input, grown one element at a time."""
+    """The output y = [0, 1, ..., trips-1] grows by one element at a time; trips is an input."""
     b = Builder()
     one, four = b.const(1), b.const(4)
     trips, counter, count, size, offset = (b.register() for _ in range(5))
@@ -253,7 +254,7 @@ def test_calls_decide_sizes_before_outputs_are_made(linked: Linker) -> None:
 
 
 def test_loop_conditions_stop_early(linked: Linker) -> None:
-    """Subtracts while positive: counts the trips until the sum of -1s turns x non-positive."""
+    """The loop subtracts while x is positive, and counts its trips."""
     b = Builder()
     one, four, hundred, zero = b.const(1), b.const(4), b.const(100), b.const(0)
     counter = b.register()

@@ -1,4 +1,4 @@
-"""Programs are not believed: kernels get the memory that they need, or none."""
+"""The runtime does not trust programs: kernels get the memory that they need, or do not run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.processes import finished
 
 
 class Trials:
-    """Artifacts of `mutants.MODELS`, and runs of them."""
+    """Holds artifacts of `mutants.MODELS`, and runs them with other programs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,7 +41,7 @@ class Trials:
         return mutants.run(self._runner, self.artifact(name), programs)
 
     def refused(self, name: str, program: Program) -> bool:
-        """Whether no run of the artifact with this program comes to its end."""
+        """Returns True if the artifact refuses to run this program."""
         outcome = self.run(name, [encode_program(program)])
         assert not outcome.signals
         return outcome.refused == 1
@@ -66,7 +66,7 @@ def test_no_program_with_other_words_ends_a_process(trials: Trials, name: str) -
 def test_holding_launches_against_needs_is_sound_itself(
     sanitized: Sanitized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same programs in the runtime with sanitizers, where kernels do nothing."""
+    """The same programs run in the runtime with sanitizers, where kernels do nothing."""
     tables: list[bytes] = []
 
     def encode(kernels: Sequence[TileKernel], scratch: int) -> bytes:
@@ -97,7 +97,7 @@ def _launches(change: Callable[[Launch], Launch]) -> Callable[[Instr], Instr]:
 
 
 def test_a_buffer_and_its_arena_made_smaller_are_refused(trials: Trials) -> None:
-    """Offsets, sizes and the arena agree: only the kernel knows better."""
+    """Offsets, sizes and the arena are consistent: only the kernel needs more."""
     program = trials.program("dense")
     (place,) = {b.place for b in program.buffers if isinstance(b.place, Arena)}
     sizes = {place.size, program.arena}
@@ -131,7 +131,7 @@ def test_more_units_and_other_operands_are_refused(trials: Trials, name: str) ->
 
 
 def test_sizes_beyond_what_a_kernel_was_made_for_are_refused(trials: Trials) -> None:
-    """What one run proved is proved of its sizes alone."""
+    """The proof of one run holds for its sizes only."""
     program = trials.program("convolutions")
     for wrong in (-1, 1 << 40, (1 << 63) - 1):
         size = program.registers
@@ -200,7 +200,7 @@ except RuntimeFailure as failure:
     ],
 )
 def test_types_of_lists_are_not_believed(tmp_path: Path, told: str, why: str) -> None:
-    """Results are read as what they are: a text of the artifact says where pointers lie."""
+    """Python reads results by a text in the artifact, which says where pointers lie."""
     path = tmp_path / "lists.so"
     options = read_options({"target": "cpu", "cpu": "x86-64-v3", "jobs": 1})
     compile_model(onnx.parser.parse_model(LISTS), options, path)

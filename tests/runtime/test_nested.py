@@ -1,4 +1,4 @@
-"""Calls with nested arguments, without torch."""
+"""Modules take nested arguments, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops whose work is shared by threads, on arrays that are large enough for it, against NumPy."""
+"""Ops whose work several threads share agree with NumPy, on arrays that are large enough for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("runtime-ops")
 def test_topk_of_long_and_neighbouring_lines(
     ops: Ops, shape: tuple[int, ...], axis: int, k: int, dtype: str, threads: int
 ) -> None:
-    """Rising and falling lines are the worst for thresholds, few values for ties."""
+    """Rising and falling lines are the worst case for thresholds, and few values for ties."""
     rng = np.random.default_rng(k)
     random = rng.integers(-30000, 30000, shape).astype(dtype)
     rising = np.sort(random, axis)
@@ -79,7 +79,7 @@ def test_the_range_of_indices(ops: Ops, count: int, period: int, number: int, dt
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 @pytest.mark.parametrize("size", [1, 1000, (1 << 30) - 1])
 def test_a_range_says_whether_indices_are_inside(ops: Ops, size: int, dtype: str) -> None:
-    """Whatever it says of those that are; one outside is told wherever it stands."""
+    """The bounds contain all indices; an index outside is reported at any position."""
     limits, rng = np.iinfo(dtype), np.random.default_rng(size)
     for count in (1, 64, 65, 200):
         x = rng.integers(-size, size, count).astype(dtype)
@@ -96,7 +96,7 @@ def test_a_range_says_whether_indices_are_inside(ops: Ops, size: int, dtype: str
 
 @pytest.mark.parametrize("threads", [0, 3])
 def test_the_range_of_many_parts(ops: Ops, threads: int) -> None:
-    """Parts begin at elements that count; one outside is told in whichever part it stands."""
+    """Parts begin at counted elements; an index outside is reported in any part."""
     rng = np.random.default_rng(3)
     for count, period, number in (
         (70001, 1, 0),
@@ -130,7 +130,7 @@ def test_nonzero_of_many_parts(ops: Ops, threads: int) -> None:
 @pytest.mark.parametrize("reduction", range(5))
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_scatter_elements_by_columns(ops: Ops, axis: int, reduction: int) -> None:
-    """Indices that are shorter than x along the other axes too."""
+    """The indices may be shorter than x along the other axes."""
     rng = np.random.default_rng(axis)
     x = rng.integers(-9, 9, (5, 6, 200)).astype(np.float32)
     shape = [4, 5, 170]
@@ -149,7 +149,7 @@ def test_scatter_elements_by_columns(ops: Ops, axis: int, reduction: int) -> Non
 
 
 def _reduced(x: Array, target: Any, updates: Array, reduction: int) -> Array:
-    """`x` in float64 with updates combined in, one after another."""
+    """Returns `x` in float64, combined with the updates sequentially."""
     want = x.astype(np.float64)
     (np.add, np.multiply, np.maximum, np.minimum)[reduction - 1].at(want, target, updates)
     return want
@@ -158,9 +158,9 @@ def _reduced(x: Array, target: Any, updates: Array, reduction: int) -> Array:
 @pytest.mark.parametrize("reduction", [1, 2, 3, 4])
 @pytest.mark.parametrize("width", [1, 3, 16, 200])
 def test_scatters_are_equal_for_all_threads(ops: Ops, width: int, reduction: int) -> None:
-    """Skewed, equal and descending rows; NaN and infinities stay in the rows that they reach."""
+    """Rows are skewed, equal or descending; NaN and infinities stay in the rows that they reach."""
     rng = np.random.default_rng([width, reduction])
-    # enough elements of width 16 for threads to tell rows apart
+    # enough elements of width 16 for a division among threads
     rows, count = 500, 70_000 if width == 16 else 6000
     x = rng.uniform(0.99, 1.01, (rows, width)).astype(np.float32)
     updates = rng.uniform(0.99, 1.01, (count, width)).astype(np.float32)
@@ -191,7 +191,8 @@ def test_scatters_are_equal_for_all_threads(ops: Ops, width: int, reduction: int
 def test_the_first_nan_and_the_first_of_equal_values_stay(
     ops: Ops, width: int, reduction: int
 ) -> None:
-    """Bit for bit, for every number of threads; updates and x have NaN of different bits."""
+    """The results are bit-exact for every number of threads; updates and x have NaN with different
+    bits."""
     rng = np.random.default_rng([7, width, reduction])
     rows, count = 40, 5001
     x, updates = (

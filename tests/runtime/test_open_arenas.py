@@ -1,4 +1,4 @@
-"""Arenas of symbolic sizes: each run plans them, as small as those of fixed sizes, seldom anew."""
+"""Each run plans an arena of symbolic sizes, as small as for fixed sizes, and reuses plans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def planned(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def test_a_chain_takes_two_buffers_at_every_size(
     planned: Callable[..., Module], poison: bool
 ) -> None:
-    """Sizes come back after more than the runtime keeps plans of."""
+    """Sizes return after more other sizes than the runtime keeps plans for."""
     module = planned(9, poison=poison)
     largest = 0
     for n in (*range(40), *range(40), 1000, 3):
@@ -42,7 +42,7 @@ def test_a_chain_takes_two_buffers_at_every_size(
 
 
 def test_lives_that_overlap_are_kept_apart(kernels: bytes, tmp_path: Path) -> None:
-    """All live all the time: the arena holds each of them."""
+    """All buffers are live all the time, so the arena holds each of them."""
     program = programs.planned(9)
     (plan,) = (i for i in program.body if isinstance(i, PlanArena))
     together = replace(plan, lives=(0, 9, -1) * len(plan.offsets))

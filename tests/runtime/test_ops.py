@@ -1,4 +1,5 @@
-"""The C functions behind CallOp, against NumPy and by enumeration; the pool and the arena."""
+"""The C functions behind CallOp agree with NumPy and with enumeration; so do the pool and the
+arena."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from op_library import Array, Ops
 
 from tests.closeness import assert_within
 
-# One worker compiles the ops, also where tests are spread over several.
+# One worker compiles the ops, even if tests are spread over several workers.
 pytestmark = pytest.mark.xdist_group("runtime-ops")
 DTYPES = ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 
 def sample(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
-    """Values with many ties, extremes, and for floats both zeros, infinities and NaN."""
+    """Returns values with many ties and extremes, and for floats both zeros, infinities and NaN."""
     rng = np.random.default_rng(seed)
     kind = np.dtype(dtype)
     array = rng.integers(0 if kind.kind in "ub" else -4, 5, shape).astype(kind)
@@ -33,7 +34,7 @@ def sample(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def order(line: Array, descending: bool) -> Array:
-    """Indices in the documented order: NaN above all, ties by index."""
+    """Returns the indices in the documented order: NaN above all, ties by index."""
     ranks = np.unique(line, return_inverse=True)[1]  # NaN are one value, the last
     return np.lexsort((np.arange(len(line)), -ranks if descending else ranks))
 
@@ -147,7 +148,7 @@ def test_unique_of_nothing_and_of_nan(ops: Ops) -> None:
 
 
 def brute_nms(boxes: Array, scores: Array, most: int, iou: float, score: float) -> list[list[int]]:
-    """Non-maximum suppression as its definition reads, for corner boxes (y1, x1, y2, x2)."""
+    """Returns non-maximum suppression by its definition, for corner boxes (y1, x1, y2, x2)."""
     rows = []
     for batch in range(scores.shape[0]):
         for cls in range(scores.shape[1]):
@@ -313,7 +314,7 @@ def test_fill_halo(
 )
 @pytest.mark.parametrize("dtype", ["f4", "f8", "u1"])
 def test_thin(ops: Ops, shape: tuple[int, ...], every: tuple[int, ...], dtype: str) -> None:
-    """Into other memory, and to the front of the array itself."""
+    """The destination is other memory, or the front of the array itself."""
     x = (np.arange(prod(shape)) * 7 % 251).reshape(shape).astype(dtype)
     expected = np.ascontiguousarray(x[tuple(slice(None, None, n) for n in every)])
     y = np.zeros_like(expected)
@@ -343,7 +344,7 @@ def test_update_slice_stays_inside(ops: Ops) -> None:
 @pytest.mark.parametrize("dtype", ["f2", "bf16"])
 def test_repeated_half_sums_are_kept_in_single_precision(ops: Ops, dtype: str) -> None:
     """In halves, a sum of ones would stop growing long before 5000."""
-    one, total = (0x3F80, 0x459C) if dtype == "bf16" else (0x3C00, 0x6CE2)  # 1, 5000 rounded
+    one, total = (0x3F80, 0x459C) if dtype == "bf16" else (0x3C00, 0x6CE2)  # 1, and 5000 rounded
     y, updates = np.zeros((2, 1), np.uint16), np.full((5000, 1), one, np.uint16)
     code = 4 if dtype == "bf16" else 2
     rows = np.ones((5000, 1), np.int64)
@@ -376,7 +377,7 @@ def test_det(ops: Ops, dtype: type, shape: tuple[int, ...]) -> None:
     y = np.empty(shape[:-2], dtype)
     ops("det", [x], [y])
     wide = x.astype(np.float64)
-    # Hadamard: no determinant is larger than the lengths of its rows multiplied
+    # Hadamard: a determinant is at most the product of the lengths of its rows
     bound = (1e-13 if dtype is np.float64 else 1e-6) * np.linalg.norm(wide, axis=-1).prod(-1)
     assert_within(y, np.linalg.det(wide), bound)
 
@@ -478,7 +479,8 @@ def bits(value: float) -> int:
 
 
 def bilinear(plane: Array, y: float, x: float) -> list[float]:
-    """The four weighted neighbours of a point; zero outside by more than a pixel."""
+    """Returns the weighted sums of the four neighbours of a point; zero if the point is outside by
+    more than a pixel."""
     height, width = plane.shape
     if not (-1 <= y <= height and -1 <= x <= width):
         return [0.0]

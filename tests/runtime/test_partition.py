@@ -1,4 +1,4 @@
-"""Partition plans: the best by brute force, and the answers of the command."""
+"""Partition plans equal the best by brute force; the command prints its answers."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def planner() -> Partitioner:
 
 
 def least(problem: PlanProblem) -> int | None:
-    """The cost of the best valid plan, by trying all; None where no plan is valid."""
+    """Returns the cost of the best valid plan by brute force; None if no plan is valid."""
     every = product(*(range(len(node.costs)) for node in problem.nodes))
     return min((cost for cost, valid in (priced(problem, p) for p in every) if valid), default=None)
 
 
 def priced(problem: PlanProblem, plan: tuple[int, ...]) -> tuple[int, bool]:
-    """The cost of a plan, and whether its memory fits at each time that a node begins."""
+    """Returns the cost of a plan, and whether its memory fits at each time that a node begins."""
     cost = sum(node.costs[s] for node, s in zip(problem.nodes, plan, strict=True))
     for edge in problem.edges:
         a, b = edge.nodes
@@ -67,7 +67,8 @@ def drawn_cost(rng: random.Random, scale: int) -> int:
 
 
 def drawn(seed: int) -> PlanProblem:
-    """A problem of a few nodes: empty lives, parallel and reversed edges, loops, and all sizes."""
+    """Returns a problem of a few nodes, with empty lifetimes, parallel and reversed edges, loops,
+    and all sizes."""
     rng = random.Random(seed)
     scale = rng.choice((3, 100, 10**6, FORBIDDEN))
     bytes_ = rng.choice((3, 20, 1 << 40, 1 << 62))
@@ -87,7 +88,7 @@ def drawn(seed: int) -> PlanProblem:
 
 
 def tightened(problem: PlanProblem) -> PlanProblem:
-    """The problem with a limit that its best plan without a limit exceeds by 1."""
+    """Returns the problem with a limit that its best unlimited plan exceeds by 1."""
     free = replace(problem, limit=None)
     every = product(*(range(len(node.costs)) for node in problem.nodes))
     best = min(every, key=lambda plan: priced(free, plan)[0])
@@ -101,7 +102,8 @@ def tightened(problem: PlanProblem) -> PlanProblem:
 
 
 def widened(problem: PlanProblem, seed: int) -> PlanProblem:
-    """The problem with nodes whose second strategy no plan needs: too large for branches."""
+    """Returns the problem with 41 more nodes whose second strategy no plan needs: too many to
+    branch on."""
     rng = random.Random(seed)
     nodes, edges = list(problem.nodes), list(problem.edges)
     for _ in range(41):
@@ -256,7 +258,8 @@ def command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """The command on a file of some bytes: its exit code, and the texts that it prints."""
+    """Returns a function that runs the command on a file of some bytes, and returns its exit code
+    and output."""
     monkeypatch.setattr(partition, "LIBRARY", planner_library())
     monkeypatch.setattr(partition, "Partitioner", lambda: planner)
 
@@ -271,7 +274,7 @@ def command(
 
 
 def example(**changes: Any) -> dict[str, Any]:
-    """A problem of two nodes in the contest's format, with some members changed."""
+    """Returns a problem of two nodes in the contest's format, with some members changed."""
     nodes = {"intervals": [[0, 2], [1, 3]], "costs": [[15], [9, 4]], "usages": [[10], [5, 6]]}
     edges = {"nodes": [[0, 1]], "costs": [[1, 7]]}
     return {"name": "a", "nodes": nodes, "edges": edges, "usage_limit": 15} | changes

@@ -1,4 +1,4 @@
-"""Pictures of plans."""
+"""Pictures of plans show the right shapes and texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def picture(result: PlanFacts) -> str:
 
 
 def drawn(text: str) -> tuple[ElementTree.Element, Counter[str], list[str]]:
-    """The parsed picture, the number of its shapes by class, and its texts."""
+    """Returns the parsed picture, the number of its shapes by class, and its texts."""
     root = ElementTree.fromstring(text)
     shapes = Counter(item.get("class", "") for item in root if item.tag != f"{SVG}text")
     return root, shapes, ["".join(item.itertext()) for item in root.iter(f"{SVG}text")]
@@ -50,7 +50,7 @@ def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> N
     kinds = {item["kind"] for item in result.collectives}
     assert kinds
     assert kinds <= {*texts}
-    assert shapes["move"] == 1 + ranks * shapes["line"]  # one in the legend
+    assert shapes["move"] == 1 + ranks * shapes["line"]  # one is in the legend
     assert "prefers-color-scheme:dark" in text
     width, height = (float(root.get(side, "")) for side in ("width", "height"))
     for item in root:
@@ -59,7 +59,7 @@ def test_a_picture_has_each_rank_and_each_collective(name: str, ranks: int) -> N
 
 
 def test_a_picture_of_a_mesh_shows_the_blocks_of_both_axes() -> None:
-    """Four ranks have four blocks of a value that both axes divide, and two of another."""
+    """On four ranks, a value that both axes divide has four blocks, and another value has two."""
     cluster = Cluster(Mesh((2, 2)), (RATES, RATES))
     result = planned(NETWORKS["mlp"](), cluster, partition_solver(), {})
     rows = [*plan_rows(result.division)]
@@ -78,7 +78,7 @@ def test_a_picture_of_a_mesh_shows_the_blocks_of_both_axes() -> None:
 
 
 def test_equal_layers_become_one_with_a_count() -> None:
-    """An MLP of pairs of matmuls: columns, then rows."""
+    """The model is an MLP of pairs of matmuls: columns, then rows."""
     b = GraphBuilder("deep")
     x = b.input("x", tensor(F32, 16, 64))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The pool: against a shadow under sanitizers, on traces, and as the memory of instances."""
+"""The pool agrees with a shadow under sanitizers, on traces, and as the memory of instances."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_pool_holds_little_more_than_what_is_in_use(sanitized: Sanitized, name
 
 
 def counting() -> Builder:
-    """y = [0, 1, ..., trips-1], in a buffer that grows by one element a trip."""
+    """Returns y = [0, 1, ..., trips-1], in a buffer that grows by one element per trip."""
     b = Builder()
     one, four, zero = b.const(1), b.const(4), b.const(0)
     trips, counter, count, size, offset = (b.register() for _ in range(5))

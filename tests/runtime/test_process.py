@@ -1,4 +1,4 @@
-"""What is around a module: signals, forks, and the limits that its caller and environment set."""
+"""Modules respect the process around them: signals, forks, and limits by caller and environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
 
 
 def _holding(*locks: Any) -> tuple[threading.Thread, threading.Event]:
-    """A thread that holds the locks from now until the event."""
+    """Starts a thread that holds the locks until the event."""
     held, end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -65,7 +65,7 @@ def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> No
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
     thread, end = _holding(_IMAGES.lock)
-    threading.Timer(0.2, end.set).start()  # the fork comes after what is in progress
+    threading.Timer(0.2, end.set).start()  # the fork waits until the lock is free
     child = os.fork()
     if child == 0:
         end_after(20)

@@ -1,4 +1,4 @@
-"""Profiles: their times against the stamps, and what a damaged manifest or a full disk does."""
+"""Profiles compute times from stamps, and survive damaged manifests and full disks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _ROOFS = (Roof("L1", 4e11, 65536), Roof("L2", 2e11, 1 << 20), Roof("memory", 1e1
 
 
 def stamps(*rows: tuple[int, int, int, int, int], lost: int = 0) -> StampedRun:
-    """The run of these stamps (begin, end, step, thread, execution), with its own behind them."""
+    """Returns the run of these stamps (begin, end, step, thread, execution), with the run's own
+    stamp at the end."""
     first, last = min(row[0] for row in rows) - 10, max(row[1] for row in rows) + 10
     return StampedRun(np.array([*rows, (first, last, RUN, 1, 0)], abi.STAMP), lost)
 
@@ -104,7 +105,7 @@ def test_threads_that_were_busy_are_shown_and_not_those_that_are_allowed() -> No
     ("stamped", "plain", "text"),
     [
         ([100, 100], [100, 100], "within noise"),
-        ([90, 90], [100, 100], "within noise"),  # less than nothing
+        ([90, 90], [100, 100], "within noise"),  # a negative overhead
         ([103, 103], [100, 100], "+3.0%"),
         ([103, 103], [98, 102], "within noise"),  # equal runs differ by 4 %
         ([110, 110], [98, 102], "+10.0%"),
@@ -114,7 +115,8 @@ def test_threads_that_were_busy_are_shown_and_not_those_that_are_allowed() -> No
 def test_an_overhead_below_the_noise_is_not_given(
     stamped: list[int], plain: list[int], text: str
 ) -> None:
-    """Of four times as many runs, the fastest quarter counts; the others are slow."""
+    """There are four times as many runs, of which the fastest quarter counts; the others are
+    slow."""
     slow = [1000] * 3 * len(stamped)
     runs = [stamps((0, time - 20, 0, 1, 1)) for time in (*stamped, *slow)]
     seconds = [time * 1e-9 for time in (*plain, *slow)]
@@ -128,7 +130,7 @@ def test_an_overhead_below_the_noise_is_not_given(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_dot_is_above_its_roof(seed: int) -> None:
-    """For machines slower and faster than their description, with any work of the steps."""
+    """Machines are slower and faster than their description, and steps have any work."""
     draw = np.random.default_rng(seed)
     count, begin, rows, steps = 12, 0, [], []
     for number in range(count):
@@ -163,7 +165,7 @@ def test_steps_without_arithmetic_have_no_dot() -> None:
 
 
 def test_a_trace_has_the_fields_that_perfetto_reads() -> None:
-    """Schema check: trace_processor is a program that its package downloads at first use.
+    """The test checks the schema, because trace_processor is a program that its package downloads.
 
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU is the format.
     """
@@ -201,13 +203,14 @@ def test_names_of_any_kind_are_text() -> None:
 
 
 def packed(locations: Any, live: Any, numbers: Any = ()) -> list[str]:
-    """The entry of locations without numbers, or of their texts with differences of numbers."""
+    """Returns the packed entry of locations, given as texts without numbers, or as texts with
+    differences of numbers."""
     texts = [[text] if type(text) is str else text for text in locations]
     return [b64encode(zlib.compress(json.dumps([texts, numbers, live]).encode())).decode()]
 
 
 def describe(module: Module, *steps: int | str) -> None:
-    """Gives a module that was linked by hand the facts that a compile writes."""
+    """Gives a hand-linked module the facts that a compile writes."""
     kernel = {"symbol": "k", "source": "node", "flops": 8, "contraction_flops": 0, "bytes": 64}
     module.manifest["variants"][0] |= {
         "kernels": [kernel | {"seconds": 1e-6, "limit": "compute", "limit_share": 0.5}],
@@ -221,7 +224,7 @@ def describe(module: Module, *steps: int | str) -> None:
 
 
 def relu(count: int) -> Builder:
-    """`count` launches of 8 tiles."""
+    """Returns `count` launches of 8 tiles."""
     b = Builder()
     size = b.const(8)
     b.input("x", "f32", [size], "[8]")
@@ -313,7 +316,7 @@ def test_a_damaged_manifest_is_refused(
 
 
 def _described(linked: Callable[..., Module]) -> Any:
-    """A stand-in for a module of two steps, whose manifest a test may change."""
+    """Returns a stand-in for a module of two steps, whose manifest a test may change."""
     module = linked(relu(2))
     describe(module, 0, 0)
     manifest = copy.deepcopy(module.manifest)
@@ -323,7 +326,7 @@ def _described(linked: Callable[..., Module]) -> Any:
 
 
 def test_changed_bytes_are_facts_or_refused(linked: Callable[..., Module]) -> None:
-    """Every byte of the packed entry is changed in turn; a change may keep the meaning."""
+    """Every byte of the packed entry changes in turn; a change may keep the meaning."""
     module = _described(linked)
     entry = module.manifest["variants"][0]["profile"]
     (whole,) = entry["packed"]

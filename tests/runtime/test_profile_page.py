@@ -1,4 +1,4 @@
-"""The page of a profile: one file without network, whatever names and sizes the model has."""
+"""The page of a profile is one file that needs no network, for all names and sizes of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.processes import finished
 pytest.importorskip("bokeh")
 pytest.importorskip("jinja2")
 
-# Requests and console lines go to stderr; the page's DOM, after its scripts have run, to stdout.
+# Requests and console lines go to stderr; the page's DOM goes to stdout after its scripts have run.
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--timeout=60000",
     "--enable-logging=stderr", "--window-size=1320,1500", "--dump-dom",
@@ -25,15 +25,15 @@ _FLAGS = (
 
 
 def opened(profile: ModuleProfile, folder: Path) -> str:
-    """The DOM of the page in a browser that knows no host; fails on a line of the console that is
-    no information."""
+    """Returns the DOM of the page in a browser without network; fails on console lines above the
+    level of information."""
     page = folder / "page.html"
     profile.save_page(page)
     return in_browser(page, folder)
 
 
 def in_browser(page: Path, folder: Path) -> str:
-    """The DOM of a file in that browser."""
+    """Returns the DOM of a file in that browser."""
     rules = "--host-resolver-rules=MAP * ~NOTFOUND"
     result = finished(browser(), *_FLAGS, rules, f"--user-data-dir={folder}", page.as_uri())
     assert result.returncode == 0, result.stderr[-2000:]
@@ -47,7 +47,7 @@ def test_a_page_needs_no_network_and_draws_all_charts(tmp_path: Path) -> None:
     assert len(re.findall(r'data-root-id="[^"]+"', dom)) == 4
     assert len(re.findall(r"<tr>", dom)) == 1 + len(STEPS.steps)
     assert "conv_1 (Conv)" in dom
-    assert dom.count("bk-Figure") >= 4  # the charts are there, and not their places alone
+    assert dom.count("bk-Figure") >= 4  # the charts are there, not only their placeholders
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_page_names_the_slowest_step_and_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_page_shows_the_critical_path_and_the_buffers_of_the_peak(tmp_path: Path) -> None:
-    """Two chains of steps; names with quotes and HTML are text."""
+    """The profile has two chains of steps; names with quotes and HTML are shown as text."""
     profile = made(TWO_THREADS, STEPS)
     graph = networkx.DiGraph(name="m", target="cpu", threads=2)
     for step in profile.steps:
@@ -106,7 +106,7 @@ def test_a_page_shows_the_critical_path_and_the_buffers_of_the_peak(tmp_path: Pa
     peak = dom[dom.index("Most memory: ") :]
     assert peak.startswith("Most memory: 4 MiB in step 0")
     rows = re.findall(r"width: ([0-9]+[.][0-9])%", peak)
-    assert rows == ["52.5", "17.5"]  # three quarters and one of 70 %
+    assert rows == ["52.5", "17.5"]  # three quarters and one quarter of 70 %
     assert "scores" in peak
     assert "<b>'\"" not in dom
 

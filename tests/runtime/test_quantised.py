@@ -1,4 +1,5 @@
-"""The search for layers that stay in f32, on models whose errors are sums over layers."""
+"""The search for layers that stay in f32 finds them, on models whose errors are sums over
+layers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tcc.runtime.worker import write_arrays
 
 
 class Models:
-    """A worker and a compiler; a quantised layer adds its error to the result 1.
+    """Stands for a worker and a compiler; each quantised layer adds its error to the result 1.
 
     An artifact multiplies errors by `factor`, and a scale per channel halves them.
     """
@@ -58,7 +59,8 @@ class Models:
 
 
 def fewest(errors: list[float], bound: float) -> int | None:
-    """The fewest of the largest errors to leave out, so that the others sum to the bound."""
+    """Returns how many of the largest errors must be left out, so that the sum of the others is
+    within the bound."""
     ordered = sorted(errors, reverse=True)
     return next((n for n in range(len(errors)) if sum(ordered[n:]) <= bound), None)
 

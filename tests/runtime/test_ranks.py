@@ -1,5 +1,5 @@
-"""Which plan of an artifact is loaded, by number of ranks and by memory, and the comms that it then
-refuses, under sanitizers."""
+"""An artifact loads the plan for the number of ranks and the memory, and refuses wrong comms, under
+sanitizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tcc.ir.program import Program
 
 HERE = Path(__file__).parent
 
-# One worker compiles the runtime with sanitizers, also where tests are spread over several.
+# One worker compiles the runtime with sanitizers, even if tests are spread over several workers.
 pytestmark = pytest.mark.xdist_group("sanitized-runtime")
 
 

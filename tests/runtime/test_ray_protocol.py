@@ -46,7 +46,7 @@ def read(message: Any, binary: bytes = b"", ports: tuple[ModulePort, ...] = (X,)
 
 
 class Rows:
-    """A model of rows: y is x plus `shift` times the number of rows."""
+    """A model on rows: y is x plus `shift` times the number of rows."""
 
     inputs, outputs = (X,), (Y,)
 
@@ -229,7 +229,7 @@ def test_bytes_tell_zeros_and_shapes_apart() -> None:
 
 
 def test_groups_hold_neighbours_and_are_disjoint() -> None:
-    """Eight CPUs of two packages, where n and n + 4 share a core."""
+    """The machine has eight CPUs in two packages, where n and n + 4 share a core."""
     groups = core_groups(range(8), 2, lambda cpu: (cpu % 4 // 2, cpu % 4, cpu))
     assert groups == [(0, 4), (1, 5), (2, 6), (3, 7)]
     assert core_groups(range(5), 2, lambda cpu: (0, cpu, cpu)) == [(0, 1), (2, 3)]

@@ -1,4 +1,4 @@
-"""What cannot be right is refused by the C interface, with a reason, and harms nothing."""
+"""The C interface refuses wrong calls with a reason, and they do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of results comes back when nobody holds an array in it, and never before."""
+"""The memory of a result is reused after the last array in it is freed, and never before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def memory(mlp: Module) -> Memory:
 
 
 def committed(module: Module) -> int:
-    """Bytes that all pools and instances of the process hold."""
+    """Returns the bytes that all pools and instances of the process hold."""
     numbers = abi.CMemory(ctypes.sizeof(abi.CMemory))
     assert module._api.memory(None, ctypes.byref(numbers)) == 0
     return int(numbers.process_used)
@@ -38,7 +38,7 @@ def committed(module: Module) -> int:
 def lent(
     memory: Memory, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> tuple[np.ndarray[Any, Any], int]:
-    """A new array, and its address."""
+    """Returns a new array, and its address."""
     array = np.ndarray(shape, dtype, memory(prod(shape) * dtype.itemsize))
     return array, array.ctypes.data
 
@@ -180,7 +180,7 @@ print(writable() - before)
 
 
 def test_a_pool_may_write_to_little_more_than_it_has_in_use(mlp_path: Path) -> None:
-    """What a process may write to counts against its limit of data (`ulimit -d`)."""
+    """Writable memory of a process counts against its data limit (`ulimit -d`)."""
     command = [sys.executable, "-c", _WRITABLE, str(mlp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert int(said) < 64 << 10

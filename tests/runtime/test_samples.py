@@ -1,4 +1,4 @@
-"""Samples in folders: what texts name, and which samples are refused."""
+"""Samples in folders are found and read, and bad samples are refused."""
 
 from __future__ import annotations
 

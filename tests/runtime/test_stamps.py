@@ -1,5 +1,5 @@
-"""Stamps of runs: what a ring holds after launches, loops and functions, on one and on several
-threads."""
+"""Stamps of runs: the ring holds the right stamps after launches, loops and functions, on one
+thread and on several."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ F32, I64 = DTYPES["f32"], DTYPES["i64"]
 
 
 def launches() -> Builder:
-    """Inputs n and x f32[1024]: a launch of 1024 tiles, and n launches of one tile."""
+    """Returns a program with inputs n and x f32[1024]: a launch of 1024 tiles, and n launches of
+    one tile."""
     b = Builder()
     n, size = b.register(), b.const(1024)
     b.input("n", "i64", [], "[]")
@@ -85,7 +86,7 @@ def test_a_run_leaves_its_executions(linked: Callable[..., Module]) -> None:
 
 
 def test_the_oldest_are_lost_and_counted(linked: Callable[..., Module]) -> None:
-    """On one thread each launch leaves one stamp, so their number is known."""
+    """On one thread each launch leaves one stamp, so that their number is known."""
     module = linked(launches(), threads=1)
     run = Ring(module, 0).run(inputs(20_000))
     assert run.lost == 20_000 + 2 - abi.LEAST_STAMPS

@@ -1,4 +1,4 @@
-"""What a profiler that attaches to the process finds."""
+"""A profiler that attaches to the process finds the symbols of kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(Path("/proc/self/maps").read_text(), end="")
 
 
 def loaded(path: Path, **environment: str) -> tuple[list[str], list[str]]:
-    """Lines of the profilers' map, and of the process's mappings."""
+    """Returns lines of the profilers' map, and lines of the process's mappings."""
     environment |= {"PYTHONPATH": ":".join(sys.path)}
     command = (sys.executable, "-c", LOADED, str(path))
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -58,7 +58,7 @@ def test_nothing_is_written_unasked(mlp_path: Path) -> None:
 
 
 def test_an_artifact_calls_no_getenv(mlp_path: Path) -> None:
-    """Programs with raised privileges take nothing from the environment."""
+    """Programs with raised privileges ignore the environment."""
     command = ("nm", "-D", "--undefined-only", mlp_path)
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     functions = {name.partition("@")[0] for name in names}

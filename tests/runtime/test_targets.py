@@ -1,4 +1,4 @@
-"""What fuzzing has kept, and the first inputs, through the targets in C under sanitizers."""
+"""Kept fuzzing inputs and first inputs pass through the C fuzz targets under sanitizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The process's workers: under ThreadSanitizer, asleep, forked, and shared by two artifacts."""
+"""The process's workers run correctly under ThreadSanitizer, asleep, forked, and shared by two
+artifacts."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from trials import DELAYS, RUNTIME, aarch64_tools, build_for_aarch64, build_stre
 
 from tests.processes import finished
 
-# Two artifacts with a launch of two units that each take a while; three workers are asked for.
+# Two artifacts each have a launch of two slow tiles, and ask for three workers.
 TWO_ARTIFACTS = """
 import sys, threading
 from pathlib import Path
@@ -41,7 +42,7 @@ assert workers() == after_first, workers()
 """
 
 
-# The masks of blocked signals of the two workers.
+# Prints the masks of blocked signals of the two workers.
 BLOCKED_SIGNALS = """
 import sys
 from pathlib import Path
@@ -111,7 +112,8 @@ def test_a_forked_child_makes_workers_of_its_own(plain: Path) -> None:
 
 def test_workers_leave_to_handlers_what_they_raise(mlp_path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
-    # longer than it takes to man both seats: one that sleeps at once is taken for the other too
+    # longer than both seats take to be filled: else a worker could sleep at once, and the other do
+    # both
     environment["TCC_SPIN_MICROSECONDS"] = "200000"
     command = (sys.executable, "-c", BLOCKED_SIGNALS, str(mlp_path))
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -160,9 +162,10 @@ def test_waits_show_who_lost_a_cpu_and_spinning_has_a_budget(tmp_path: Path) -> 
 
 
 def test_a_launch_has_the_threads_that_its_units_are_worth(linked: Callable[..., Module]) -> None:
-    """The caller says how many of 100 units are worth a thread; any number is safe.
+    """The caller says how many of 100 tiles are worth a thread, and any number is safe.
 
-    Units are one part where two threads would find too little to do."""
+    All tiles are one part if two threads would find too little to do.
+    """
     b = programs.Builder()
     least, one = b.register(), b.const(1)
     b.input("least", "i64", [one], "[1]")

@@ -1,4 +1,5 @@
-"""Trials in processes: right results pass, wrong ones and damaged files fail, times add up."""
+"""Trials in processes: right results pass, wrong results and damaged files fail, and times add
+up."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ TEXT = """
 
 
 def saved(path: Path, change: float = 0.0) -> Path:
-    """Saves the model; `change` is added to one of its 3,072 weights."""
+    """Saves the model, with `change` added to one of its 3,072 weights."""
     weights = np.random.default_rng(2).standard_normal((64, 48)).astype(np.float32)
     weights[3, 5] += change
     proto = onnx.parser.parse_model(TEXT)
@@ -63,7 +64,7 @@ def drawn(_: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def compiled(text: str, place: Path) -> Path:
-    """Compiles a model with the weights of the analytic one, and returns the artifact's path."""
+    """Compiles a model with the weights of the analytic model; returns the artifact's path."""
     proto = onnx.parser.parse_model(text)
     weights = np.random.default_rng(2).standard_normal((64, 48)).astype(np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
@@ -115,7 +116,7 @@ def test_a_trial_that_cannot_be_loaded_crashes_and_the_next_one_runs(
     assert runner.turn(analytic, 0.0).seconds > 0
 
 
-# A loop of a trial that never ends.
+# Plants an endless loop in a trial.
 _ENDLESS = """
   n = Constant <value = int64 {1000000000000}> ()
   q = Loop (n, , p) <body = b (int64 i, bool c, float[40, 48] a) => (bool d, float[40, 48] e)

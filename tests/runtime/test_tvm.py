@@ -1,4 +1,4 @@
-"""Artifacts in Relax programs, and arrays of TVM in artifacts."""
+"""Artifacts run in Relax programs, and take arrays of TVM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tvm() -> Any:
 
 
 def ran(tvm: Any, builder: Any, *arrays: Any) -> Any:
-    """The result of the program's `main`, which TVM compiles for this machine's CPU."""
+    """Returns the result of the program's `main`, which TVM compiles for this machine's CPU."""
     built = tvm.compile(builder.get(), target="llvm")
     machine = tvm.relax.VirtualMachine(built, tvm.cpu())
     return machine["main"](*map(tvm.runtime.tensor, arrays))
@@ -88,7 +88,7 @@ def test_without_tvm_the_error_says_what_to_install(
 
 
 class Type:
-    """The type of a Relax expression."""
+    """A stand-in for the type of a Relax expression."""
 
     def __init__(self, *shape: int, dtype: str = "float32") -> None:
         self.shape = [SimpleNamespace(value=size) for size in shape]
@@ -103,7 +103,7 @@ def port(name: str, text: str, dtype: str = "f32", state: int = -1) -> ModulePor
 
 
 def called(monkeypatch: pytest.MonkeyPatch, output: ModulePort, *shape: int) -> Any:
-    """The types of the results of a call, by a Relax that writes down what it is given."""
+    """Returns the result types of a call, recorded by a stand-in for Relax."""
     relax = SimpleNamespace(
         TensorType=lambda shape, dtype: (shape, dtype),
         Tuple=list,

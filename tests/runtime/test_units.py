@@ -1,4 +1,4 @@
-"""Numbers with their units."""
+"""Numbers are printed with suitable units."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hosts that were compiled with older or newer headers than the library, and the reverse.
+"""Hosts work with a library that is older or newer than the headers with which they were compiled.
 
-headers/ has copies of the first headers of comms and pools.  A later version is today's header with
-a field behind each struct that carries its size.
+headers/ has copies of the first headers of comms and pools. A later version is today's header with
+another field at the end of each struct that carries its size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POOL = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
 
 
 def append_fields(include: Path) -> None:
-    """Makes a later version of the headers in this folder."""
+    """Turns the headers in this folder into a later version."""
     for name, ends in STRUCTS.items():
         path = include / name
         text = path.read_text()
@@ -49,7 +49,7 @@ def append_fields(include: Path) -> None:
 
 @pytest.fixture(scope="module")
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the runtime's sources whose headers are of a later version."""
+    """Returns a copy of the runtime's sources with later headers."""
     copy = tmp_path_factory.mktemp("later") / "runtime"
     for name in ("include", "src"):
         shutil.copytree(RUNTIME / name, copy / name)
@@ -70,7 +70,7 @@ def ran(*command: str | Path) -> str:
 
 
 def refusal(struct: str, size: int, least: int, known: int) -> str:
-    """What a host prints whose struct has a field set that the library lacks."""
+    """Returns the output of a host that sets a field which the library lacks."""
     return (
         f"1: the {struct} is NULL or of another version: it has {size} bytes, this library takes "
         f"whole fields of {least} to {known} bytes, and zeros behind them\n"
@@ -102,7 +102,7 @@ def test_comms_of_hosts_of_all_versions(
 
 @pytest.fixture(scope="module")
 def later_library(later: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A later version of the communication library, under sanitizers."""
+    """Builds a later version of the communication library, under sanitizers."""
     sources = [later / path.relative_to(RUNTIME) for path in comm_sources()]
     flags = ("-w", *WATCHED, "-fPIC", "-shared", "-fvisibility=hidden")
     includes = (f"-I{later / 'include'}", f"-I{later / 'src'}")
@@ -128,7 +128,7 @@ def test_later_libraries_take_hosts_of_this_version(
 def test_modules_of_artifacts_with_fewer_functions(
     mlp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    """Python knows functions that an older artifact lacks: behind its table lie other bytes."""
+    """Python knows functions that an older artifact lacks: other bytes follow its table."""
     field = getattr(abi.Api, last)
     size, whole = field.offset + field.size, load(mlp_path)._api
     older = ctypes.create_string_buffer(b"\xff" * ctypes.sizeof(abi.Api))
@@ -167,7 +167,7 @@ def test_pools_of_hosts_of_all_versions(
 
 @pytest.fixture(scope="module")
 def later_pool(later: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a later version's pools as objects, under sanitizers."""
+    """Builds objects of a later version's pools, under sanitizers; returns the folder."""
     source, made = later / "src", tmp_path_factory.mktemp("pool")
     files = (*(source / name for name in POOL), *sorted((source / "pool").glob("*.c")))
     includes = (f"-I{later / 'include'}", f"-I{source}")

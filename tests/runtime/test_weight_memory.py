@@ -1,7 +1,7 @@
-"""A process holds its weights in memory once, also while it loads them, however they are held.
+"""A process holds its weights in memory once, also during a load, in every way to store weights.
 
-The kernel's own counts are the oracle: Pss, in which each of n processes has 1/n of a shared page,
-and the largest resident set since the load began.
+The kernel's counts are the oracle: Pss, which counts 1/n of a page that n processes share, and the
+largest resident set since the load began.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.processes import finished
 
 SIZE = (64 << 20) + 4096  # the last huge page is not full
 MOST = SIZE * 51 // 50
-REST = 6 << 20  # bytes that a load and a run may take beside the weights
+REST = 6 << 20  # bytes that a load and a run may take besides the weights
 WEIGHTS = np.zeros(SIZE // 4, np.float32)
 WEIGHTS[::7] = np.arange(len(WEIGHTS[::7])) % 5
-TOTAL = float(WEIGHTS.sum(dtype=np.float64))  # exact in f32 too: below 2^24
+TOTAL = float(WEIGHTS.sum(dtype=np.float64))  # exact in f32 too, because it is below 2^24
 
-# Loads and runs the model, then tells bytes: how much Pss has grown, and by how much the resident
-# set has grown at most.  Each line that it reads asks again.
+# Loads and runs the model, then prints how many bytes Pss has grown, and by how much the resident
+# set has grown at most. Each input line makes it print again.
 PROCESS = """
 import json, sys
 import numpy as np
@@ -52,7 +52,7 @@ while True:
         break
 """
 
-# Runs the model and prints the bytes of its largest resident set.
+# Runs the model, and prints the bytes of its largest resident set.
 HOST = """
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""Large weights: mapped, shared between processes through one memory file, or copied."""
+"""Large weights are mapped, shared between processes through one memory file, or copied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact.toolchain import runtime_folder
 
 SIZE = 8 << 20
-# Runs the model, tells how its weights are mapped, and stays until it is told to end.
+# Runs the model, prints how its weights are mapped, and stays until it is told to end.
 PROCESS = """
 import os, sys
 import numpy as np
@@ -88,7 +88,7 @@ def again(process: subprocess.Popen[str]) -> str:
 
 
 def memory_files(process: subprocess.Popen[str]) -> set[int]:
-    """Inodes of the memory files of weights that a process holds."""
+    """Returns the inodes of the memory files of weights that a process holds."""
     found = set()
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
         if "memfd:tcc-weights" in os.readlink(entry):
@@ -97,7 +97,7 @@ def memory_files(process: subprocess.Popen[str]) -> set[int]:
 
 
 def shared_bytes(process: subprocess.Popen[str]) -> int:
-    """Bytes of the memory file that the process has in common with others."""
+    """Returns the bytes of the memory file that the process shares with others."""
     total, inside = 0, False
     for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
         if "-" in line.split()[0]:
@@ -108,7 +108,7 @@ def shared_bytes(process: subprocess.Popen[str]) -> int:
 
 
 def huge_pages_in_memory_files() -> bool:
-    """Whether the system collapses pages of memory files."""
+    """Returns True if the system merges pages of memory files into huge pages."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, *(ctypes.c_size_t,) * 5)
@@ -145,14 +145,15 @@ def test_processes_share_one_memory_file_that_outlives_its_maker(start: Start) -
 @shares
 @pytest.mark.parametrize("trial", range(8))
 def test_processes_that_start_together_make_one(start: Start, trial: int) -> None:
-    """Two processes that looked at the same moment made a file each in one of five trials."""
+    """Without the fix, two processes that looked at the same moment each created a file in one of
+    five trials."""
     processes = [start() for _ in range(6)]
     assert [told(process) for process in processes] == ["memfd:tcc-weights"] * 6
     assert len(set.union(*map(memory_files, processes))) == 1
 
 
 def another_file(process: subprocess.Popen[str], fault: str) -> int:
-    """Ends the process and makes a memory file like its own, but for one fault."""
+    """Ends the process, and creates a memory file like its own except for one fault."""
     (entry,) = (
         e
         for e in Path(f"/proc/{process.pid}/fd").iterdir()
@@ -188,7 +189,7 @@ def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: st
 
 @shares
 def test_the_pages_of_the_file_serve_where_the_one_memory_file_is_not_equal(start: Start) -> None:
-    """A process that may make no file of this size has mapped the other one to compare it."""
+    """A process that may not create a file of this size has mapped the other file to compare it."""
     first = start()
     assert told(first) == "memfd:tcc-weights"
     impostor = another_file(first, "changed")
@@ -199,7 +200,7 @@ def test_the_pages_of_the_file_serve_where_the_one_memory_file_is_not_equal(star
 
 @shares
 def test_a_lock_that_a_stranger_holds_delays_nobody(start: Start, artifact: Path) -> None:
-    """Whoever can read the file can lock it."""
+    """Everyone who can read the file can lock it."""
 
     def seconds() -> float:
         begun = time.monotonic()
@@ -259,7 +260,7 @@ def test_what_is_no_choice_is_refused(start: Start) -> None:
 
 @pytest.fixture(scope="module")
 def damaged(artifact: Path) -> Path:
-    """The artifact with one bit of its weights turned over."""
+    """Returns the artifact with one bit of its weights flipped."""
     place = find_weights(artifact, read_manifest(artifact))
     assert place is not None
     data = bytearray(artifact.read_bytes())

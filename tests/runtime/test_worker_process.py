@@ -1,4 +1,4 @@
-"""Processes of trials: each way to end is told apart, and none ends the sweep."""
+"""Processes of trials: the sweep distinguishes every way to end, and survives it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_one_process_at_a_time_measures(tmp_path: Path) -> None:
         other = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
         assert other.stdout.readline() == "waits\n"
     assert other.stdout.readline() == "in\n"
-    other.kill()  # also a killed process leaves
+    other.kill()  # a killed process leaves too
     other.communicate()
     with measuring_alone(tmp_path / "lock", lambda: pytest.fail("nobody else measures")):
         pass

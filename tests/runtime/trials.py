@@ -1,4 +1,4 @@
-"""Builds of the workers for tests: a stress program, natively and for aarch64, and the explorer."""
+"""Builds the workers for tests: a stress program, natively and for aarch64, and the explorer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ EXPLORER = HERE.parent / "lib" / "explorer"
 WORKERS = ("crew.c", "threads.c", "width.c", "workers.c")
 SYSTEM = ("limits.c", "groups.c", "alloc.c", "status.c", "notes.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-# each with the budget of deviations that a test has time for
+# the scenarios, each with the budget of deviations for which a test has time
 SCENARIOS = {
     "pair": 2, "pieces": 2, "growing": 2, "settling": 2, "sleeping": 2, "callers": 2, "giving": 1,
     "taking": 2, "making": 2, "narrowing": 2,
 }  # fmt: skip
 DELAYS = (f"-I{HERE}", '-DTCC_TRIAL="delays.h"')
 
-# The functions of the system that the explorer stands for.
+# The system functions that the explorer replaces.
 _INSTEAD = {
     "pthread_create": "explorer_create",
     "pthread_sigmask": "explorer_sigmask",
@@ -44,7 +44,7 @@ class Fault:
     scenario: str = "pair"
 
     def plant(self, folder: Path) -> Path:
-        """A copy of the runtime with the fault in it."""
+        """Returns a copy of the runtime with the fault."""
         copy = folder / "runtime"
         shutil.copytree(RUNTIME, copy)
         path = copy / "src" / self.file
@@ -55,7 +55,7 @@ class Fault:
 
 
 def _relaxed(name: str, file: str, old: str, scenario: str = "pair") -> Fault:
-    """The fault that an access orders nothing."""
+    """Returns the fault that an atomic access has relaxed order."""
     new = old
     for order in ("memory_order_acquire", "memory_order_release", "memory_order_acq_rel"):
         new = new.replace(order, "memory_order_relaxed")
@@ -63,7 +63,8 @@ def _relaxed(name: str, file: str, old: str, scenario: str = "pair") -> Fault:
     return Fault(name, file, old, new, scenario)
 
 
-# The fault of version 3: a slot's number of seats changed while it still showed the old ticket.
+# The fault of version 3: a slot's number of seats changed while the slot still showed the old
+# ticket.
 _EARLY_SEATS = Fault(
     "seats before the ticket",
     "threads.c",
@@ -75,7 +76,7 @@ _EARLY_SEATS = Fault(
     "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
     "growing",
 )
-# A run that is to have one thread does a launch while workers are still at the one before.
+# A run with one thread launches while workers still run the previous launch.
 _UNSETTLED = Fault(
     "alone beside its workers",
     "crew.c",
@@ -84,7 +85,7 @@ _UNSETTLED = Fault(
     "narrowing",
 )
 MISPLACED = (_EARLY_SEATS, _UNSETTLED)
-# Every access of the workers that orders others, without its order.
+# Each atomic access of the workers with an order, made relaxed.
 UNORDERED = (
     _relaxed("publish", "threads.c", "previous << WORD_PREVIOUS | seats,\n"
              "                          memory_order_release"),
@@ -107,7 +108,7 @@ UNORDERED = (
 
 
 def orders() -> int:
-    """How many accesses in the workers' sources order others."""
+    """Returns the number of atomic accesses with an order in the workers' sources."""
     texts = [(RUNTIME / "src" / name).read_text() for name in WORKERS]
     names = ("memory_order_acquire", "memory_order_release", "memory_order_acq_rel")
     return sum(text.count(name) for text in texts for name in names)
@@ -125,7 +126,7 @@ def includes(runtime: Path) -> tuple[str, ...]:
 def build_stress(
     folder: Path, *flags: str, compiler: str = "cc", runtime: Path = RUNTIME, main: str = "stress.c"
 ) -> Path:
-    """The program `main` with the workers of `runtime`."""
+    """Builds the program `main` with the workers of `runtime`."""
     sources = [HERE / main, *(runtime / "src" / name for name in (*WORKERS, *SYSTEM))]
     flags = ("-O1", *flags, *includes(runtime))
     compile_c(compiler, (*flags, "-lpthread"), (*sources, Path("-ldl")), folder / "stress")
@@ -137,8 +138,8 @@ def _common_flags(runtime: Path) -> tuple[str, ...]:
 
 
 def build_explorer_parts(folder: Path) -> list[Path]:
-    """Objects in `folder` of all that no fault changes: the explorer itself, and what the workers
-    call."""
+    """Compiles all objects that no fault changes to `folder`: the explorer itself, and the callees
+    of the workers."""
     sources = [EXPLORER / name for name in ("memory.c", "search.c", "hooks.c")]
     sources += [RUNTIME / "src" / name for name in SYSTEM]
     for source in sources:
@@ -150,9 +151,9 @@ def build_explorer_parts(folder: Path) -> list[Path]:
 def build_explorer(
     folder: Path, runtime: Path = RUNTIME, parts: Sequence[Path] | None = None
 ) -> Path:
-    """The explorer of the workers of `runtime`; explorer.h says how it is made.
+    """Builds the explorer of the workers of `runtime`; explorer.h describes the build.
 
-    `parts` are the objects of `build_explorer_parts`, which are else compiled into `folder`.
+    `parts` are the objects of `build_explorer_parts`; by default they are compiled to `folder`.
     """
     common = _common_flags(runtime)
     watched = ("-fsanitize=thread", '-DTCC_TRIAL="trial.h"')
@@ -167,7 +168,8 @@ def build_explorer(
 
 
 def explore(binary: Path, scenario: str, deviations: int, bits: int = 22) -> tuple[bool, str]:
-    """Whether all executions hold, and its text: counts, or the steps of a wrong execution."""
+    """Returns whether all executions hold, and the output: counts, or the steps of a wrong
+    execution."""
     command = (str(binary), scenario, str(deviations), str(bits))
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode in (0, 1), (command, result.returncode, result.stderr)
@@ -175,11 +177,11 @@ def explore(binary: Path, scenario: str, deviations: int, bits: int = 22) -> tup
 
 
 def aarch64_tools() -> str:
-    """Which of the tools that compile and run for aarch64 is missing; "" if none is."""
+    """Returns the name of a missing tool to compile and run for aarch64, or ""."""
     return ", ".join(name for name in (CROSS, QEMU) if shutil.which(name) is None)
 
 
 def build_for_aarch64(folder: Path) -> Callable[..., Sequence[str]]:
-    """The stress program for aarch64: its command for some arguments."""
+    """Builds the stress program for aarch64; returns a function from arguments to its command."""
     binary = build_stress(folder, "-static", *DELAYS, compiler=CROSS)
     return lambda *arguments: (QEMU, str(binary), *map(str, arguments))

@@ -1,4 +1,5 @@
-"""The one comparison of prices: the least, the first of equals, and what a change must save."""
+"""All prices are compared in one way: the least wins, the first of equals, and a change must save a
+margin."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def margin(saved: float) -> Margin:
     [
         ((10, 9.7, 9.5), 0.1, 0),
         ((10, 9.7, 9.5), 0.04, 2),
-        ((10, 9, 8), 0.2, 0),  # exactly the margin is not more than the margin
+        ((10, 9, 8), 0.2, 0),  # a gain of exactly the margin is too little
         ((10, 9, 9), 0.05, 1),
         ((10, 10), 0.0, 0),
         ((float("inf"), 3.0), 0.1, 1),

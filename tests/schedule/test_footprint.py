@@ -1,4 +1,5 @@
-"""How far accesses with open sizes reach: in the range of a float, and no place counted twice."""
+"""Footprints of accesses with symbolic sizes stay in the range of a float, and count no place
+twice."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def _var(index: Index) -> Var:
 
 
 def test_an_element_of_a_loop_is_at_one_place_however_many_terms_say_where() -> None:
-    """Rows that start at products of the loop with the sizes of padding, as behind two pads."""
+    """Rows start at products of the loop with padding sizes, as behind two pads."""
     i, j = iterator("i", symbol("n", lo=1)), iterator("j", 8)
     sizes = [symbol(f"p{k}") for k in range(12)]
     rows = sum((maximum(i - p, 0) * q for p in sizes for q in sizes if p is not q), const(0))
@@ -42,7 +43,8 @@ SPANS = ((64, 128), (1, 128), (2, 16), (1, 1))
 
 
 def test_rows_and_columns_of_an_open_image_are_told_apart_as_those_of_a_known_one() -> None:
-    """Every second row and column of an image twice as large, whose width is open."""
+    """The read takes every second row and column of an image twice as large, whose width is
+    symbolic."""
     i, j = iterator("i", 64), iterator("j", 128)
     loops = [v for v in map(var_of, (i, j)) if v is not None]
     found = []
@@ -54,7 +56,7 @@ def test_rows_and_columns_of_an_open_image_are_told_apart_as_those_of_a_known_on
         image = touch(0, steps, store=False, size=4, buffer_bytes=1e9)
         found.append([image.bytes_in(dict(zip(loops, n, strict=True)), 4) for n in SPANS])
     assert found[0] == found[1]
-    narrow = symbol("w", 0, None, 1, 1) // 2  # of a typical size of 1 it is 0
+    narrow = symbol("w", 0, None, 1, 1) // 2  # with a typical size of 1 it is 0
     place_of((2 * narrow * i + j) // (4 * narrow), tuple(loops))
 
 

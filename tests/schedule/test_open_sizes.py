@@ -1,4 +1,4 @@
-"""Times at several sets of sizes, and what is chosen by them."""
+"""Times at several sets of sizes decide choices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_single_time_counts_at_all_sets() -> None:
 
 
 def test_a_choice_counts_by_its_mean_share() -> None:
-    # Half of the time at typical sizes, but three times as long at small ones.
+    # The choice takes half of the time at typical sizes, but three times as long at small sizes.
     assert mean_share((5.0, 3.0), (10.0, 1.0)) == 10.0 * (0.5 + 3.0) / 2
     assert mean_share((10.0, 1.0), (10.0, 1.0)) == 10.0
     assert mean_share((4.0,), (8.0, 2.0)) == 8.0 * (0.5 + 2.0) / 2

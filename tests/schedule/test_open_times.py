@@ -1,5 +1,5 @@
-"""Times of kernels with open sizes as manifests have them: at which sizes, on how many cores, and
-beside what else a run goes through."""
+"""Manifests have times of kernels with symbolic sizes: at several sizes, for several numbers of
+cores, and with the other data of a run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.schedule.cpu.test_cost import (
     var,
 )
 
-COUNT = 1 << 18  # elements: operand and result are 1 MiB each
+COUNT = 1 << 18  # elements: operand and result take 1 MiB each
 
 
 def test_what_a_run_goes_through_leaves_little_in_the_third_cache() -> None:
-    """A result's lines are read from memory and written back; of the operand, which the kernel
-    before has made, the cache keeps a part."""
+    """A result's lines are read from memory and written back; the cache keeps a part of the
+    operand, which the previous kernel wrote."""
     group, schedule, memory = pointwise(COUNT), map_schedule(COUNT), ONE_CORE.memory
     pricer = Pricer(ONE_CORE)
     assert pricer.price(group, schedule).dram == 0
@@ -77,7 +77,7 @@ def test_sizes_of_the_table_keep_to_the_range_and_the_divisor_of_a_symbol() -> N
 
 
 def test_no_touch_of_an_open_buffer_is_of_more_than_there_is() -> None:
-    """Places that are products of loops are unknown; the buffer has 50 n elements."""
+    """Places that are products of loops are unknown, so the bound is the buffer's 50 n elements."""
     i, j, n = iterator("i", 1000), iterator("j", 1000), symbol("n", 0, None)
     x = read(0, (i * j,), F32)
     stage = GroupStage(

@@ -1,4 +1,4 @@
-"""The factors of a contraction whose terms share scales."""
+"""The operands of a contraction whose terms share scales are found."""
 
 from __future__ import annotations
 

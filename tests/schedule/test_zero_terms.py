@@ -1,4 +1,5 @@
-"""Terms of sums that are zero because a factor lies beyond a border, counted one by one."""
+"""Terms that are zero because an operand lies beyond a border, compared with a count of single
+terms."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ WINDOW, BEFORE, CHANNELS = 5, 2, 3
 
 
 def convolution(step: int = 1, size: int = 128) -> TileGroup:
-    """Channels last, over an open image of typical `size` that lies with zeros around it."""
+    """Returns a channels-last convolution over a symbolic image of typical `size`, stored with
+    zeros around it."""
     h, w = (symbol(name, typical=size) for name in "hw")
     taps = tensor(F32, WINDOW, WINDOW, CHANNELS, 8)
     b = ExprBuilder(tensor(F32, h, w, CHANNELS), taps)
@@ -43,7 +45,7 @@ def spans(size: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("loop", ["rows", "columns"])
 def test_terms_from_the_first_to_the_last_that_lie_inside(loop: str, size: int) -> None:
     (stage,) = convolution().stages
-    rows, columns = stage.reduce  # the channels of a column are one loop with it
+    rows, columns = stage.reduce  # the channels of a column form one loop with it
     var, at, every = (rows, 0, 1) if loop == "rows" else (columns, 1, CHANNELS)
     for first, last in spans(size):
         ends = {stage.iters[at]: (const(first), const(last))}
@@ -72,7 +74,7 @@ def test_loops_around_that_are_not_known_bound_nothing() -> None:
 
 
 def test_the_share_of_terms_that_blocks_go_through() -> None:
-    """At one row all but a fifth of the taps lie outside; at three, six of fifteen do."""
+    """At one row, four of five taps lie outside; at three rows, six of fifteen do."""
     for size, share in ((1, 1 / 5), (3, 9 / 15)):
         (stage,) = convolution(size=size).stages
         assert terms_share(stage, ()) == pytest.approx(share**2)
@@ -81,7 +83,7 @@ def test_the_share_of_terms_that_blocks_go_through() -> None:
 
 
 def test_a_block_counts_as_many_times_as_it_has_elements() -> None:
-    """Columns 0 to 2 go through all five taps together, column 3 alone through three."""
+    """Columns 0 to 2 together use all five taps, column 3 alone uses three."""
     (stage,) = convolution(size=4).stages
     rows = (3 + 4 + 4 + 3) / 20
     assert terms_share(stage, (("i1", 3),)) == pytest.approx(rows * (3 * 5 + 3) / 20)

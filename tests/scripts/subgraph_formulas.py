@@ -1,7 +1,7 @@
-"""The graphs of `scripts/subgraphs` once more, in NumPy and f64: from papers' formulas, sums and
-loops, not from nodes.
+"""The graphs of `scripts/subgraphs` again, in NumPy and f64: by formulas of papers, sums and loops
+instead of nodes.
 
-A formula takes the inputs and weights by name, floats as f64, and gives the results in order.
+A formula takes the inputs and weights by name, floats as f64, and returns the results in order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def attention(
     window: int | None = None,
     causal: bool = True,
 ) -> Any:
-    """One query at a time over the keys that it sees: [batch, length, heads * size]."""
+    """Returns attention, computed for each query over the keys that it sees: [batch, length, heads
+    * size]."""
     q, k, values = v["q"], v["k"], v["v"]
     batch, length, heads, size = q.shape
     group = heads // k.shape[2]
@@ -57,7 +58,7 @@ def attention(
 
 def _alibi(v: Given) -> tuple[Any, ...]:
     places = np.arange(v["q"].shape[1])
-    # up to a constant in each row, which a softmax does not see
+    # up to a constant per row, which a softmax ignores
     bias = -(places[:, None] - places[None])
     slopes = np.array([2 ** (-(h + 1) / 2) for h in range(16)])
     return (attention(v, 1 / 8, lambda s: s + slopes[None, :, None, None] * bias),)
@@ -70,7 +71,8 @@ def _normalised(v: Given) -> tuple[Any, ...]:
 
 
 def _turned(x: Any) -> Any:
-    """Pairs (n, n + half) as complex numbers, turned by the angle of place and n: [b, l, h, d]."""
+    """Rotates pairs (n, n + half), as complex numbers, by the angle of position and n: [b, l, h,
+    d]."""
     half = x.shape[-1] // 2
     pairs = x[..., :half] + 1j * x[..., half:]
     angles = np.outer(np.arange(x.shape[1]), 10000.0 ** (-np.arange(half) / half))
@@ -145,12 +147,13 @@ def _swiglu(v: Given) -> tuple[Any, ...]:
 def _routing(v: Given) -> tuple[Any, ...]:
     scores = v["x"] @ v["gate"]
     order = np.argsort(-scores, -1, kind="stable")[:, : 2 if scores.shape[1] == 8 else 8]
-    # the shares of the chosen alone: the rest of the softmax falls out
+    # shares of the chosen alone: the rest of the softmax cancels
     return softmax(np.take_along_axis(scores, order, -1)), order
 
 
 def convolve(x: Any, filters: Any, group: int = 1, stride: int = 1) -> Any:
-    """Padded by half of the window: one product for each of its places."""
+    """Returns a convolution, padded by half of the window, as one matmul for each place in the
+    window."""
     size, edge = filters.shape[-1], filters.shape[-1] // 2
     height = x.shape[-1]
     x = np.pad(x, ((0, 0), (0, 0), (edge, edge), (edge, edge)))
@@ -166,7 +169,7 @@ def convolve(x: Any, filters: Any, group: int = 1, stride: int = 1) -> Any:
 
 
 def _folded(v: Given, number: int, group: int = 1, stride: int = 1) -> Callable[[Any], Any]:
-    """Filter `number` - 1 and the batch norm behind it."""
+    """Returns the convolution by filter `number` - 1, followed by its batch norm."""
 
     def apply(x: Any) -> Any:
         x = convolve(x, v[f"filter{number - 1}"], group, stride)
@@ -187,7 +190,7 @@ def _residual(v: Given) -> tuple[Any, ...]:
 
 
 def _separable(v: Given) -> tuple[Any, ...]:
-    """Its smallest size has a stride of 2."""
+    """Returns a separable convolution; its smallest size has a stride of 2."""
     channels = v["x"].shape[1]
     return (_relu(_folded(v, 2)(_relu(_folded(v, 1, channels, stride=2)(v["x"])))),)
 
@@ -223,8 +226,11 @@ def _gat(v: Given) -> tuple[Any, ...]:
 
 
 def _softras(v: Given) -> tuple[Any, ...]:
-    """The distance of a point from a segment is the least of those from its ends and, where the
-    foot lies on it, from its line; a point is inside where three areas add up to the whole."""
+    """Returns the soft silhouettes of triangles.
+
+    The distance of a point from a segment is the least of the distances from its ends and, if the
+    foot lies on the segment, from its line. A point is inside if three areas add up to the whole.
+    """
     line = (np.arange(32) + 0.5) / 16 - 1
     points = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
     out = []

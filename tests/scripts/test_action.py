@@ -1,4 +1,4 @@
-"""The action of GitHub: its file, and its steps, which run here with a stand-in for `gh`."""
+"""GitHub's action: its file is valid, and its steps run here with a stand-in for `gh`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ g (float[8, 16] x, float[16, 4] w) => (float[8, 4] y) {
   y = Softmax(a)
 }
 """
-# Answers a request for comments with those of the file `comments`, and notes all other requests.
+# Answers a request for comments with the file `comments`, and records all other requests.
 GH = """#!{python}
 import json, os, sys
 words = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Each hash of an artifact's parts follows its own part alone."""
+"""Each hash of an artifact's parts depends on its own part only."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Goals, tables and charts of `scripts/bench`, from results written down by hand."""
+"""Goals, tables and charts of `scripts/bench` follow from hand-written results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chart import Bar, bar_chart
 
 
 def times(median: float, best: float) -> dict[str, Any]:
-    """Two rounds: the best one and one as much slower as the median tells."""
+    """Returns two rounds: the best, and a slower round that gives the median."""
     return {
         "least": best,
         "median": median,
@@ -83,7 +83,7 @@ def test_pairs_are_taken_round_by_round() -> None:
     one["peers"]["tcc"]["rounds"] = [0.01, 0.02, 0.04]
     one["peers"]["ort"]["rounds"] = [0.02, 0.05, 0.04]
     one["peers"]["openvino"]["rounds"] = [0.03, 0.03, 0.03]
-    assert goals.ratio(one, ("ort", "openvino")) == pytest.approx(1.5)  # of 2, 1.5, 0.75
+    assert goals.ratio(one, ("ort", "openvino")) == pytest.approx(1.5)  # ratios 2, 1.5, 0.75
     assert goals.ratio(one, ("ort", "openvino"), best_ratio) == pytest.approx(2.0)
     assert goals.ratio(one, ("iree",)) is None
 
@@ -129,7 +129,7 @@ def test_the_table_lines_up_and_says_all() -> None:
 
 
 def test_no_text_of_a_chart_is_cut() -> None:
-    """Also in Verdana, whose letters are 0.6 of their size wide on average over small ones."""
+    """The test also assumes Verdana, whose letters have an average width of 0.6 of their size."""
     bars = [Bar("m" + "odel" * n, n / 3, n / 2) for n in range(1, 12)]
     root = ElementTree.fromstring(bar_chart("word " * 60, "note " * 90, [*bars, Bar("x", None, 9)]))
     widest, texts = float(root.get("width", "")), root.findall("{*}text")

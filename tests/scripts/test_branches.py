@@ -1,4 +1,5 @@
-"""`scripts/branches` on one file of the runtime: its branches, and those that a program takes."""
+"""`scripts/branches` lists the branches of one file of the runtime, and those that a program
+takes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "runtime" / "src"
-# What takes `sized.c` through some of its branches, and what takes the rest.
+# A program that takes some branches of `sized.c`, and the rest with an argument.
 PROGRAM = """
 #include "sized.h"
 #include <unistd.h>
@@ -61,7 +62,7 @@ def test_branches_that_programs_take_add_up(branches: ModuleType, tmp_path: Path
     subprocess.run(command, cwd=tmp_path, env=variables, check=True)
     taken = []
     for words in (None, (), ("newer",)):
-        if words is not None:  # it ends by _exit, as forked children do
+        if words is not None:  # it ends by _exit, like forked children
             subprocess.run((tmp_path / "main", *words), check=True)
         counts = branches.all_counts(tmp_path)
         assert sorted(map(str, counts)) == ["sized.c", "status.c"]

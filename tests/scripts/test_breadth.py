@@ -1,4 +1,4 @@
-"""`scripts/breadth`: the draw, what it measures, its table, and that it resumes."""
+"""`scripts/breadth` draws models, measures them, prints its table, and resumes."""
 
 from __future__ import annotations
 
@@ -265,7 +265,8 @@ def chosen(**more: Any) -> argparse.Namespace:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Exports of what is in `bad` fail; returns the outcomes, the steps taken, and `bad`."""
+    """Makes exports of families in `bad` fail; returns the outcomes, the executed steps, and
+    `bad`."""
     taken: list[tuple[str, str]] = []
     bad: set[str] = set()
     kept = outcomes.Outcomes(tmp_path)
@@ -353,7 +354,7 @@ def test_a_published_time_counts_on_the_same_processor_alone(steps: Any, tmp_pat
 
 
 def times(tcc: float, **peers: Any) -> dict[str, Any]:
-    """A timed model; each runtime has two rounds, the second of which takes a fifth longer."""
+    """Returns a timed model; each runtime has two rounds, and the second takes a fifth longer."""
 
     def peer(best: float) -> dict[str, Any]:
         return {"least": best, "best": best, "median": 1.1 * best, "rounds": [best, 1.2 * best]}
@@ -379,7 +380,8 @@ def times(tcc: float, **peers: Any) -> dict[str, Any]:
 
 
 def results(tmp_path: Path) -> dict[str, Any]:
-    """Three models timed: 2.0, 0.5 and, of one peer only, 1.0; one that tcc failed on."""
+    """Returns three timed models, with ratios 2.0, 0.5 and, with one peer only, 1.0, and a model on
+    which tcc failed."""
     drawn, kept = made(), outcomes.Outcomes(tmp_path)
     text, vision = ([e.family for e in drawn.order[r]] for r in ("text", "vision"))
     kept.put("export", text[0], {"outcome": "failed", "why": "Dead: 3 signals are dead"})

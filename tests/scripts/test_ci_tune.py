@@ -1,6 +1,6 @@
 """`scripts/ci_tune` on a small model: pull requests, shards, the decision, and the template.
 
-Tests that time models run the script and its commands as processes.  The others run both in this
+Tests that time models run the script and its commands as processes. Other tests run both in this
 process, because a process that imports the compiler takes a second to start.
 """
 
@@ -46,7 +46,7 @@ def run(*words: str) -> int:
 
 
 def in_this_process(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command of tcc here, and starts a process for any other command."""
+    """Runs a command of tcc in this process, and starts a process for any other command."""
     if tuple(command[:4]) != (sys.executable, "-P", "-m", "tcc"):
         return START(command, **options)
     assert options == {"check": False}
@@ -55,7 +55,7 @@ def in_this_process(command: Sequence[str], **options: Any) -> subprocess.Comple
 
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Returns a function that does what `run` does, in this process."""
+    """Returns a function that does the work of `run` in this process."""
 
     def main(*words: str) -> int:
         with monkeypatch.context() as patches:
@@ -74,7 +74,7 @@ def summary() -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a lock of all choices of the model, and the base's artifact."""
+    """Returns a folder with a lock of all choices of the model, and the base's artifact."""
     folder = tmp_path_factory.mktemp("pinned")
     onnx.save(onnx.parser.parse_model(TEXT), folder / "model.onnx")
     (folder / "base").mkdir()
@@ -87,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pinned(made: Path, tmp_path: Path) -> None:
-    """A copy of these files in the folder of the test."""
+    """Copies the files of `made` to the folder of the test."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
@@ -101,7 +101,7 @@ def test_an_unchanged_model_passes(pinned: None) -> None:
 
 
 def test_a_planted_slowdown_fails(pinned: None) -> None:
-    """Tiles and register blocks of a single row take the place of the pinned ones."""
+    """Tiles and register blocks of a single row replace the pinned ones."""
     text = LOCK.read_text()
     (section,) = json.loads(text)["targets"]
     (entry,) = (entry for entry in section["entries"] if entry["op"].startswith("schedule"))
@@ -134,7 +134,7 @@ def test_wrong_arguments_are_errors(pinned: None, run_here: Callable[..., int]) 
 
 
 def test_shards_measure_and_a_job_decides() -> None:
-    """The machine may be busy, so each verdict is allowed."""
+    """The machine may be busy, so any verdict is allowed."""
     for number in ("1", "2"):
         words = ("--records", f"shard-{number}.jsonl", "--shard", f"{number}/2", "--time", "2s")
         assert run("measure", "model.onnx", *words) in (0, 1)

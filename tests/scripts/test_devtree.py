@@ -1,4 +1,5 @@
-"""The development tree is linked anew only where modules came or went: processes import from it."""
+"""The development tree is linked again only if modules were added or removed, because processes
+import from it."""
 
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -22,7 +23,7 @@ def test_a_tree_that_is_current_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     tree = tmp_path / "build" / "devtree" / "tcc"
     script.link_sources()
     assert {entry.name for entry in tree.iterdir()} == {"first.py", *script.SUBPACKAGES}
-    (tree / "__pycache__").mkdir()  # as an import from the tree leaves
+    (tree / "__pycache__").mkdir()  # an import from the tree leaves such a folder
     made = tree.stat().st_ino
     script.link_sources()
     assert tree.stat().st_ino == made

@@ -1,4 +1,4 @@
-"""`scripts/gpu_check`: weights made again, the reference in torch, the budget; without a GPU."""
+"""`scripts/gpu_check` rebuilds weights, computes references in torch, and keeps its budget."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.xdist_group("gpu-check")
 
 
 def dense_model() -> onnx.ModelProto:
-    """Two dense layers and a filter, every weight larger than what is carried."""
+    """Returns two dense layers and a filter, with every weight above the size that is carried."""
     weights = {
         "filter": RNG.normal(size=(32, 3, 5, 5)),
         "gain": RNG.normal(size=32),
@@ -130,7 +130,7 @@ def test_a_section_is_found_in_every_form_and_rebuilt() -> None:
     section[200_000:200_300] = RNG.integers(1, 256, 300)
     parts, rest = recipe.describe(section, draws)
     assert {part.source for part in parts} == draws.keys() - {"absent"}
-    assert len(rest.lines) <= 384  # the 300 bytes that no array explains
+    assert len(rest.lines) <= 384  # the 300 bytes that come from no array
     np.testing.assert_array_equal(recipe.rebuild(parts, rest, draws), section)
 
 
@@ -301,14 +301,14 @@ ITEMS = [
 
 
 class Started:
-    """A worker's process is there at once."""
+    """A worker whose process is ready at once."""
 
     def ready(self, seconds: float) -> str:
         return ""
 
 
 class Scripted(Started):
-    """Answers as a worker would; every step takes 20 seconds."""
+    """A worker that answers by a script; every step takes 20 seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.asked = clock, list[str]()
@@ -350,7 +350,7 @@ def test_failures_stop_nothing_and_time_runs_out_on_the_least_important(tmp_path
 
 
 class Hanging(Started):
-    """Every item that has a twin hangs."""
+    """A worker that hangs on every item that has a twin."""
 
     def __init__(self) -> None:
         self.asked = list[str]()
@@ -441,7 +441,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the CPU: a kernel of each group, a model, and an item whose file is missing."""
+    """Returns a CPU folder with a kernel of each group, a model, and an item without its file."""
     out = tmp_path_factory.mktemp("rehearsal") / "folder"
     names = ("gemm_bf16_k64", "gather_f32_1mb", "attention_bf16", "transpose_f32_1mb")
     items = list(rehearsed_items(names))
@@ -465,7 +465,7 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
     done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, env=bare)
     results = json.loads(out.read_text())
     log = out.with_suffix(".log").read_text()
-    assert done.returncode == 1, done.stdout + log  # of the missing file
+    assert done.returncode == 1, done.stdout + log  # because of the missing file
     assert results["rehearsal"]
     assert "failed" not in results["device"], log
     items = results["items"]
@@ -531,7 +531,7 @@ def test_times_are_of_single_runs_and_results_do_not_share_memory() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of two kernels, made with the CPU's compiler in place of the GPU's; a third is
+    """Returns a folder of two kernels, compiled for the CPU instead of the GPU; a third kernel is
     refused."""
     out = tmp_path_factory.mktemp("gpu") / "folder"
 
@@ -548,7 +548,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compile_with_weights(model: onnx.ModelProto, path: Path) -> None:
-    """Artifacts for GPUs always have a weight section (their kernels), those of CPUs get one."""
+    """Compiles a model for the CPU with a weight section, which GPU artifacts always have."""
     array = np.zeros((1024,), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(array, "zeros"))
     model.graph.node.add().CopyFrom(helper.make_node("Identity", ["zeros"], ["unused"]))
@@ -563,7 +563,7 @@ def test_a_folder_holds_all_that_a_run_needs(folder: Path) -> None:
     assert [item["name"] for item in index["items"]] == ["transpose_f32_8mb", "reduce_rows_f32_8mb"]
     assert list(index["refused"]) == ["softmax_f32_8mb"]
     assert (folder / "tcc" / "runtime" / "module.py").is_file()
-    # no tcc but the folder's own, no Triton, no onnx
+    # only the folder's own tcc, no Triton, no onnx
     code = (
         "import sys; sys.path[0] = sys.argv[1]\n"
         "sys.modules.update(dict.fromkeys(('onnx', 'triton', 'llvmlite')))\n"
@@ -588,7 +588,7 @@ def test_without_a_gpu_a_run_says_so(folder: Path, tmp_path: Path) -> None:
 def test_a_worker_answers_and_ends_when_it_takes_too_long(folder: Path, tmp_path: Path) -> None:
     worker = run.Worker(folder, tmp_path / "log")
     try:
-        assert worker.ready(0.0) == "took more than 0 s"  # it reads torch
+        assert worker.ready(0.0) == "took more than 0 s"  # it imports torch
         assert worker.ready(120.0) == ""
         os.kill(worker._process.pid, signal.SIGSTOP)
         slow = worker.ask({"task": "device", "item": {}}, 0.0)

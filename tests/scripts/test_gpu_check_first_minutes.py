@@ -1,4 +1,5 @@
-"""`scripts/gpu_check`: what a run does first, under which tools, and what it does not wait for."""
+"""`scripts/gpu_check` does the right work first, runs under watching tools, and does not wait
+without need."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ exit {code}
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose kernels say their names, and tools on the PATH of which one knows an option
-    less; `log` has their calls."""
+    """Returns a folder whose kernels print their names, with tools on the PATH, of which one lacks
+    an option; `log` records their calls."""
     (tmp_path / "gpu").mkdir()
     (tmp_path / "gpu" / "small.py").write_text(
         "import sys, time\n"
@@ -112,7 +113,7 @@ def test_what_tools_find_is_a_failure_of_ours_and_no_other(watched: Path, tmp_pa
     assert "softmax_f32_8mb: 0.001" in (tmp_path / "out.ncu_softmax_f32.txt").read_text()
 
 
-# ---- what a run must not wait for --------------------------------------------------------------
+# ---- waits that a run must avoid ---------------------------------------------------------------
 
 
 def test_a_build_of_kernels_alone_reads_no_torch() -> None:
@@ -162,7 +163,8 @@ def test_times_without_a_recording_do_not_end_the_process(tmp_path: Path) -> Non
 
 
 def test_a_context_that_a_recording_broke_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's GPU functions stand for a device that refuses to record, well or broken after."""
+    """torch's GPU functions stand for a device that refuses to record, and works or is broken
+    afterwards."""
 
     class Refused:
         def __enter__(self) -> None:
@@ -174,7 +176,7 @@ def test_a_context_that_a_recording_broke_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "graph", lambda graph: Refused())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     device = Gpu()
-    device.name = "cpu"  # where the sum is taken
+    device.name = "cpu"  # the device on which the sum is computed
     assert device.recorded(lambda: None) is None
     monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.zeros(8))
     with pytest.raises(RuntimeError, match="does not add after a failed recording"):
@@ -182,7 +184,7 @@ def test_a_context_that_a_recording_broke_is_seen(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_start_has_time_of_its_own() -> None:
-    """A process that starts anew after a hang reads torch and opens the device before its step."""
+    """A process that restarts after a hang imports torch and opens the device before its step."""
     clock, granted = Clock(), dict[str, float]()
 
     class Slow(Started):
@@ -216,7 +218,7 @@ def test_what_cannot_be_recorded_is_timed_call_by_call() -> None:
 
 
 def languages(model: Any, folder: Path, **options: Any) -> set[str]:
-    """Of the model's kernels for Hopper."""
+    """Returns the languages of the model's kernels for Hopper."""
     path = folder / "x.so"
     compile_model(model, read_options({"target": "cuda:sm_90", **options}), path)
     (variant,) = read_manifest(path)["variants"]
@@ -226,7 +228,8 @@ def languages(model: Any, folder: Path, **options: Any) -> set[str]:
 @pytest.mark.gpu
 @NEEDS_TRITON[1]
 def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> None:
-    """Of the models the second product of a feed-forward layer, whose operand is stored as bf16."""
+    """In the models, the second matmul of a feed-forward layer has a Gluon kernel, because its
+    operand is stored as bf16."""
     found: dict[str, MeasuredKernel] = {}
     for kernel in kernels(CHECKED):
         found.setdefault(kernel.name.partition("_k")[0], kernel)

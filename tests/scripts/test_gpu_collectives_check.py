@@ -1,4 +1,5 @@
-"""`scripts/gpu_check`'s collectives: what judges them, over a stand-in for NCCL; without a GPU."""
+"""`scripts/gpu_check` judges collectives correctly, over a stand-in for NCCL; the tests need no
+GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("gpu-check")
 
 
 class FakeMemory:
-    """Of the stand-in driver."""
+    """Memory of the stand-in driver."""
 
     device_type = 2
 
@@ -67,7 +68,7 @@ def test_every_operation_is_checked(
     monkeypatch.setattr(collectives, "COUNT", 1028)  # whole words of every type
 
     def test(comm: comms.Comm, memory: FakeMemory) -> None:
-        # 8 types and 5 reductions, but for the averages of four types of integers
+        # 8 types and 5 reductions, without the averages of four integer types
         assert collectives.check_operations(comm, memory) == 2 * (8 * 5 - 4) + 5 * 8
 
     on_one_rank(variables, test)

@@ -1,4 +1,4 @@
-"""The table of gpu_check says in which modes torch.compile ran."""
+"""The table of gpu_check shows the modes in which torch.compile ran."""
 
 from __future__ import annotations
 

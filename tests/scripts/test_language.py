@@ -1,4 +1,4 @@
-"""`scripts/language`: its models, its workers, its table, and peers that cannot be made."""
+"""`scripts/language`: its models, its workers, its table, and peers that cannot be installed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageWorker]
 
 
 def test_a_text_goes_on_token_by_token_as_at_once(worker: LanguageWorker) -> None:
-    """Each call of `next` begins a new text, so a cache that is not cleared would show."""
+    """Each call of `next` begins a new text, so that an uncleared cache would show."""
     first = worker.next_token(TOKENS)
     assert worker.next_token(TOKENS[:2]) != first
     assert worker.next_token(TOKENS) == first
@@ -109,7 +109,7 @@ def test_a_worker_that_fails_says_why(
 def test_a_peer_that_pip_cannot_install_is_absent_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stand-in for Python imports nothing, and its pip says what pip says."""
+    """The stand-in for Python imports nothing, and its pip prints pip's message."""
     stand_in = tmp_path / "bin" / "python"
     stand_in.parent.mkdir()
     stand_in.write_text(

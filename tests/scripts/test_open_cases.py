@@ -1,4 +1,5 @@
-"""`scripts/operators --open`: its models with open sizes are those with fixed ones, its figures."""
+"""`scripts/operators --open` compares models with symbolic sizes to the same models with fixed
+sizes."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_every_size_is_measured_in_every_round(tmp_path: Path) -> None:
     assert [row.size for row in rows] == [1, 7]
     assert all(len(t) == 2 and min(t) > 0 for row in rows for t in (row.open, row.fixed, row.ort))
     assert max(row.difference for row in rows) < 1e-5
-    assert len(list(tmp_path.glob("*.so"))) == 3  # one with open sizes, one for each size
+    assert len(list(tmp_path.glob("*.so"))) == 3  # one with symbolic sizes, and one for each size
 
 
 def test_ratios_are_of_the_same_round() -> None:

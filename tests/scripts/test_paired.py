@@ -1,4 +1,4 @@
-"""`scripts/bench --base`: what counts as slower, and what the table says."""
+"""`scripts/bench --base` decides what counts as slower, and prints it in its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns on a disturbed machine are taken again, as long as there is patience."""
+"""Turns on a disturbed machine are repeated while patience lasts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def taken(looks: Any, turns: list[float]) -> tuple[float, bool]:
 
 
 def test_a_disturbed_turn_is_taken_again() -> None:
-    # disturbed before: not run at all; disturbed after: run again; calm
+    # disturbed before: not run; disturbed after: run again; calm
     looks = Looks([False, True, False, True, True], [True, True])
     assert taken(looks, [9.0, 1.0]) == (1.0, True)
     assert (looks.answers, looks.waits) == ([], [])

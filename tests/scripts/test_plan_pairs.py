@@ -1,4 +1,4 @@
-"""Plans of models of a few sizes, beside the rule that divides columns, then rows."""
+"""Plans of models of a few sizes agree with the rule that divides columns, then rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`scripts/predictions`: rows are what `tcc inspect --measure` prints, shares count them."""
+"""`scripts/predictions`: its rows are the output of `tcc inspect --measure`, and its shares count
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices beside measured times: statistics of made-up numbers, and one kernel from end to end."""
+"""Prices beside measured times: statistics of invented numbers, and one kernel from end to end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ATTENTION = (
 
 
 def product(path: Path) -> Path:
-    """y = relu(x w), where w is a constant."""
+    """Writes the model y = relu(x w), where w is a constant."""
     w = np.random.default_rng(0).standard_normal((DEPTH, COLUMNS)).astype(np.float32)
     proto = onnx.parser.parse_model(PRODUCT.replace(f", float[{DEPTH}, {COLUMNS}] w", ""))
     proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
@@ -54,7 +54,8 @@ def product(path: Path) -> Path:
 
 
 def rank_correlation(a: list[float], b: list[float]) -> float:
-    """Spearman's, by its definition: ranks by counting what is less, correlated by covariances."""
+    """Returns Spearman's rank correlation by its definition: ranks by counting smaller values,
+    correlated by covariances."""
     x, y = (
         np.array([sum(u < v for u in side) + sum(u == v for u in side) / 2 for v in side])
         for side in (a, b)
@@ -138,7 +139,7 @@ def test_a_kernel_from_end_to_end(
     (row,) = found["kernels"]
     assert len(set(row["schedules"])) == len(row["schedules"]) > 3
     assert row["space"] > 10  # fewer on processors with short vectors
-    # the price of the chosen schedule, which comes first, is what artifacts say of themselves
+    # the first price is that of the chosen schedule, which artifacts contain
     compile_model(model, read_options({}), tmp_path / "m.so")
     (fact,) = read_manifest(tmp_path / "m.so")["variants"][0]["kernels"]
     assert row["prices"]["2"][0] == pytest.approx(fact["seconds"], rel=1e-3)
@@ -206,7 +207,7 @@ def test_all_schedules_compute_the_same(
 
 def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
     class Calm:
-        """Two disturbed looks, then calm ones; nobody waits."""
+        """Answers disturbed twice, then calm; nobody waits."""
 
         looks = 0
 

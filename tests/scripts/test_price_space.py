@@ -1,4 +1,4 @@
-"""The spaces with which prices are checked."""
+"""The spaces of schedules with which prices are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Failing models shrink to what fails, and a reduction goes on where it was stopped."""
+"""`scripts/reduce` shrinks failing models to the failing part, and resumes an interrupted
+reduction."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -43,7 +44,8 @@ def test_faults_are_distinct_rows() -> None:
 
 
 def small_model(path: Path) -> dict[str, np.ndarray]:
-    """conv(x) + bias, pooled and reshaped by sizes computed from x: Shape, Gather, Concat."""
+    """Writes conv(x) + bias, pooled and reshaped by sizes computed from x: Shape, Gather, Concat;
+    returns inputs."""
     rng = np.random.default_rng(0)
     constants = {
         "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
@@ -74,7 +76,7 @@ def small_model(path: Path) -> dict[str, np.ndarray]:
 
 
 def has_ops(*wanted: str) -> Callable[[Path], bool]:
-    """Models with these operators fail."""
+    """Returns a test by which models with these operators fail."""
 
     def fails(folder: Path) -> bool:
         found = {node.op_type for node in onnx.load(folder / MODEL).graph.node}

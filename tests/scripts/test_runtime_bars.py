@@ -1,4 +1,4 @@
-"""Figures of `scripts/runtime_bars`: their verdicts, its table and its exit code."""
+"""Figures of `scripts/runtime_bars` have the right verdicts, table and exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of a model's kernels, in an interpreter and in the evaluator, by the script's helper."""
+"""The script's helper runs tiles of a model's kernels in an interpreter and in the evaluator."""
 
 from __future__ import annotations
 

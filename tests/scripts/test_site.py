@@ -1,4 +1,4 @@
-"""The documentation site: every link leads somewhere, pages fit phones, nothing is fetched."""
+"""The documentation site: every link leads somewhere, pages fit phones, and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pages.navigation import PAGES
 from pages.troubleshooting import messages, page
 
 WIDTHS = (400, 1300)
-# Loads each page in a frame of each width, and notes how much wider than its frame it is. The page
-# is loaded when all frames are.
+# Loads each page in a frame of each width, and records how much wider than its frame the page is.
+# The test page is loaded when all frames are.
 _HARNESS = """<!doctype html><body><pre id="result"></pre><script>
 const frames = [];
 for (const name of PAGES) for (const width of WIDTHS) {
@@ -52,7 +52,7 @@ _FLAGS = (
 
 
 class Links(HTMLParser):
-    """The places that a page links to, its anchors, and what it fetches."""
+    """Collects the links of a page, its anchors, and what it fetches."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address at which a server shows the files of a folder, while the context is open."""
+    """Yields the address of a server for the files of a folder."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()

@@ -1,4 +1,5 @@
-"""The list of small graphs: what is on it computes what it says, and it changes by no accident."""
+"""The listed small graphs compute what their names say, and the list does not change by
+accident."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ CONDITIONS = Conditions("cpu: a processor", "abc", PairSettings(2, 5, 0.2))
 
 
 def smallest(family: str) -> SubgraphCase:
-    """The smallest graph of a family; a table that rows are gathered from is cut."""
+    """Returns the smallest graph of a family; a table for gathers is shortened."""
     (found,) = (f for f in FAMILIES if f.name == family)
     options = [SubgraphCase(family, found.build, sizes) for sizes in found.sizes]
     case = min(options, key=lambda case: case.bytes)
@@ -44,7 +45,7 @@ def smallest(family: str) -> SubgraphCase:
 
 
 def run(case: SubgraphCase) -> tuple[dict[str, Any], list[Any]]:
-    """What ONNX Runtime makes of a case: inputs and weights by name, results in order."""
+    """Runs a case in ONNX Runtime; returns inputs and weights by name, and results in order."""
     model = model_of(case.name, case.graph)
     onnx.checker.check_model(model)
     feed = drawn(case.name, case.graph.inputs)
@@ -133,7 +134,8 @@ FORWARDS: Mapping[str, Forward] = {
 
 @pytest.mark.parametrize("family", FORWARDS)
 def test_gradients_are_those_of_the_forward_graphs(family: str) -> None:
-    """Against central differences of the f64 formula, along a random direction of each row."""
+    """The gradients agree with central differences of the f64 formula, along a random direction for
+    each row."""
     raw, (dx, dgain, *rest) = run(smallest(family))
     given, forward, step = as_f64(raw), FORWARDS[family], 1e-6
     way = np.random.default_rng(0).standard_normal(given["x"].shape)
@@ -181,10 +183,10 @@ def test_a_larger_sweep_holds_the_smaller_one() -> None:
 
 def test_live_bytes_are_counted_by_hand() -> None:
     w = GraphWriter()
-    x = w.input("x", 1000)  # 4,000 bytes, always there, as is the scalar
+    x = w.input("x", 1000)  # 4,000 bytes, always live, like the scalar
     a = w.op("Exp", x)
     b = w.op("Mul", a, w.constant(2.0))  # a dies here
-    c = w.op("Concat", b, x, axis=0)  # 8,000, while b is alive
+    c = w.op("Concat", b, x, axis=0)  # 8,000 bytes, while b is live
     assert live_bytes(w.graph(w.op("Neg", c))) == 4004 + 8000 + 8000
     assert live_bytes(w.graph(a, c)) == 4004 + 4000 + 8000 + 8000  # a stays
 
@@ -267,8 +269,8 @@ def test_a_digest_knows_draws_constants_and_attributes() -> None:
 def judged(
     error: float, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[float | SubgraphResult, list[list[str]]]:
-    """What comes of results that are apart by `error`, and the commands that were asked, where
-    these end with `status`."""
+    """Returns the outcome for results that differ by `error`, and the requested commands, which end
+    with `status`."""
     asked = []
 
     def answer(line: list[str], cap: float) -> tuple[int, str, str]:
@@ -300,7 +302,7 @@ def test_what_is_over_the_tolerance_is_judged_by_verify(
 
 
 class Timed:
-    """Stands for all that takes time: artifacts of some bytes, runtimes of some speeds."""
+    """Replaces everything that takes time: artifacts of fixed bytes, runtimes of fixed speeds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, ours: list[float]) -> None:
         self.artifact, self._folder, self._ours = b"bytes", folder, ours

@@ -1,4 +1,4 @@
-"""Sweeps over many cases: the table, the goal and the exit code."""
+"""Sweeps over many cases print the table, check the goal, and set the exit code."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ import sweep
 
 
 class Answers:
-    """Stands in for the worker's process; it knows each case's outcome."""
+    """Stands for the worker's process; it knows each case's outcome."""
 
     def __init__(self, outcomes: Mapping[str, tuple[str, str]]) -> None:
         self._outcomes = outcomes

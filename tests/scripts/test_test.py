@@ -1,4 +1,4 @@
-"""`scripts/test`: what pytest gets for its arguments, and its help."""
+"""`scripts/test` passes the right arguments to pytest, and prints its help."""
 
 from __future__ import annotations
 

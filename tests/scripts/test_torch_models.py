@@ -1,4 +1,4 @@
-"""The sweep over architectures of transformers, by way of archives: a sample of its cases."""
+"""A sample of the sweep over architectures of transformers, by way of archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which case opened what, from a trace written by hand."""
+"""Each opened file is attributed to its case, from a hand-written trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The link between two hosts of `scripts/hosts`: what it loses, when it delivers, how it ends."""
+"""The link between the two hosts of `scripts/hosts` loses, delays and delivers packets as told, and
+ends cleanly."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PROGRAM = str(SCRIPTS / "hosts" / "link.py")
 
 
 class Clock:
-    """Time that a test sets."""
+    """A clock that a test sets."""
 
     seconds = 100.0
 
@@ -33,7 +34,7 @@ class Clock:
 
 
 class Ends:
-    """A link whose devices are sockets that keep packets apart; `ends` are the hosts."""
+    """A link whose devices are packet sockets; `ends` are the hosts."""
 
     def __init__(self, delay: float, loss: float, seed: int) -> None:
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
@@ -55,7 +56,7 @@ class Ends:
         return found
 
     def arriving(self, source: int) -> list[int]:
-        """Numbers of the packets that arrive at the other host, sent one at a time."""
+        """Returns the numbers of the packets that arrive at the other host, sent one at a time."""
         found = []
         for number in range(PACKETS):
             self.ends[source].send(b"%d" % number)
@@ -170,7 +171,7 @@ subprocess.run([sys.executable, *sys.argv[1:]])
 
 @pytest.mark.parametrize("killed", ["program", "its parent"])
 def test_nothing_is_left_of_it_where_it_is_killed(hosts: None, killed: str) -> None:
-    """All its processes have its output open: that ends when the last of them does."""
+    """All its processes hold its output open, which ends with the last of them."""
     inside = "$LINK_AGENT host2 'echo up; exec sleep 1000' & exec sleep 1000"
     starter = () if killed == "program" else ("-c", STARTER)
     command = (sys.executable, *starter, PROGRAM, "sh", "-c", inside)

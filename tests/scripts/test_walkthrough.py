@@ -1,4 +1,4 @@
-"""The page that shows one model in every form is what compiles give now."""
+"""The page that shows one model in every form matches the current compiler."""
 
 import subprocess
 import sys

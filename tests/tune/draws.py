@@ -29,8 +29,8 @@ from .kernels import Planner, cpu_planner, gpu_kernels, gpu_planner, kernels
 
 
 def check_sites(planner: Planner, keys: Sequence[KernelKey]) -> None:
-    """Raises AssertionError if the text of a kernel's site parses to another site, or if two
-    kernels share a digest."""
+    """Fails if the text of a kernel's site parses to another site, or if two kernels share a
+    digest."""
     sites = [site(planner.kind, *key) for key in keys]
     assert [read_site(here.text) for here in sites] == sites
     assert len({here.digest for here in sites}) == len(sites)

@@ -31,7 +31,7 @@ Planner = CoreChooser | BlockChooser
 
 
 def cpu_planner(cpu: str, ledger: Ledger = SILENT) -> CoreChooser:
-    """Returns a planner with prices for a processor, as the backend makes it."""
+    """Returns a planner with prices for a processor, as the backend creates it."""
     profile = parse_target("cpu" if cpu.startswith("x86") else "cpu:aarch64", cpu, _never).profile
     machine = machine_for(profile)
     core = CoreModel(machine.lanes, machine.registers, machine.l2.size, limits=machine.limits)
@@ -59,7 +59,8 @@ def _never() -> None:
 def key(
     expr: Expr, constants: tuple[int, ...] = (), order: tuple[int, ...] | None = None
 ) -> KernelKey:
-    """Returns the key of a kernel whose operands are row-major, or the first in another order."""
+    """Returns the key of a kernel whose operands are row-major, except the first if `order` is
+    given."""
 
     def storage(number: int, type_: TensorType) -> Storage:
         layout = row_major(type_.shape)
@@ -72,7 +73,7 @@ def key(
 
 
 def matmul(m: IndexLike, n: IndexLike, k: IndexLike, after: str = "", dtype: DType = F32) -> Expr:
-    """Returns the product of two matrices, with the function `after` of each element."""
+    """Returns a matmul, with the function `after` applied to each element."""
     b = ExprBuilder(tensor(dtype, m, k), tensor(dtype, k, n))
     i, j = b.iters(m, n)
     (c,) = b.iters(k)

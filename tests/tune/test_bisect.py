@@ -1,4 +1,4 @@
-"""Bisection: it names what fails, whatever fails, and nothing else."""
+"""Bisection names exactly the failing choices, for any failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps over decisions above schedules: of made-up machines, and of a real model's artifacts."""
+"""Sweeps over decisions above schedules, on simulated machines and on a real model's artifacts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tune.test_sweep import entries, flat, hill, lock_of
 from tests.tune.worlds import ANALYTIC, HOME, World, swept
 
 FORM, JOIN, ORDER = "0f" * 16, "1f" * 16, "2f" * 16
-# What an alternative adds to the seconds of a run: the analytic run takes 3 ms.
+# The seconds that an alternative adds to a run; the analytic run takes 3 ms.
 EFFECTS = {
     (FORM, "F(4 x 4)"): -0.45e-3,
     (FORM, "F(2 x 2)"): 0.9e-3,
@@ -41,7 +41,7 @@ def added(effects: Mapping[tuple[str, str], float]) -> dict[str, object]:
 
 
 def world(effects: Mapping[tuple[str, str], float] = EFFECTS, **facts: object) -> World:
-    """One of two kernels can be 1.3 times as fast."""
+    """Returns a world of two kernels, of which one can be 1.3 times as fast."""
     kernels = {SITES[0]: hill(0, 4, 1.3), SITES[1]: flat(2.0)}
     return World(kernels, **{**added(effects), **facts})  # type: ignore[arg-type]
 
@@ -71,7 +71,7 @@ def test_an_alternative_that_is_not_clearly_faster_changes_nothing() -> None:
         planted.random = Random(seed)
         measurements = swept(planted, 60.0, decisions=DECISIONS)
         confirmed = {(m.site, m.phase): m for m in measurements if m.site not in SITES}
-        # The second set has only what passes the first.
+        # The second set has only candidates that pass the first.
         assert all(passes(confirmed[s, FIRST]) for s, phase in confirmed if phase == SECOND)
         rows = entries(measurements)
         assert {rows[s].verdict for s in (FORM, JOIN, ORDER) if s in rows} <= {"kept"}
@@ -85,7 +85,7 @@ def test_the_longest_decisions_come_first_and_alone() -> None:
     assert tried[:4] == [
         {FORM: "F(2 x 2)"}, {FORM: "F(4 x 4)"}, {JOIN: "join"}, {ORDER: "(1, 0)"},
     ]  # fmt: skip
-    # Every trial of a decision has the kernel that won before.
+    # Every trial of a decision uses the kernel that won before.
     kernels = [
         t.get(SITES[0]) for t, rest in zip(planted.built.values(), above, strict=True) if rest
     ]
@@ -94,7 +94,7 @@ def test_the_longest_decisions_come_first_and_alone() -> None:
 
 
 def test_later_decisions_are_measured_beside_the_winners() -> None:
-    """The join saves time only without the form that saves more."""
+    """The join saves time only without the form, and the form saves more."""
 
     def extra(choices: Mapping[str, str]) -> float:
         has_form, has_join = (choices.get(s) == c for s, c in ((FORM, "F(4 x 4)"), (JOIN, "join")))
@@ -152,7 +152,7 @@ def test_what_a_decision_adds_and_removes_is_said() -> None:
 
 
 def test_a_lost_record_of_a_new_kernel_is_written_again() -> None:
-    """Whichever record is lost, a resumed sweep measures nothing else and gives the same lock."""
+    """If any record is lost, a resumed sweep measures only that and gives the same lock."""
     new = {(FORM, "F(4 x 4)"): SITES[5]}
     measurements = swept(world(makes=new), 400.0, decisions=DECISIONS)
     lost = [m for m in measurements if m.outcome == "skipped" and m.phase == MODEL]
@@ -185,7 +185,7 @@ def test_what_is_known_about_decisions_is_not_measured_again() -> None:
 
 
 def test_shards_and_records_hold_decisions(tmp_path: Path) -> None:
-    """Two shards of decisions and one of kernels, and then the whole model."""
+    """There are two shards of decisions and one of kernels, and then the whole model."""
     paths = [tmp_path / f"{n}.jsonl" for n in range(4)]
     every: list[Measurement] = []
     for path, decisions in zip(paths, (DECISIONS[:1], DECISIONS[1:]), strict=False):
@@ -208,7 +208,7 @@ def test_shards_and_records_hold_decisions(tmp_path: Path) -> None:
 
 
 def replace_kernels(measurements: list[Measurement], keeps: bool) -> list[Measurement]:
-    """Returns the measurements of a shard: those of kernels only if it `keeps` them."""
+    """Returns the measurements of a shard, with those of kernels only if it `keeps` them."""
     return [m for m in measurements if m.site and (keeps or m.site not in SITES)]
 
 

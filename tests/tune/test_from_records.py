@@ -1,4 +1,4 @@
-"""Verdicts from records: of shards, of several machines, and of sweeps that were interrupted."""
+"""Verdicts follow from records of shards, of several machines, and of interrupted sweeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SITES = [f"{number:032x}" for number in range(6)]
 
 
 def world() -> World:
-    """Three of six kernels can be 1.3 times as fast, and one takes next to no time."""
+    """Returns a world in which three of six kernels can be 1.3 times as fast, and one takes almost
+    no time."""
     kinds = (
         hill(0, 4, 1.3),
         hill(6, 2, 1.3, 2.0),
@@ -33,7 +34,7 @@ def world() -> World:
 
 
 def shard(number: int, count: int, path: Path, machine: str) -> list[Measurement]:
-    """Sweeps a part of the kernels; the records go to `path`."""
+    """Sweeps a part of the kernels, and appends the records to `path`."""
     kernels = [
         TunedKernel(site, f"op {site}", ANALYTIC, Lattice())
         for site in SITES

@@ -1,7 +1,7 @@
-"""A lock of twenty small expressions that an earlier version wrote still applies whole.
+"""A lock of twenty small expressions that an earlier version wrote still applies completely.
 
-`TCC_UPDATE_GOLDENS=1 pytest tests/tune/test_golden.py` writes it anew. That is right after a change
-of the language of sites or texts, and for no other reason: users then have to pin again.
+`TCC_UPDATE_GOLDENS=1 pytest tests/tune/test_golden.py` rewrites it. That is right only after a
+change of the language of sites or texts: users then have to pin again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_the_golden_schedules_are_those_of_the_kernels(other_margins: Mapping[st
         assert isinstance(kernel.schedule, Schedule)
         assert kernel.schedule == by_name(choice.schedule, kernel.group)
         changed += kernel.schedule != free.bind(key)[1].schedule
-    assert changed > 0  # else the margins have no part in this test
+    assert changed > 0  # else the test would not depend on margins
     blocks = gpu_planner("cuda:sm_80", ledger.within("cuda:sm_80", CORES))
     for key in kernels():
         _, kernel = blocks.bind(key)

@@ -1,4 +1,4 @@
-"""Lock files: what is written is read, and hostile files are errors with a line."""
+"""Lock files are read as written, and hostile files raise errors that name a line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_lock_is_json_sorted_and_parses_back(tmp_path: Path) -> None:
     assert [(row["target"], row["cores"]) for row in rows] == [HOME, OTHER]
     assert [e["site"] for e in rows[0]["entries"]] == [e.site for e in ENTRIES]
     assert [e["verdict"] for e in rows[0]["entries"]] == [e.verdict for e in ENTRIES]
-    assert TEXT.count("\n") == 5 + 2 * 2 + 2  # an entry in each line
+    assert TEXT.count("\n") == 5 + 2 * 2 + 2  # one entry per line
     assert [e.line for e in lock.sections[HOME].values()] == [3, 4, 5, 6]
     assert lock.sha256 == sha256(TEXT.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Records: what is appended is read, by whomever, and hostile files are errors with a line."""
+"""Records are read as appended, by any reader, and hostile files raise errors that name a line."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def signed(change: Callable[[str], str]) -> bytes:
 
 
 def put(key: str, value: str) -> Callable[[str], str]:
-    """Returns a function that gives a key of the record another JSON text."""
+    """Returns a function that replaces the JSON text of a key of the record."""
 
     def change(text: str) -> str:
         old = json.dumps(json.loads(text)[key])
@@ -245,7 +245,7 @@ except UserError as error:
 
 
 def test_the_largest_file_is_read_within_two_seconds_and_500_mb(tmp_path: Path) -> None:
-    """Python parses the file as JSON within 0.5 s on a machine that does nothing else."""
+    """Python parses the file as JSON within 0.5 s on an idle machine."""
     path = tmp_path / "r.jsonl"
     rounds = tuple(1e-3 + number * 1e-7 for number in range(60))
     long = replace(

@@ -1,5 +1,5 @@
-"""The order of a search: cheap candidates, different ones among equal prices, then those beside the
-best."""
+"""A search tries cheap candidates first, different candidates among equal prices, then candidates
+near the best."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def search() -> SiteSearch:
 
 
 def tried(site: SiteSearch, count: int) -> list[tuple[int, int]]:
-    """Returns the next candidates, none of which is faster than the analytic one."""
+    """Returns the next `count` candidates, and reports each as slower than the analytic choice."""
     candidates = []
     for _ in range(count):
         candidate = site.next()
@@ -39,14 +39,14 @@ def test_a_search_without_gains_ends_after_the_candidates_beside_the_analytic_on
 
 
 class Square:
-    """All pairs of numbers from 0 to 4, which have equal prices."""
+    """All pairs of numbers from 0 to 4, at equal prices."""
 
     def near(self, candidate: str) -> list[KernelCandidate]:
         return [KernelCandidate(text(a, b), 1.0) for a in range(5) for b in range(5)]
 
 
 def test_among_equal_prices_the_most_different_comes_first() -> None:
-    """By brute force: no other candidate differs more from its most similar predecessor."""
+    """No other candidate, by brute force, differs more from its most similar predecessor."""
     site = SiteSearch(TunedKernel("00", "op", ANALYTIC, Square()))
     done = [ANALYTIC]
     distances = []

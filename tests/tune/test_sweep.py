@@ -1,4 +1,4 @@
-"""Sweeps of made-up machines: what is faster is found, what is not stays, and faults are named."""
+"""Sweeps of simulated machines find faster choices, reject others, and name faults."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .worlds import ANALYTIC, HOME, World, numbers, swept, text
 
 
 def hill(best_a: int, best_b: int, gain: float, scale: float = 1.0) -> Callable[[int, int], float]:
-    """Returns the times of a kernel that is `gain` times as fast at its best point as at the
-    analytic one, and in between elsewhere."""
+    """Returns times of a kernel that is `gain` times as fast at its best point as at the analytic
+    point, and between the two elsewhere."""
     far = abs(best_a - 4) + abs(best_b - 4)
 
     def seconds(a: int, b: int) -> float:
@@ -36,7 +36,8 @@ def flat(scale: float = 1.0) -> Callable[[int, int], float]:
 
 
 def handicapped(**world: object) -> World:
-    """Three of five kernels can be 1.3 times as fast, and one kernel takes next to no time."""
+    """Returns a world in which three of five kernels can be 1.3 times as fast, and one takes almost
+    no time."""
     seconds = {
         "00": hill(0, 4, 1.3),
         "01": hill(6, 2, 1.3, 2.0),
@@ -65,7 +66,7 @@ def test_a_sweep_regains_planted_handicaps(noise: float) -> None:
         entry, seconds = verdicts[site], world.seconds[site]
         assert entry.alternative is not None
         assert entry.gain is not None
-        # The gain is the true one: an independent computation from the world's times.
+        # The gain is checked against an independent computation from the world's times.
         true_gain = seconds(4, 4) / seconds(*numbers(entry.alternative))
         assert true_gain > 1.25
         assert entry.gain[0] == pytest.approx(true_gain, rel=0.03)
@@ -109,7 +110,7 @@ def test_faulty_trials_are_named_and_change_nothing_else() -> None:
     lines: list[str] = []
     measurements = swept(handicapped(bad=faults), 400.0, lines=lines)
     named = {(m.site, m.candidate): m for m in measurements if m.site and m.outcome != TIMED}
-    del named["04", ""]  # skipped
+    del named["04", ""]  # it is skipped
     assert {choice: m.outcome for choice, m in named.items()} == {
         choice: {"uncompiled": "crashed"}.get(outcome, outcome.split()[0])
         for choice, outcome in faults.items()
@@ -133,7 +134,7 @@ def test_a_slow_machine_changes_no_choice() -> None:
 
 
 def test_a_slow_start_does_not_spoil_a_sweep() -> None:
-    """Most rounds of all are slow, but none of those that confirm."""
+    """Most rounds are slow, but none of the confirming rounds."""
     measurements = [
         replace(m, peaks=tuple(1e8 + n for _ in m.peaks)) if m.phase == SEARCH else m
         for n, m in enumerate(swept(handicapped()))
@@ -163,7 +164,8 @@ def test_a_peak_that_earlier_records_know_makes_rounds_slow() -> None:
 
 
 def test_rounds_of_slow_spells_do_not_count() -> None:
-    """In slow spells one candidate is slower and the analytic one is not, so ratios are wrong."""
+    """In slow spells one candidate is slower and the analytic choice is not, so that ratios are
+    wrong."""
 
     def is_slow(second: float) -> bool:
         return second % 10 > 7
@@ -187,7 +189,7 @@ def test_winners_are_halved_while_the_whole_model_is_slower() -> None:
     models = [m for m in measurements if m.phase == MODEL]
     assert len(models) == 2
     verdicts = entries(measurements)
-    # Of three winners the half that saves most is one.
+    # From three winners, the half that saves most is one winner.
     assert [verdicts[s].verdict for s in ("00", "01", "02", "03")] == [
         "kept", "changed", "kept", "kept",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Texts of whole kernels parse back, and are refused where they do not fit."""
+"""Texts of complete kernels parse back, and are refused if they do not fit."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_what_does_not_fit_a_gpu_is_refused_by_name() -> None:
 
 
 def test_all_fields_of_schedules_that_name_loops_are_renamed() -> None:
-    """A new field of strings must be renamed too; this list then needs it."""
+    """If a field of strings is added, it must be renamed too, and this list extended."""
     assert [f.name for f in fields(Schedule)] == [
         "tile_sizes", "parallel", "nests", "stream_block", "skips",
     ]  # fmt: skip

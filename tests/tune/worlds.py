@@ -1,4 +1,4 @@
-"""A made-up machine with kernels whose true times are known, to test sweeps without a clock."""
+"""A simulated machine with kernels of known true times, to test sweeps without a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts hold files for users of their models, and a table of them that may lie."""
+"""Tests of assets: files for users of a model inside its artifact, and damaged tables of them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_missing_arguments_are_refused(artifact: Path) -> None:
     assert b"no place" in api.last_error()
 
 
-# ---- damaged and lying files -------------------------------------------------------------------
+# ---- damaged and forged files ------------------------------------------------------------------
 
 
 def row_of(data: bytes, content: bytes) -> int:
@@ -154,7 +154,8 @@ def row_of(data: bytes, content: bytes) -> int:
 
 
 def mutant(artifact: Path, folder: Path, place: int, content: bytes) -> Module:
-    """Loads a copy of an artifact with other bytes at a place; the seal is not compared."""
+    """Loads a copy of an artifact with other bytes at a place; loading does not compare the
+    seal."""
     copy = folder / "mutant.so"
     shutil.copyfile(artifact, copy)
     with copy.open("r+b") as file:

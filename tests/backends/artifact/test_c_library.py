@@ -1,4 +1,5 @@
-"""What tcc links loads on systems of 2012; an artifact has the name that programs look for."""
+"""Tests of linked files: they load on systems of 2012, and an artifact's SONAME is its file
+name."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ OLDEST = (2, 17)
 
 
 def functions() -> onnx.ModelProto:
-    """A model with functions of one and two numbers, of f32 and f64, that a C library has too."""
+    """Returns a model with functions of one and two numbers, in f32 and f64, that C libraries have
+    too."""
     one = "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Erf Exp Log Round Sin Sinh Sqrt Tan Tanh"
     nodes, held = [], []
     for kind in (TensorProto.FLOAT, TensorProto.DOUBLE):
@@ -61,7 +63,7 @@ def test_an_artifact_needs_no_function_newer_than_glibc_2_17(
     out = tmp_path / "model.so"
     compiled = compile_model(functions(), read_options({"jobs": 1, **choices}), out)
     assert newest_glibc(out) <= OLDEST
-    # where these were libraries of their own
+    # These were separate libraries in glibc 2.17.
     assert {"libc.so.6", "libpthread.so.0", "libdl.so.2"} <= set(dynamic(out, 1))
     assert compiled.summary.needs == "glibc 2.17"
 
@@ -112,7 +114,8 @@ def test_saving_names_the_new_file(kernels: bytes, tmp_path: Path) -> None:
 def test_a_program_linked_with_an_artifact_finds_it_in_another_folder(
     kernels: bytes, tmp_path: Path
 ) -> None:
-    """The linker is given a path, and the program looks for the file's name in its search path."""
+    """A linked program finds an artifact by its file name in the search path, not by the linker's
+    path."""
     program, weights = programs.mlp()
     programs.link(program, kernels, tmp_path / "built" / "mini.so", weights=[weights])
     (tmp_path / "main.c").write_text(

@@ -1,4 +1,4 @@
-"""What is linked from the cache can only have been put there by the user, or by root."""
+"""Tests of the cache: tcc links only files that the user or root put there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HINT = "set XDG_CACHE_HOME to a folder that belongs to you and that only you may
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A file of the user's in folders of the user's."""
+    """Returns a file of the user's in folders of the user's."""
     path = tmp_path / "home" / "cache" / "kept.o"
     path.parent.mkdir(parents=True, mode=0o755)
     path.parent.parent.chmod(0o755)
@@ -31,7 +31,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Makes another user than this one the owner; returns that user's number."""
+    """Gives the file to another user and returns the user's number."""
     if os.geteuid() == 0:
         os.chown(path, 12345, -1, follow_symlinks=False)
         return 12345
@@ -74,7 +74,7 @@ def test_nobody_else_may_own(above: int, kept: Path, monkeypatch: pytest.MonkeyP
 def test_others_may_write_beside_what_they_cannot_replace(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sticky folder, as /tmp is; but not where the entry in it is theirs."""
+    """A sticky folder like /tmp is accepted, unless another user owns the entry in it."""
     kept.parent.parent.chmod(0o1777)
     check_own([kept])
     give_away(kept.parent, monkeypatch)
@@ -152,7 +152,7 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own that holds the compiled runtime."""
+    """Returns the folder of the compiled runtime in a new cache."""
     held = runtime_objects(find_toolchain())[0].parent
     folder = tmp_path / "cache" / "tcc" / held.name
     make_own(folder.parent)

@@ -1,6 +1,6 @@
-"""Programs link object files and archives of models: several in one program, in many ways.
+"""Tests of programs that link object files and archives of models, several in one program.
 
-The models are y = relu(x) + w, with other weights for each; NumPy computes what the program prints.
+The models are y = relu(x) + w with different weights; NumPy computes the expected output.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror")
 def write_models(
     folder: Path, kernels: bytes, emit: str, room: int = 0, side_file: bool = False
 ) -> list[Path]:
-    """Writes two models and main.c; the weights have `room` further bytes."""
+    """Writes two models and main.c; the weights have `room` additional bytes."""
     program, weights = programs.mlp()
     suffix = {"object": ".o", "static": ".a"}[emit]
     files = []
@@ -69,7 +69,7 @@ def write_models(
 
 
 def build(folder: Path, *words: str | Path) -> Path:
-    """Builds a program in a folder of its own."""
+    """Builds a program in the subfolder `bin`."""
     program = folder / "bin" / "main"
     program.parent.mkdir(exist_ok=True)
     command = ("gcc", *STRICT, *words, *LIBRARIES.split(), "-o", program)
@@ -179,7 +179,7 @@ int main(int argc, char **argv) {
 
 
 def test_a_library_that_links_a_model_stays_loaded(kernels: bytes, tmp_path: Path) -> None:
-    """Idle workers wait in its code."""
+    """A library stays loaded after dlclose, because idle workers wait in its code."""
     files = write_models(tmp_path, kernels, "object")
     user = '#include "first.h"\nconst tcc_api *user_api(void) { return first_api(); }\n'
     (tmp_path / "user.c").write_text(user)

@@ -1,4 +1,4 @@
-"""The byte form of programs."""
+"""Tests of the byte encoding of programs."""
 
 from __future__ import annotations
 

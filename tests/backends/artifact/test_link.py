@@ -1,4 +1,4 @@
-"""The link step: reproducible files, honest manifests, clear failures."""
+"""Tests of the linker step: reproducible files, correct manifests, clear errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_only_the_c_library_is_needed(artifact: Path) -> None:
     command = ("readelf", "-d", str(artifact))
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     needed = {line.split("[")[1].rstrip("]") for line in text.split("\n") if "NEEDED" in line}
-    loader = {name for name in needed if name.startswith("ld-linux")}  # thread-local storage
+    # Thread-local storage needs the loader.
+    loader = {name for name in needed if name.startswith("ld-linux")}
     assert needed - loader <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
 
 
@@ -323,11 +324,12 @@ def test_damaged_listings_are_refused(
         read_listings(artifact)
 
 
-# ---- plans for several numbers of ranks ----------------------------------------------------------
+# ---- plans for several rank counts ---------------------------------------------------------------
 
 
 def plan(kernels: bytes, ranks: int, prefix: str, state: int, other: int = 4) -> Variant:
-    """A plan whose ranks have a state of `state` floats each; its kernels' names have `prefix`."""
+    """Returns a plan whose ranks have a state of `state` floats each; its kernel names have
+    `prefix`."""
     program = programs.updating(state, other)
     program = replace(program, kernels=tuple(prefix + name for name in program.kernels))
     weights = [[bytes([rank]) * 64] for rank in range(ranks)]
@@ -338,7 +340,8 @@ def plan(kernels: bytes, ranks: int, prefix: str, state: int, other: int = 4) ->
 
 
 def two_plans(kernels: bytes, folder: Path, other: int = 4) -> list[Variant]:
-    """For one rank with the whole state, and for two with a half each."""
+    """Returns a plan for one rank with the whole state, and a plan for two ranks with half of it
+    each."""
     (folder / "one.o").write_bytes(kernels)
     command = ("objcopy", "--prefix-symbols=two_", "one.o", "two.o")
     subprocess.run(command, cwd=folder, check=True)
@@ -364,7 +367,7 @@ def test_ranks_have_ranges_of_their_own_and_states_of_their_own_size(
     data = out.read_bytes()[weights.offset : weights.offset + weights.size]
     for rank, offset in enumerate(two["weights"]["offsets"]):
         assert data[offset : offset + 64] == bytes([rank]) * 64
-    assert two["weights"]["offsets"][0] == one["weights"]["offset"]  # equal bytes
+    assert two["weights"]["offsets"][0] == one["weights"]["offset"]  # Their bytes are equal.
     header = out.with_suffix(".h").read_text()
     assert "#define PLANS_INPUT_0_DIM_0 16\n" in header
     assert "#define PLANS_RANKS_2_INPUT_0_DIM_0 8\n" in header

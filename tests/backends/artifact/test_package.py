@@ -1,4 +1,4 @@
-"""Packages appear whole, name no folder, and keep a library and its side file together."""
+"""Tests of packages: they appear whole, name no folder, and keep a library with its side file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_package(
 
 
 def write_half(folder: Path) -> None:
-    """Fails while it writes the library of a package."""
+    """Fails while writing the library of a package."""
     with new_package(folder, "mini") as package:
         library = package_library(package, "mini")
         library.parent.mkdir(parents=True)
@@ -43,7 +43,7 @@ def write_half(folder: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of every file, by its path below `folder`."""
+    """Returns the bytes of every file by its path below `folder`."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -74,7 +74,7 @@ def test_a_package_has_the_files_of_its_description(kernels: bytes, tmp_path: Pa
 
 def test_equal_inputs_give_equal_packages(kernels: bytes, tmp_path: Path) -> None:
     write_package(tmp_path / "a", kernels)
-    (tmp_path / "b").mkdir()  # an existing folder gets its files one by one
+    (tmp_path / "b").mkdir()  # An existing folder gets its files one by one.
     write_package(tmp_path / "b", kernels)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     write_package(tmp_path / "b", kernels)

@@ -1,4 +1,4 @@
-"""The planner that the pass is given: its plans, and the errors where it cannot be had."""
+"""Tests of the arena planner that the pass uses: its plans, and its errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_library_that_cannot_be_loaded_is_named(
 
 @pytest.fixture
 def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache that holds the runtime's objects, where no planner is shipped."""
+    """Returns a cache with the runtime's objects, for a tcc without a shipped planner."""
     held = runtime_objects(find_toolchain())[0].parent
     folder = tmp_path / "cache" / "tcc" / f"runtime-{held.name.removeprefix('runtime-')}"
     make_own(folder.parent)

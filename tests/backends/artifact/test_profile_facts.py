@@ -1,4 +1,4 @@
-"""The manifest's entry for profiles, against a count of the live bytes step by step."""
+"""Tests of the manifest's entry for profiles, against a step-by-step count of live bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tcc.runtime import profile_facts as profile_facts_of_runtime
 
 
 def program(body: tuple[Instr, ...], sizes: list[int], symbolic: bool = False) -> Program:
-    """A program whose buffer n lies in the arena and has sizes[n] bytes, in register n."""
+    """Returns a program whose buffer n lies in the arena and has sizes[n] bytes, in register n."""
     op = IntOp.RANK if symbolic else IntOp.CONST
     lets = tuple(Let(n, op, size) for n, size in enumerate(sizes))
     buffers = tuple(Buffer(Arena(0, n)) for n in range(len(sizes)))
@@ -22,7 +22,7 @@ def program(body: tuple[Instr, ...], sizes: list[int], symbolic: bool = False) -
 
 
 def unpacked(entry: dict[str, Any]) -> tuple[list[str], list[int]]:
-    """The locations and live bytes of an entry, as the runtime reads them."""
+    """Returns the locations and live bytes of an entry, as the runtime reads them."""
     locations, live = profile_facts_of_runtime.unpacked_entry(entry, entry["steps"])
     return [*locations], [*live]
 

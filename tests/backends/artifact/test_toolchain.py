@@ -1,4 +1,4 @@
-"""Compilers and linkers are told nothing by variables, and leave nothing behind."""
+"""Tests of the toolchain: variables do not change its results, and killed tools leave no files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCE = "#include <stddef.h>\nsize_t size(void) { return sizeof(void *); }\n"
 
 
 def made(folder: Path) -> bytes:
-    """A small library, compiled and linked."""
+    """Compiles and links a small library and returns its bytes."""
     folder.mkdir()
     (folder / "x.c").write_text(SOURCE)
     command = (*find_toolchain().command, "-shared", "-fPIC", "-O1", "x.c", "-o", "x.so")

@@ -1,4 +1,4 @@
-"""Where the weights and kernels of several variants lie in a file."""
+"""Tests of the layout of several variants' weights and kernels in a file."""
 
 from __future__ import annotations
 

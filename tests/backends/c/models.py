@@ -1,4 +1,4 @@
-"""Small models: what each is, and what ONNX Runtime without its optimisations computes."""
+"""Small models with the results of unoptimised ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _weights() -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with inputs, and its outputs as ONNX Runtime gives them."""
+    """A model with its inputs and ONNX Runtime's outputs."""
 
     proto: onnx.ModelProto
     graph: Graph
@@ -87,7 +87,7 @@ def model(name: str) -> Model:
 
 
 def check(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-    """Floats within 1e-5 of the largest output, all else equal."""
+    """Fails unless floats lie within 1e-5 of the largest output and all else is equal."""
     assert found.keys() == expected.keys()
     for name, wanted in expected.items():
         assert found[name].shape == wanted.shape

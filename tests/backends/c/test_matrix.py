@@ -1,5 +1,7 @@
-"""The op matrix as C files: samples of every row, computed by what gcc makes of the file, equal the
-reference; rows that C files cannot have are refused by name."""
+"""Tests of the op matrix as C files that gcc compiles.
+
+Samples of every op equal the reference. Ops that C files cannot have are refused by name.
+"""
 
 from __future__ import annotations
 

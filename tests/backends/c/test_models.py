@@ -1,4 +1,4 @@
-"""Small models as C files, through gcc and clang and on a Cortex-M, agree with ONNX Runtime."""
+"""Tests of small models as C files against ONNX Runtime, with gcc, with clang and on a Cortex-M."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of models and of their inputs as C identifiers: in C, in C++, and where they collide."""
+"""Tests of model and input names as identifiers in C and C++, and of collisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tcc.backends.c.names import CNames
 
 from tests.lib.c_files.run_c import build, write_c
 
-# Keywords of C and C++, types, macros and functions of the headers, and the file's own names.
+# Keywords of C and C++; types, macros and functions of the headers; and the file's own names.
 NAMES = (
     "class new this operator typename co_await nullptr constexpr typeof _Bool bool int register "
     "int8_t uint64_t size_t wchar_t NULL NAN INFINITY INT8_MAX UINT64_MAX SIZE_MAX M_PI FP_NAN "
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def hostile() -> onnx.ModelProto:
-    """y = the sum of 2^n times the n-th input, and the largest of each row, by a C function."""
+    """Returns a model of y = the sum of 2^n times the n-th input, and a call of a C function."""
     ports = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, [1]) for n in NAMES]
     nodes, total = [], "zero"
     for n, name in enumerate(NAMES):

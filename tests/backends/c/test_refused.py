@@ -1,4 +1,4 @@
-"""What C files have not is refused with what, where, and what to do."""
+"""Tests of refusals: a feature that C files lack gives an error with the place and a remedy."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ENTRY = ctypes.CFUNCTYPE(
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array of zeros at a 64-byte boundary."""
+    """Returns an array of zeros at a 64-byte boundary."""
     size = prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -36,7 +36,7 @@ def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """`array` as it lies in memory."""
+    """Returns `array` in its memory format, at a 64-byte boundary."""
     if dtype.is_narrow:
         array = encode(array, dtype)
     if dtype is BF16:
@@ -64,7 +64,7 @@ class Compiled:
         self._entry = _ENTRY(self._code.address(text.name))
 
     def run(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> list[np.ndarray]:
-        """All buffers after all units ran, in two launches."""
+        """Runs all units in two launches, and returns all buffers."""
         stored = [to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)]
         pointers = (ctypes.c_void_p * (len(stored) + 1))(*(s.ctypes.data for s in stored))
         ints = (ctypes.c_int64 * (len(self.kernel.sizes) + 1))(
@@ -88,7 +88,7 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def run(target: Target) -> Callable[..., list[np.ndarray]]:
-    """Compiles a kernel, runs it, and returns all its buffers."""
+    """Returns a function that compiles a kernel, runs it, and returns all its buffers."""
 
     def execute(kernel: TileKernel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return Compiled(kernel, target).run(arrays, {})
@@ -98,7 +98,8 @@ def run(target: Target) -> Callable[..., list[np.ndarray]]:
 
 @pytest.fixture
 def check(target: Target) -> Check:
-    """Compiles a kernel, runs it, and compares its outputs with the evaluator's."""
+    """Returns a function that compiles and runs a kernel and compares its outputs with the
+    evaluator."""
 
     def run(
         kernel: TileKernel,
@@ -114,7 +115,7 @@ def check(target: Target) -> Check:
         evaluate_kernel(kernel, want, values, np.random.default_rng(1))
         outputs = []
         for buffer, g, w in zip(kernel.buffers, got, want, strict=True):
-            if atol:  # a relative tolerance alone is none where the result is near zero
+            if atol:  # A relative tolerance alone is no tolerance near zero.
                 np.testing.assert_allclose(g, w, rtol=rtol, atol=atol, err_msg=buffer.name)
             else:
                 np.testing.assert_array_equal(g, w, err_msg=buffer.name)

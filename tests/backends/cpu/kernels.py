@@ -1,4 +1,4 @@
-"""The parts of hand-written kernels: buffers, arrays, copies."""
+"""Parts of hand-written kernels: buffers, arrays, copies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def copy_kernel(
 
 
 def check_all(check, parts) -> None:
-    """Kernels of one unit as one kernel."""
+    """Checks several kernels of one unit as one kernel."""
     kernels = [kernel for kernel, _ in parts]
     together = TileKernel(
         tuple(b for k in kernels for b in k.buffers),

@@ -1,4 +1,4 @@
-"""Calibration: its loops do the work they are timed for, and the constants it finds are sane."""
+"""Tests of calibration: its timed loops do their work, and its constants are plausible."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_writing_touches_all_vectors_and_no_more(loops: LoadedCode, target: Targ
 def test_reading_ahead_touches_the_vectors_and_no_more(
     loops: LoadedCode, target: Target, blocks: int
 ) -> None:
-    """The system gives pages at the first access; asking for them is none."""
+    """Reading ahead touches the pages of its vectors only; the system gives pages at the first
+    access."""
     held = mmap.mmap(-1, 3 * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     data = np.frombuffer(held, np.uint8).ctypes.data
     ahead = ctypes.CFUNCTYPE(None, _VOID_PTR, _I64, _I64)(loops.address("ahead"))
@@ -88,7 +89,8 @@ def test_reading_ahead_touches_the_vectors_and_no_more(
 
 
 def test_vectors_may_be_read_from_anywhere(loops: LoadedCode, target: Target) -> None:
-    """An instruction for whole vectors only would end the process."""
+    """Vectors may be read from any address; an instruction for aligned vectors would end the
+    process."""
     data = floats(target.profile.lanes(32) * (UNROLL + 1))
     read = ctypes.CFUNCTYPE(None, _VOID_PTR, _I64, _I64)(loops.address("read"))
     read(data.ctypes.data + target.profile.vector_bits // 16, UNROLL, 2)
@@ -137,7 +139,7 @@ def test_the_constants_are_those_of_a_machine(tmp_path, monkeypatch: pytest.Monk
         host.profile.lanes(32),
         host.profile.vector_registers,
     )
-    # A busy host slows anything down, so only what no load can explain is wrong.
+    # A busy host makes everything slower, so the test rejects only what no load can explain.
     assert 0 < machine.ghz < 8
     assert machine.fmas in (0.5, 1.0, 2.0)
     assert machine.functions["exp"] < machine.call

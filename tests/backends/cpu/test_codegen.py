@@ -1,4 +1,5 @@
-"""The functions that a kernel calls are put in place, and unused ones dropped."""
+"""Tests of the optimiser: it inlines the functions that a kernel calls and drops unused
+functions."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def target() -> Target:
 
 
 def kernel(calls: int) -> str:
-    """A function that calls `outer` on its own result so often."""
+    """Returns a function that calls `outer` on its own result `calls` times."""
     lines = ["  %s0 = load <8 x float>, ptr %p, align 4"]
     for n in range(calls):
         call = f"call <8 x float> @tcc.outer.8.float(<8 x float> %s{n}, <8 x float> %s0)"

@@ -1,4 +1,4 @@
-"""Objects from worker processes."""
+"""Tests of object files from worker processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(target: Target):
     assert one == three
     assert len(set(one.objects)) == len(kernels)
     assert all(code.startswith(b"\x7fELF") for code in one.objects)
-    # both functions of a kernel have a name of its own, which profilers show
+    # Both functions of a kernel have separate names, which profilers show.
     for name, code in zip(names, one.objects, strict=True):
         assert {f"{name}".encode(), f"{name}_units".encode()} <= set(code.split(b"\0"))
         assert b"units" not in code.split(b"\0")
@@ -79,7 +79,7 @@ def test_processes_that_were_started_ahead_are_taken(monkeypatch: pytest.MonkeyP
 
 
 def test_a_fatal_error_of_llvm_names_the_kernel(own_tempdir):
-    # LLVM ends the process that asks for code of a CPU without 64-bit mode.
+    # LLVM ends the process when it generates code for a CPU without 64-bit mode.
     broken = replace(TARGETS[0], profile=replace(TARGETS[0].profile, cpu="i386"))
     with pytest.raises(InternalError) as caught:
         compile_kernels([kernel("exp", 8), kernel("log", 8)], ["first", "second"], broken, 2)

@@ -1,4 +1,4 @@
-"""Block kernels by hand, in the text of tile kernels."""
+"""Hand-written tile kernels, in the text of tile kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block kernels for the corners of every statement."""
+"""Tile kernels for the corner cases of every statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models, executed from the machine code in their artifacts, against ONNX Runtime."""
+"""Tests that execute small models from their artifacts' AMD machine code, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from tests.part import part, takes_all
 Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = NEEDS_TRITON
 DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
-ATTENTION = pytest.mark.xdist_group("amd-attention")  # compiled once for its mistakes too
-# Half of the models on one of the devices in turn, attention on both; with `--whole` all on both.
+# The tests of mistakes share the compiled attention.
+ATTENTION = pytest.mark.xdist_group("amd-attention")
+# Each device runs half of the chosen models in turn, and attention; with `--whole` both run all.
 CASES = [
     pytest.param(arch, name, marks=ATTENTION if name == "attention" else (), id=f"{arch}-{name}")
     for number, name in enumerate(sorted({*part("models for AMD", MODELS, 2), "attention"}))
     for turn, arch in enumerate(DEVICES)
     if takes_all() or number % len(DEVICES) == turn or name == "attention"
 ]
-_NOTHING = (0xBF800000).to_bytes(4, "little")  # s_nop 0
+_NOTHING = (0xBF800000).to_bytes(4, "little")  # The instruction s_nop 0.
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for arch in FORMATS.values():
-        formats(arch)  # here, not in every child
+        formats(arch)  # Loading the formats here spares every child the work.
     return Fakes(tmp_path_factory.mktemp("driver")).driver(Platform.HIP)
 
 
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
-    """Compiles it when it is asked for, once."""
+    """Returns a function that compiles attention at its first use."""
 
     @cache
     def of(arch: str) -> Made:
@@ -70,8 +71,10 @@ def agrees(
 def test_model_agrees(
     arch: str, name: str, driver: Path, tmp_path: Path, attention: Callable[[str], Made]
 ) -> None:
-    """With waves side by side; with each alone, in some order, where waves share memory; and with
-    parameters in memory and in registers, where there are both ways."""
+    """A model agrees with waves side by side, and with each wave alone if waves share memory.
+
+    Parameters are in memory and in registers, if the kernel supports both.
+    """
     if name == "attention":
         made = attention(arch)
     else:
@@ -86,7 +89,7 @@ def test_model_agrees(
 
 
 def test_products_are_exact_where_there_are_no_units_of_tf32(tmp_path: Path) -> None:
-    """RDNA3 and the MI200 have none: their code is that of f32."""
+    """Matmuls are exact on GPUs without TF32 units: RDNA3 and the MI200 have the code of f32."""
     target = "rocm:gfx1100,gfx90a,gfx942"
     texts = []
     for precision in ("tf32", "f32"):
@@ -106,7 +109,7 @@ def unary(operator: str, values: Array) -> Small:
 
 @pytest.mark.parametrize("arch", DEVICES)
 def test_exp_of_denormal_results(arch: str, driver: Path, tmp_path: Path) -> None:
-    """`v_exp_f32` alone makes zeros of them."""
+    """Exp keeps denormal results, which `v_exp_f32` alone flushes to zero."""
     x = np.linspace(-103.5, -87.4, 256, dtype=np.float32)
     want = np.exp(x.astype(np.float64))
     assert ((want > 0) & (want < 2.0**-126)).sum() > 200
@@ -126,7 +129,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("operator", FUNCTIONS)
 def test_functions_at_denormals(arch: str, operator: str, driver: Path, tmp_path: Path) -> None:
-    """Within four units in the last place; the instructions alone take and make zeros."""
+    """Functions of denormals are accurate to four units; the instructions alone flush denormals."""
     values, function = FUNCTIONS[operator]
     x = values.astype(np.float32)
     want = function(x.astype(np.float64))
@@ -152,7 +155,7 @@ def results_near(made: Made, arch: str, driver: Path, want: Array, within: Any) 
 
 @pytest.mark.parametrize("arch", DEVICES)
 def test_quotients_are_the_nearest(arch: str, driver: Path, tmp_path: Path) -> None:
-    """Of all sizes: both are scaled on the way, and scaled back."""
+    """Quotients of all magnitudes are correctly rounded, although both operands are scaled."""
     rng = np.random.default_rng(5)
     shape = (2, 600)
     numbers = rng.uniform(1, 2, shape) * 2.0 ** rng.integers(-140, 127, shape)
@@ -173,7 +176,7 @@ def test_quotients_are_the_nearest(arch: str, driver: Path, tmp_path: Path) -> N
 
 
 def without(found: Callable[[Instruction], bool]) -> Callable[[Kernel], Kernel]:
-    """Kernels with one word's instructions taken out."""
+    """Returns an edit that replaces matching instructions of one word by s_nop."""
 
     def edit(kernel: Kernel) -> Kernel:
         image = bytearray(kernel.image)
@@ -187,7 +190,7 @@ def without(found: Callable[[Instruction], bool]) -> Callable[[Kernel], Kernel]:
 
 
 def counter_of_shared(i: Instruction) -> bool:
-    """A wait for shared memory and scalars."""
+    """Returns true for a wait for shared memory and scalars."""
     return i.name == "s_waitcnt" and i.get("simm16") in (0xFC07, 0xC07F)
 
 
@@ -208,7 +211,7 @@ MISTAKES = {
 def test_mistakes_are_found(
     arch: str, mistake: str, driver: Path, attention: Callable[[str], Made]
 ) -> None:
-    """In kernels of which each is right as it is (above)."""
+    """A planted mistake is found in kernels that are right without it."""
     chosen, words = MISTAKES[mistake]
     made = attention(arch)
 

@@ -1,4 +1,4 @@
-"""Products of bytes in Triton's interpreter, and the instructions that they become."""
+"""Tests of int8 matmuls in Triton's interpreter, and of their instructions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNITS = {
 
 
 def job_of(kernel: TileKernel) -> Job:
-    """Bytes of the whole range."""
+    """Returns a job with bytes of the whole range."""
     rng = np.random.default_rng(1)
     arrays = []
     for buffer in kernel.buffers:

@@ -1,4 +1,4 @@
-"""The rules of compiled code, on facts written down by hand; and what is known to break them."""
+"""Tests of the rules for machine code on hand-written facts, and of known exceptions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_matrix(*families: str) -> MachineCode:
 def test_halves_are_multiplied_by_the_matrix_units_of_the_architecture(
     arch: str, family: str
 ) -> None:
-    """A block of 128 x 128 x 64 in bf16."""
+    """A tile of 128 x 128 x 64 in bf16 needs the architecture's matrix instruction."""
     assert breaches(compiled(BIG_MATMUL, arch, with_matrix(family))) == ()
     other = "HMMA" if family != "HMMA" else "HGMMA"
     for code in (CLEAN, with_matrix(other)):
@@ -64,7 +64,8 @@ def test_hopper_needs_rows_and_warps_for_its_groups() -> None:
     assert matrix_families(compiled(low, "sm_90")) == ("HMMA",)
     high = compiled(BIG_MATMUL, "sm_90")
     assert matrix_families(replace(high, made=replace(high.made, warps=2))) == ("HMMA",)
-    assert matrix_families(compiled(TEXTS["half_matmul"], "sm_90")) == ("HMMA",)  # a batch
+    # The matmul has a batch.
+    assert matrix_families(compiled(TEXTS["half_matmul"], "sm_90")) == ("HMMA",)
 
 
 def test_f32_goes_to_matrix_units_where_they_are_exact_or_it_may_be_rounded() -> None:
@@ -92,11 +93,11 @@ def test_rows_that_fit_are_moved_16_bytes_at_a_time() -> None:
     "text",
     [
         COPY.replace("align 64", "align 4"),
-        COPY.replace("512", "256"),  # eight bytes a lane
+        COPY.replace("512", "256"),  # A lane has eight bytes.
         COPY.replace("*m+l0", "*m+2*l0").replace("4096", "8192"),
         COPY.replace("[512*m+l0]", "[512*m+l0+1]").replace("4096", "4104"),
         COPY.replace("+l0]", "+l0] where 0 <= 512*m+l0 < 4001"),
-        BIG_MATMUL.replace("bf16", "f32"),  # products do not wait for memory
+        BIG_MATMUL.replace("bf16", "f32"),  # Memory does not bound matmuls.
     ],
 )  # fmt: skip
 def test_others_need_not_be(text: str) -> None:

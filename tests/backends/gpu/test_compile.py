@@ -1,4 +1,4 @@
-"""Block kernels as device code, made without a GPU."""
+"""Tests of tile kernels as device code, compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def facts(codes: Codes) -> dict[tuple[str, str], MachineCode]:
 
 
 def test_exp_keeps_denormals_on_every_device() -> None:
-    """AMD's instruction gives 0 for them, so its argument and result are scaled by 2**64."""
+    """Exp keeps denormals: AMD's instruction flushes them, so argument and result are scaled by
+    2**64."""
     (body, types) = applied("exp", F32)
     text = kernel_source(elementwise([body], types, 1024), "k", warps=4, stages=1, dot="ieee")
     archs = [GPUS[a] for a in ("cuda:sm_80", "rocm:gfx942", "rocm:gfx1100", "rocm:gfx1200")]
@@ -93,8 +94,11 @@ def test_exp_keeps_denormals_on_every_device() -> None:
 
 
 def test_each_processor_of_a_generation_has_code_of_its_own() -> None:
-    """AMD's driver takes code for the very processor, whose number is in the low byte of an ELF
-    file's flags (LLVM, "User Guide for AMDGPU Backend": EF_AMDGPU_MACH)."""
+    """AMD's driver takes code for the exact processor.
+
+    The low byte of an ELF file's flags holds its number (LLVM, "User Guide for AMDGPU Backend":
+    EF_AMDGPU_MACH).
+    """
     machines = {
         "gfx1100": 0x41, "gfx1101": 0x46, "gfx1102": 0x47, "gfx1103": 0x44, "gfx1200": 0x48,
         "gfx1201": 0x4E,
@@ -105,15 +109,19 @@ def test_each_processor_of_a_generation_has_code_of_its_own() -> None:
 
 
 def test_nothing_is_spilt_with_fewer_registers() -> None:
-    """gfx1102 and gfx1103 have two thirds of the registers of gfx1100 and gfx1101; gfx1200 and
-    gfx1201 are alike."""
+    """Kernels do not spill with fewer registers.
+
+    gfx1102 and gfx1103 have two thirds of the registers of gfx1100 and gfx1101; gfx1200 and gfx1201
+    are alike.
+    """
     archs = [GPUS[f"rocm:{arch}"] for arch in ("gfx1102", "gfx1200")]
     (made,) = compile_kernels([source("big", BIG_MATMUL, warps=8)], archs, 1)
     assert not any(k.private for k in made)
 
 
 def test_scratch_that_no_launch_gives_is_an_error() -> None:
-    """A tensor map that the device itself makes lies in such memory."""
+    """Scratch memory that no launch provides is an error; a tensor map made on the device lies in
+    it."""
     map_text = (
         "    made = tl.make_tensor_descriptor(x, shape=[64, 64], strides=[64, 1], "
         "block_shape=[16, 16])\n    made.store([0, 0], made.load([16, 0]))\n"
@@ -142,7 +150,7 @@ def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> Non
 def test_facts_are_those_of_the_file_s_own_listing(
     codes: Codes, facts: dict[tuple[str, str], MachineCode], tmp_path: Path
 ) -> None:
-    """Of the second of two kernels, whose code is read behind that of the first."""
+    """The facts of the second of two kernels agree with the cubin's own listing."""
     (tmp_path / "cubin").write_bytes(codes["big", "sm_90"].image)
     spec = importlib.util.find_spec("triton")
     assert spec is not None
@@ -177,7 +185,7 @@ def test_amd_loads_are_bounded_by_their_buffers(codes: Codes) -> None:
 
 
 def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
-    """Every statement, and functions and casts of the types that differ most."""
+    """Triton compiles every statement, and functions and casts of the dtypes that differ most."""
     numbers = [t for t in DTYPES.values() if not t.is_handle]
     corners = [source(n, t) for n, t in CORNERS.items()]
     wide = source("wide", TEXTS["dynamic"].replace("in [1,4096]", "in [1,]"))
@@ -198,7 +206,7 @@ def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
 
 
 def test_equal_sources_give_equal_bytes_wherever_they_are_compiled() -> None:
-    """In one process, in two, beside others."""
+    """Equal sources give equal bytes in one process, in two, and beside other kernels."""
     one = source("softmax", TEXTS["softmax"])
     profiles = [GPUS["cuda:sm_90"], GPUS["rocm:gfx942"]]
     first = compile_kernels([one, source("other", TEXTS["pointwise"]), one], profiles, 2)
@@ -225,7 +233,10 @@ def test_a_crash_of_the_compiler_is_an_error_here(own_tempdir: Path) -> None:
 
 
 def test_stages_that_shared_memory_has_no_room_for_are_left_out() -> None:
-    """Of 99 KiB a buffer takes 32; an NVIDIA GPU has one buffer fewer than stages."""
+    """Stages without room in shared memory are dropped.
+
+    A buffer takes 32 of 99 KiB, and an NVIDIA GPU has one buffer fewer than stages.
+    """
     profile = GPUS["cuda:sm_86"]
     ((kernel,),) = compile_kernels([source("deep", BIG_MATMUL, warps=8, stages=5)], [profile], 1)
     assert kernel.stages == 4

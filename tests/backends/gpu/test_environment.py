@@ -1,4 +1,4 @@
-"""Equal inputs give equal bytes whatever variables the environment holds."""
+"""Tests that environment variables do not change the bytes of compiled kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .blocks import TEXTS
 
 pytestmark = NEEDS_TRITON
 
-# Triton's own list: each variable, and whether it is on where nothing is said.
+# Triton's own list of variables, with the default of each.
 LIST = """
 import json
 from triton import knobs
@@ -33,14 +33,14 @@ for group in vars(knobs).values():
             found[knob.key] = getattr(knob, "default", None) is True
 print(json.dumps(found))
 """
-# What else its libraries look at; the names are strings in them.
+# Other variables that Triton's libraries read; their names are strings in the files.
 BEGINNINGS = r"TRITON|MLIR|LLVM|AMDGCN|NVPTX|DISABLE|ENABLE|ALLOW|PTXAS|USE"
 NAME = re.compile(rf"\0((?:{BEGINNINGS})_[A-Z0-9_]+)(?=\0)".encode())
 
 
 def constants(path: Path) -> bytes:
-    """What an ELF file holds for reading alone: its sections that are loaded, and neither written
-    nor executed."""
+    """Returns the read-only data of an ELF file: loaded sections, neither writable nor
+    executable."""
     data = path.read_bytes()
     (at,) = struct.unpack_from("<Q", data, 40)
     width, count = struct.unpack_from("<HH", data, 58)
@@ -52,7 +52,7 @@ def constants(path: Path) -> bytes:
 
 
 def variables() -> dict[str, str]:
-    """All of them, each set to something else than what holds without it."""
+    """Returns all variables, each with a value that differs from its default."""
     listed = subprocess.run(
         [sys.executable, "-c", LIST], capture_output=True, text=True, check=True
     )
@@ -73,7 +73,7 @@ def compiled() -> list[CompiledKernel]:
         kernel_source(parse_kernel(TEXTS[n]), n, warps=4, stages=2, dot="ieee") for n in names
     ]
     profiles = [GPUS[a] for a in ("cuda:sm_80", "cuda:sm_90", "rocm:gfx942", "rocm:gfx1100")]
-    RESTING.end()  # processes of another environment
+    RESTING.end()  # The processes in the pool have another environment.
     return [kernel for row in compile_kernels(sources, profiles, 1) for kernel in row]
 
 

@@ -1,4 +1,4 @@
-"""Products with matrices that data choose, in Triton's interpreter."""
+"""Tests of matmuls with data-dependent matrices in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 
 
 def test_the_interpreter_agrees() -> None:
-    """One of the random positions is beyond the last matrix: the nearest one is taken."""
+    """A random index beyond the last matrix selects the last matrix."""
     made = [
         lower(GRAPHS[n](), LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
         for n in ("many_rows", "several")

@@ -1,4 +1,4 @@
-"""Products of floats of a byte in Triton's interpreter, and the instructions that they become."""
+"""Tests of float8 matmuls in Triton's interpreter, and of their instructions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.lib.interpreter.running import NEEDS_TRITON, Job, interpreted
 from tests.lib.oracle.gpu.machine_code import machine_codes
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
-# The matrix instruction of each architecture and kind, and its name in the assembly.
+# The matrix instruction of each architecture and dtype, and its name in the assembly.
 UNITS = [
     ("cuda:sm_80", F8E4M3FN, "HMMA", "mma.sync.aligned.m16n8k16"),
     ("cuda:sm_89", F8E4M3FN, "QMMA", "mma.sync.aligned.m16n8k32"),
@@ -50,7 +50,7 @@ def product(dtype: DType, rows: int, depth: int, columns: int) -> Graph:
 
 
 def job_of(dtype: DType) -> Job:
-    """Every finite value, many times."""
+    """Returns a job with every finite value, many times."""
     made = lower(
         product(dtype, 40, 96, 48), LoweringContext(BlockChooser(), arena_planner(), FULL), Trace()
     )

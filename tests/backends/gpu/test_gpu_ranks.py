@@ -1,5 +1,8 @@
-"""Models with collectives, and plans, on two ranks, each a process with a GPU: an emulator executes
-the machine code of their kernels, and a stand-in for NCCL or RCCL moves what it is told to move."""
+"""Tests of models with collectives, and of plans, on two ranks with a GPU each.
+
+Each rank is a process. An emulator executes the machine code of its kernels, and a fake NCCL or
+RCCL moves the data.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ from tests.lib.interpreter.running import NEEDS_TRITON
 from tests.runtime.comm.library import build_nccl
 
 pytestmark = NEEDS_TRITON
-RANKS, RUNS = 2, 3  # the second is recorded, the third is replayed
+RANKS, RUNS = 2, 3  # The second run is recorded, the third replayed.
 
 
 @dataclass(frozen=True)
 class Kind:
-    """GPUs of a vendor, and the library between them."""
+    """GPUs of a vendor, and the communication library between them."""
 
     platform: Platform
     library: str
@@ -56,7 +59,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Ranks:
-    """Runs artifacts, one a rank."""
+    """A runner of artifacts, one per rank."""
 
     kind: Kind
     variables: Mapping[str, str]
@@ -64,7 +67,7 @@ class Ranks:
     def run(
         self, made: Sequence[Made], feeds: Sequence[Mapping[str, Array]], folder: Path
     ) -> list[Mapping[str, Array]]:
-        """The results of each rank, which are those of every run."""
+        """Returns the results of each rank; fails unless all its runs give equal results."""
         job = {"TCC_SIZE": str(len(made)), "TCC_RENDEZVOUS": f"test-{uuid.uuid4()}"}
 
         def rank(number: int) -> None:
@@ -92,14 +95,15 @@ def ranks(
     request: pytest.FixtureRequest, comm_library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Ranks:
     for arch in FORMATS.values():
-        formats(arch)  # here, not in every child
+        formats(arch)  # Loading the formats here spares every child the work.
     kind: Kind = request.param
     variables = build_nccl(tmp_path_factory.mktemp(kind.library), kind.library)
     return Ranks(kind, variables | {"TCC_COMM_LIBRARY": str(comm_library)})
 
 
 def part(first: Array, second: Array, bias: Array, x: Array) -> Small:
-    """A rank's columns of one matrix, and its rows of the next: what ranks find is summed."""
+    """Returns a rank's part of a perceptron: columns of one matrix, rows of the next, an
+    AllReduce."""
     return Small(
         """(float[5,24] x) => (float[5,20] y, float[5,20] z) {
         p = MatMul(x, a) h = Relu(p) q = MatMul(h, b) s = com.microsoft.AllReduce(q)
@@ -110,7 +114,8 @@ def part(first: Array, second: Array, bias: Array, x: Array) -> Small:
 
 
 def test_a_perceptron_divided_between_two_ranks(ranks: Ranks, tmp_path: Path) -> None:
-    """What does not need the sum is computed beside it."""
+    """A perceptron divided between two ranks gives the whole result, beside work that needs no
+    sum."""
     x, bias = normal(1, 5, 24), normal(2, 20)
     first, second = normal(3, 24, 32, scale=0.2), normal(4, 32, 20, scale=0.2)
     halves = zip(np.split(first, RANKS, 1), np.split(second, RANKS), strict=True)
@@ -128,7 +133,7 @@ def test_a_perceptron_divided_between_two_ranks(ranks: Ranks, tmp_path: Path) ->
 
 
 class EveryKind(Small):
-    """The model of tests/e2e."""
+    """The model of all collective kinds in tests/e2e."""
 
     def model(self) -> Any:
         return every_kind()
@@ -150,7 +155,8 @@ def test_all_kinds_over_an_open_number_of_rows(ranks: Ranks, tmp_path: Path) -> 
 
 # ---- plans ---------------------------------------------------------------------------------------
 
-FREE_LINKS = RankRates(link_bytes=1e15, latency=0)  # so that the planner divides small models
+# Free links make the planner divide small models.
+FREE_LINKS = RankRates(link_bytes=1e15, latency=0)
 
 
 def planned(ranks: int) -> list[Sharder]:
@@ -168,7 +174,7 @@ def perceptron() -> Small:
 
 
 def attention_block() -> Small:
-    """Four heads of width 8, and the sum with what the block reads."""
+    """Returns attention with four heads of width 8, plus its input."""
     return Small(
         """(float[6,32] x) => (float[6,32] y) {
         q = MatMul(x, wq) k = MatMul(x, wk) v = MatMul(x, wv)

@@ -1,4 +1,4 @@
-"""PTX that newer GPUs than those compiled for can load."""
+"""Tests of PTX that GPUs newer than the compiled architectures can load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ pytestmark = NEEDS_TRITON
 def test_ptx_is_for_the_newest_architecture_that_others_can_follow(listed: str, arch: str) -> None:
     found = portable_profile([GPUS[f"cuda:{name}"] for name in listed.split()])
     assert found.arch == arch
-    assert found.shared == 101376  # the least of all: of sm_86, sm_89 and sm_120
+    # This is the least shared memory: that of sm_86, sm_89 and sm_120.
+    assert found.shared == 101376
 
 
 def test_ptx_takes_less_shared_memory_where_fewer_stages_do_that() -> None:

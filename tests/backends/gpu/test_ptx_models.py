@@ -1,4 +1,4 @@
-"""Small models, executed from the PTX in their artifacts or beside it, against ONNX Runtime."""
+"""Tests that execute small models from the PTX of their artifacts, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.lib.interpreter.running import NEEDS_TRITON
 from tests.part import part
 
 pytestmark = NEEDS_TRITON
-# Kernels that Triton makes otherwise for sm_90: products, and what goes through shared memory.
+# Triton compiles these kernels differently for sm_90: matmuls, and kernels with shared memory.
 HOPPER = {
     "attention", "attention of f16", "convolutions of bf16", "dots", "pipelined bf16",
     "pipelined f16", "pipelined tf32", "product of bf16", "product of tf32", "running",
@@ -35,8 +35,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", part("models in PTX", MODELS, 2))
 def test_model_agrees(name: str, driver: Path, tmp_path: Path) -> None:
-    """On the GPU that it is compiled for, there again by a graph, and on one that is newer and
-    takes the PTX."""
+    """A model agrees on its GPU, there also as a graph, and on a newer GPU that takes the PTX."""
     archs = ("sm_80", "sm_90") if name in HOPPER else ("sm_80",)
     made = compiled(MODELS[name](), f"cuda:{','.join(archs)}", tmp_path / "m.so")
 
@@ -52,9 +51,9 @@ def test_model_agrees(name: str, driver: Path, tmp_path: Path) -> None:
 
 
 def test_four_bit_weights_are_summed_in_parts(driver: Path, tmp_path: Path) -> None:
-    """Weights that four bits hold exactly agree with ONNX Runtime; two kernels share the sum."""
+    """Weights that int4 holds exactly agree with ONNX Runtime; two kernels share the sum."""
     levels = integers(50, -7, 8, 16384, 64)
-    levels[::32] = -8  # the largest magnitude of each group of 32, so that its scale is exact
+    levels[::32] = -8  # The largest magnitude of each group of 32 makes its scale exact.
     small = Small(
         "(float[2,16384] x) => (float[2,64] y) {y = MatMul(x, w)}",
         {"x": normal(51, 2, 16384)},
@@ -74,7 +73,7 @@ def test_four_bit_weights_are_summed_in_parts(driver: Path, tmp_path: Path) -> N
 
 
 def test_random_numbers(driver: Path, tmp_path: Path) -> None:
-    """Bits that are the evaluator's, on two architectures; runs without a seed differ."""
+    """Random bits equal the evaluator's on two architectures, and runs without a seed differ."""
     small = Small(
         """(float[3,7] x) => (float[3,7] u, float[3,7] n) {
         u = RandomUniformLike(x) n = RandomNormalLike(x) }""",
@@ -89,14 +88,14 @@ def test_random_numbers(driver: Path, tmp_path: Path) -> None:
             device.configure(arch)
             with device.blamed():
                 module = tcc.load(artifact.path)
-                for seed in (7, 7, 7, 2**64 - 3):  # the third is a graph's
+                for seed in (7, 7, 7, 2**64 - 3):  # The third run is a graph.
                     found = module.run(dict(small.inputs), seed=seed)
                     due = evaluate_graph(graph, dict(small.inputs), seed=seed)
                     np.testing.assert_array_equal(found["u"], due["u"])
                     np.testing.assert_allclose(found["n"], due["n"], rtol=1e-5, atol=1e-5)
                 first, second = (module.run(dict(small.inputs))["u"] for _ in range(2))
                 assert not np.array_equal(first, second)
-                del module  # the next device has kernels of its own
+                del module  # The next device has other kernels.
             assert device.launches
 
     in_child(run)

@@ -1,4 +1,4 @@
-"""The version of PTX and the form of machine code: as old as the instructions allow."""
+"""Tests of the PTX version and the cubin's form: both are as old as the instructions allow."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .blocks import BIG_MATMUL, TEXTS
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-ptxas")]
 CUDA = [gpu for gpu in GPUS.values() if gpu.kind == "cuda"]
-# The versions that CUDA 11.4 to 12.9 brought.
+# CUDA 11.4 to 12.9 introduced these versions.
 VERSIONS = [f"7.{n}" for n in range(4, 9)] + [f"8.{n}" for n in range(9)]
-# An ELF file's version of its ABI: drivers before that of CUDA 13 know 7 alone for these.
+# The version of the ABI in an ELF file; drivers before CUDA 13 know only 7 for these GPUs.
 ABI, OLD_ABI = 8, 7
 DRIVERS = {
     "sm_80": ("525 (CUDA 12.0)", "470 (CUDA 11.4)"),
@@ -37,7 +37,7 @@ DRIVERS = {
 
 @pytest.fixture(scope="module")
 def made() -> list[CompiledKernel]:
-    """Two kernels for every architecture of CUDA."""
+    """Returns two kernels for every CUDA architecture."""
     sources = [
         kernel_source(parse_kernel(text), name, warps=8, stages=3, dot="ieee")
         for name, text in (("big", BIG_MATMUL), ("pointwise", TEXTS["pointwise"]))
@@ -52,7 +52,7 @@ def version_of(text: str) -> str:
 
 
 def accepts(text: str, folder: Path) -> bool:
-    """Whether ptxas, asked here, takes the text for its own target."""
+    """Returns true if ptxas accepts the text for its own target."""
     target = re.search(r"^\.target (\w+)", text, re.MULTILINE)
     assert target is not None
     path = folder / "kernel.ptx"
@@ -91,7 +91,7 @@ def test_drivers_for_cuda_12_know_the_form_of_the_code(made: list[CompiledKernel
 
 
 def test_instructions_raise_the_version(made: list[CompiledKernel]) -> None:
-    """Of text for sm_90: one that PTX 8.0 lacks; of text for sm_80, where nothing is compiled."""
+    """An instruction that PTX 8.0 lacks raises the version of sm_90's text."""
     hopper = next(k.assembly for k in made if k.arch == "sm_90" and k.symbol == "pointwise")
     newer = hopper.replace("\tret;", "\tfence.mbarrier_init.release.cluster;\n\tret;")
     assert version_of(assemble(newer)[0]) == "8.0"
@@ -110,7 +110,7 @@ def test_text_that_no_version_has_is_refused(made: list[CompiledKernel]) -> None
 
 
 def test_what_ptxas_refuses_names_the_kernel(own_tempdir: Path) -> None:
-    """In a worker, whose standard output is for answers: what Triton prints there is not lost."""
+    """An error of ptxas names the kernel, even if Triton prints to the worker's standard output."""
     source = kernel_source(parse_kernel(TEXTS["pointwise"]), "k", warps=4, stages=1, dot="ieee")
     lines = source.text.splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("def k("))

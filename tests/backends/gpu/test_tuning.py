@@ -1,4 +1,4 @@
-"""Trying other schedules: what is compiled again, how often, and what is kept."""
+"""Tests of GPU tuning: which kernels are compiled again, how often, and which schedules win."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLANNER = BlockChooser()
 
 
 class Compiler:
-    """Makes of every kernel what `usage` says, and remembers what it was asked for."""
+    """A fake compiler whose kernels have the resources of `usage`; it records its requests."""
 
     def __init__(self, usage: Callable[[Bound], Usage]) -> None:
         self.usage = usage
@@ -61,7 +61,7 @@ def test_a_kernel_that_spills_gives_way_to_one_that_does_not() -> None:
 
     def usage(bound: Bound) -> Usage:
         need = thought(bound)
-        # Twice the registers that were thought, and private memory for what is beyond.
+        # The kernel needs twice the estimated registers, and private memory beyond 255.
         real = need.registers * 2
         return Usage(min(real, 255), 4 * max(0, real - 255), need.shared)
 
@@ -75,7 +75,7 @@ def test_a_kernel_that_spills_gives_way_to_one_that_does_not() -> None:
 
 
 def test_tries_end_and_repeat() -> None:
-    """Where everything spills, a few are tried, all different, and the same ones every time."""
+    """If every schedule spills, a few different schedules are tried, the same each time."""
     bounds = chosen(product(2048, 2048, 2048))
 
     def compiled() -> Compiler:
@@ -89,7 +89,7 @@ def test_tries_end_and_repeat() -> None:
 
 
 def test_lost_residency_is_priced() -> None:
-    """Registers that leave room for one unit less ask for another schedule, if it is cheaper."""
+    """A kernel whose registers cost it residency gets another schedule, if that is cheaper."""
     bounds = chosen(product(128, 50257, 768))
     first = BlockPricer(bounds[0].group, PLANNER.profile)
 

@@ -1,4 +1,4 @@
-"""Two architectures of `models/` at chosen sizes: a BERT of two layers, a ResNet of two blocks."""
+"""Two architectures of `models/` in chosen sizes: a BERT of two layers, a ResNet of two blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lib.agreement import FLOAT, INT64, Array, model_of, value
 
 @dataclass
 class _Builder:
-    """Nodes and constants in the order of their making; names are numbered."""
+    """Collects nodes and constants of a graph, under numbered names, in the order of creation."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -32,7 +32,8 @@ class _Builder:
         return name
 
     def weight(self, *shape: int, scale: float | None = None) -> str:
-        """Drawn so that what it multiplies keeps its size; `scale` is another deviation."""
+        """Adds random weights whose matmul or convolution keeps the scale of its operand; `scale`
+        is another standard deviation."""
         fan = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
         drawn = self._rng.standard_normal(shape) * (scale or 1 / np.sqrt(fan))
         return self.constant(drawn.astype(np.float32))
@@ -51,7 +52,7 @@ class _Builder:
         return self.add("LayerNormalization", x, gain, self.weight(n, scale=0.1), epsilon=1e-5)
 
     def convolution(self, x: str, n: int, m: int, size: int, stride: int = 1) -> str:
-        """A padded convolution and its batch norm, as exporters leave them."""
+        """Adds a padded convolution and its batch norm, as exporters write them."""
         pads = [size // 2] * 4
         y = self.add("Conv", x, self.weight(m, n, size, size), pads=pads, strides=[stride] * 2)
         gain, var = (self._rng.uniform(0.8, 1.2, m).astype(np.float32) for _ in range(2))
@@ -60,7 +61,7 @@ class _Builder:
 
 
 def bert(batch: int, rows: int, width: int, heads: int, words: int = 100) -> onnx.ModelProto:
-    """Embeddings, two encoder layers with masked attention, a pooler."""
+    """Returns embeddings, two encoder layers with masked attention, and a pooler."""
     b, each = _Builder(), width // heads
     word = b.add("Gather", b.weight(words, width, scale=1.0), "ids")
     kind = b.add("Gather", b.weight(2, width, scale=0.3), "kinds")
@@ -98,7 +99,8 @@ def _attention(b: _Builder, x: str, bias: str, sizes: tuple[int, int, int, int])
 
 
 def resnet(batch: int, side: int, width: int) -> onnx.ModelProto:
-    """A stem, a block of equal size, a block that halves the image, a classifier."""
+    """Returns a stem, a block that keeps the size, a block that halves the image, and a
+    classifier."""
     b = _Builder()
     x = b.add("Relu", b.convolution("image", 3, width, 7, 2))
     x = b.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
@@ -115,7 +117,8 @@ def resnet(batch: int, side: int, width: int) -> onnx.ModelProto:
 
 
 def inputs_of(model: onnx.ModelProto, seed: int = 1) -> dict[str, Array]:
-    """Seeded inputs: images are normal, words and kinds small, a sixth of each row masked."""
+    """Returns seeded inputs: normal images, small token and type ids, and masks that are zero for a
+    sixth of each row."""
     rng, found = np.random.default_rng(seed), {}
     for port in model.graph.input:
         shape = tuple(d.dim_value for d in port.type.tensor_type.shape.dim)

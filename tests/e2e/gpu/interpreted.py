@@ -1,4 +1,4 @@
-"""Whole models whose kernels run, by their Triton text, in Triton's interpreter."""
+"""Whole models whose kernels run as Triton text in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .test_block_models import weights_of
 
 
 class InterpretedModel:
-    """A model compiled for a GPU; `ran` holds the numbers of the kernels that have run so far,
-    `kernels` says how many there are."""
+    """A model compiled for a GPU. `kernels` is the number of its kernels; `ran` holds the numbers
+    of the kernels that have run."""
 
     def __init__(self, model: onnx.ModelProto, target: str, precision: str = "f32") -> None:
         options = read_options({"target": target, "precision": precision})
@@ -37,7 +37,7 @@ class InterpretedModel:
         return len(self._code.kernels)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The model's outputs."""
+        """Returns the model's outputs."""
         arrays = [feeds[value.name] for value in self._graph.inputs]
         results = evaluate_program(
             self._code.program, self._code.kernels, arrays, self._weights, run=self._launch

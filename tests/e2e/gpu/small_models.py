@@ -1,4 +1,5 @@
-"""Small models that use what block kernels differ in: products, windows, rows, symbolic sizes."""
+"""Small models that use the features in which block kernels differ: matmuls, windows, rows,
+symbolic sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ def _weights(seed: int, *shape: int) -> Array:
 
 
 def network() -> onnx.ModelProto:
-    """Two padded convolutions, pooling, a product: an image in, classes out."""
+    """Returns two padded convolutions, pooling and a matmul, from an image to classes."""
     return model_of(
         [
             helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
@@ -38,7 +39,8 @@ def network() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Attention of two heads over an open number of rows, and a normalisation behind it."""
+    """Returns attention of two heads over a symbolic number of rows, and a normalisation behind
+    it."""
     heads = {"perm": [1, 0, 2]}
     sizes = {"split": np.array([0, 2, 16]), "joined": np.array([0, 32])}
     return model_of(

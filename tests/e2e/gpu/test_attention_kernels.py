@@ -1,4 +1,5 @@
-"""Attention of halves is one kernel that walks the keys; the scores are never in memory."""
+"""Half-precision attention is one kernel that streams over the keys, so scores never reach
+memory."""
 
 from __future__ import annotations
 

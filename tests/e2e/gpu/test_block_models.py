@@ -1,4 +1,5 @@
-"""Whole models as block kernels, run by the evaluators, against ONNX Runtime: no GPU is needed."""
+"""Whole models as block kernels, which the evaluators run, agree with ONNX Runtime without a
+GPU."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_model_agrees(name: str) -> None:
 
 
 def test_memory_counts_as_aligned_unless_it_is_a_view() -> None:
-    """The runtime places all else at such addresses, or copies it there."""
+    """The runtime places or copies all other memory to aligned addresses."""
     _, made = lowered("attention")
     assert {align for kernel in made.alignments for align in kernel} == {16}
     views = tuple(replace(b, place=Alias()) for b in made.program.buffers)

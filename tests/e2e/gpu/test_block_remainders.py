@@ -1,6 +1,8 @@
-"""Kernels of open sizes in Triton's interpreter, half of the models, each at a drawn size below a
-block or around its end, against ONNX Runtime.  `scripts/gpu_kernels --open` runs all models at all
-sizes."""
+"""Kernels of symbolic sizes in Triton's interpreter agree with ONNX Runtime.
+
+The test takes half of the models, each at one random size below a block or around its end.
+`scripts/gpu_kernels --open` runs all models at all sizes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States on a device: rows are appended in the caller's memory by a kernel, not by the host."""
+"""On a device, a kernel and not the host appends rows of states in the caller's memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .test_block_models import weights_of
 
 
 def heads(past: int | str, new: int | str) -> onnx.ModelProto:
-    """A cache of [batch, heads, rows, width] that grows along the rows, and its sum."""
+    """Returns a cache [batch, heads, rows, width] that grows along the rows, and its sum."""
     shape = [2, 3, past, WIDTH]
     nodes = [
         helper.make_node("Concat", ["past", "rows"], ["present"], axis=2),
@@ -35,7 +35,7 @@ def heads(past: int | str, new: int | str) -> onnx.ModelProto:
 
 
 def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array], old: int) -> None:
-    """Compares a run on caches with room for the new rows with ONNX Runtime."""
+    """Runs a model on caches with room for the new rows, and compares with ONNX Runtime."""
     options = read_options({"target": "cuda:sm_90"})
     graph = run_pipeline(load_model(model, {}), options.level, Trace(None, None))
     graph = bind_states(graph, states.items())
@@ -47,7 +47,7 @@ def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array],
     given = []
     for port in graph.inputs:
         array = feeds[port.name]
-        if port.name in states:  # the rows that a run appends are not there before
+        if port.name in states:  # the rows that a run appends are NaN before it
             room = [(0, 0)] * array.ndim
             room[-2] = (0, feeds[states[port.name]].shape[-2] - array.shape[-2])
             array = np.pad(array, room, constant_values=np.nan)
@@ -75,7 +75,8 @@ def test_rows_between_the_heads_are_appended(past: int | str, new: int | str) ->
 
 
 def test_other_updates_go_through_memory_of_their_own() -> None:
-    """A kernel reads old rows while others write: the new state is copied to its place."""
+    """A scatter may read old rows while it writes others, so the new state is computed elsewhere
+    and copied."""
     model = model_of(
         [helper.make_node("ScatterND", ["past", "at", "rows"], ["present"], name="put")],
         [value("past", FLOAT, [8, 4]), value("rows", FLOAT, [2, 4])],

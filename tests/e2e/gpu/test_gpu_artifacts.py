@@ -1,4 +1,5 @@
-"""Artifacts for GPUs, made without one: what they hold, what is refused, and equal bytes."""
+"""Artifacts for GPUs, compiled without a GPU, have the right contents and equal bytes; wrong
+options are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_equal_models_give_equal_bytes(artifact: Path, tmp_path: Path) -> None:
-    """By one process, which may have compiled other kernels, and by two new ones."""
+    """The artifacts come from this process, which may have compiled other kernels, and from two new
+    processes."""
     again = tmp_path / artifact.name
     target = read_manifest(artifact)["target"]["text"]
     made(MODELS["network"](), again, target=target, keep_ir=True, jobs=2)

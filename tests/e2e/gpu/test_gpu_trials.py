@@ -1,6 +1,6 @@
-"""Trials of sweeps for GPUs: what they compile, and what a sweep over them decides.
+"""Sweeps for GPUs compile the right candidates and decide by their times.
 
-No GPU runs here: a clock of prices stands for one.
+No GPU runs here: a clock of predicted prices stands for one.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def test_a_machine_without_a_driver_is_told_before_anything_is_compiled(
 
 
 class Driver:
-    """Stands for a driver's library that has `count` devices, or fails to start."""
+    """Stands for a driver library that has `count` devices, or fails to start."""
 
     def __init__(self, count: int, failed: int = 0, old: bool = False) -> None:
         self._count, self._failed, self._old = count, failed, old

@@ -1,4 +1,5 @@
-"""Experts of many tokens on GPUs: a few kernels order the rows, matrix units multiply tiles."""
+"""Expert layers with many tokens on GPUs: a few kernels order the rows, and matrix units multiply
+tiles."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ def lowered(options: Options) -> tuple[Graph, Lowered]:
 
 
 def products(made: Lowered) -> list[int]:
-    """The kernels that multiply matrices."""
+    """Returns the numbers of the kernels that contain a matmul."""
     return [n for n, kernel in enumerate(made.kernels) if "contract" in kernel_text(kernel)]
 
 
 def test_the_interpreter_agrees() -> None:
-    """Of a layer that is small, and by tiles whatever it costs."""
+    """The layer is small, so the test sets the tile size, whatever it costs."""
     options = read_options({"target": "cuda:sm_90", "precision": "f16"})
     code = GpuBackend(
         resolve_targets(options)[0], options, GraphSettings(small_top_k=True, tile_of=_sixteen)
@@ -77,7 +78,8 @@ def test_each_expert_is_read_once_and_not_once_a_row() -> None:
     _, made = lowered(options)
     experts = EXPERTS * DEPTH * WIDTH * 2 * 2
     assert len(products(made)) == 2
-    # The best experts and shares, counts and places of rows, products, and the sum of both.
+    # Kernels for the best experts and shares, counts and places of rows, matmuls, and the sum of
+    # both.
     assert len(made.kernels) <= 12
     found = traffic(made.placed, made.table.bodies)
     assert found is not None

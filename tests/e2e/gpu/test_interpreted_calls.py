@@ -1,4 +1,4 @@
-"""What functions of the host compute elsewhere, by Triton kernels in Triton's interpreter."""
+"""Triton kernels, in Triton's interpreter, compute what host functions compute on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole models, each kernel by its Triton text in Triton's interpreter, against ONNX Runtime."""
+"""Whole models whose kernels run as Triton text in Triton's interpreter agree with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .interpreted import InterpretedModel
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 MODELS = {"bert": bert(1, 19, 64, 2), "resnet": resnet(1, 22, 16)}
-# Schedules differ between the vendors' devices, texts do not.
+# Schedules differ between the vendors' devices, but the text of kernels does not.
 TARGETS = {"f32": "cuda:sm_90", "bf16": "rocm:gfx942"}
 TOLERANCES = {"f32": 1e-4, "bf16": 2e-2}
-# Each model and each precision once; with `--whole` all pairs.  `scripts/gpu_kernels` has more.
+# Each model and each precision occurs once; with `--whole` all pairs occur. `scripts/gpu_kernels`
+# has more.
 CASES = [("bert", "bf16"), ("resnet", "f32")]
 if takes_all():
     CASES = list(product(MODELS, TARGETS))

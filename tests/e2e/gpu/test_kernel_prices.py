@@ -1,4 +1,4 @@
-"""What kernels in Gluon are predicted to take: their rings count as stages."""
+"""Price predictions for Gluon kernels count ring buffers as stages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tcc.options import read_options
 from tests.lib.interpreter.running import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
-# Operations per second of a large product of bf16 on an H200, of 989.5e12 that its data sheet
-# has: vendors' libraries are said to reach 60 to 80 % of it at this size.
+# The operations per second that vendors' libraries are said to reach for a large bf16 matmul on an
+# H200: 60 to 80 % of the 989.5e12 in its data sheet.
 LEAST, MOST = 590e12, 800e12
 
 

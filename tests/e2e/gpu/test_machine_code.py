@@ -22,7 +22,7 @@ from gpu.observe import Exemption, judge, observations, with_machine_code
 
 pytestmark = NEEDS_TRITON
 
-# What each architecture must be seen to use somewhere, so that no rule holds for want of cases.
+# Instructions that each architecture must use somewhere, so that no rule passes for lack of cases.
 FAMILIES = {
     "cuda:sm_80": {"HMMA"},
     "cuda:sm_90": {"HMMA", "HGMMA"},
@@ -30,8 +30,8 @@ FAMILIES = {
     "rocm:gfx942": {"v_mfma"},
     "rocm:gfx1100": {"v_wmma"},
 }
-# Halves on every kind of GPU, f32 on one, of which a run takes half; `scripts/gpu_compile --check`
-# has all.
+# bf16 on every kind of GPU, and f32 on one. A run takes half of the cases; `scripts/gpu_compile
+# --check` takes all.
 CASES = (
     *((target, "bert", "bf16") for target in ("cuda:sm_90", "rocm:gfx942", "rocm:gfx1100")),
     ("rocm:gfx90a", "resnet", "bf16"),
@@ -47,7 +47,7 @@ def model_of(name: str) -> onnx.ModelProto:
 def compiled(
     target: str, name: str, precision: str, out: Path
 ) -> tuple[list[CheckedKernel], list[str]]:
-    """The different kernels of a model, and the nodes they come from."""
+    """Returns the distinct kernels of a model, and the nodes from which they come."""
     options = read_options({"target": target, "precision": precision, "jobs": 1, "name": "m"})
     with observations() as found:
         compile_model(model_of(name), options, out / "m.so")

@@ -1,4 +1,4 @@
-"""Locks of models for GPUs."""
+"""A lock fixes the kernels of a model for GPUs."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ def test_a_pin_of_two_targets_has_a_section_for_each(model: Path) -> None:
     tuned = json.loads(run(compile, model, *flags).stdout)["tuned"]
     assert (tuned["unfit"], tuned["unrelated"], tuned["warnings"]) == (0, 0, [])
     assert tuned["applied"] > 0
-    # Sites name their target in the listing only, so a lock serves both kinds of compiles.
+    # A site names its target in the listing only, so one lock serves both kinds of compiles.
     assert tuned["applied"] + tuned["elsewhere"] == len(rows)
 
 
 @pytest.fixture
 def become_another_version(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Returns a function that changes all margins, and the lists of candidates."""
+    """Returns a function that changes all margins and the lists of candidates, as a later version
+    may."""
 
     def change() -> None:
         monkeypatch.setattr(candidates, "_LINES", (64, 512))
@@ -79,7 +80,7 @@ def become_another_version(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
 
 
 def split() -> onnx.ModelProto:
-    """Returns a model whose sum is so long that it is divided among tiles."""
+    """Returns a model with a sum so long that several tiles divide it."""
     return onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[16, 8192] x, float[8192, 512] w) => (float[16, 512] y) {
@@ -89,7 +90,7 @@ def split() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Returns a model with an attention that is large enough for warpgroups."""
+    """Returns a model with attention that is large enough for warpgroups."""
     shape = "bfloat16[1, 9, 1024, 64]"
     return onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["" : 23]>
@@ -132,7 +133,7 @@ def test_a_pinned_gpu_model_has_the_same_code_in_another_version(
 
 
 def builds(artifact: Path) -> list[dict[str, Any]]:
-    """Returns the entry of each kernel of the only variant, for the only GPU."""
+    """Returns the entry of each kernel in the only variant, for the only GPU."""
     (variant,) = read_manifest(artifact)["variants"]
     (build,) = variant["builds"]
     return build["kernels"]
@@ -141,7 +142,8 @@ def builds(artifact: Path) -> list[dict[str, Any]]:
 def test_another_version_makes_other_code_without_a_lock(
     model: Path, become_another_version: Callable[[], None]
 ) -> None:
-    """Else the test above would hold of a compiler that ignores its lock."""
+    """The test above would also pass for a compiler that ignores its lock, unless code changes
+    without a lock."""
     onnx.save(split(), model)
     flags = ("--target", "cuda:sm_80", "--jobs", "2", "--name", "m", "-o", "model.so")
     run(compile, model, *flags)
@@ -152,7 +154,7 @@ def test_another_version_makes_other_code_without_a_lock(
 
 
 def test_each_part_of_the_gpus_needs_its_own_entries(model: Path) -> None:
-    """The two GPUs have a schedule each, of kernels with equal sites."""
+    """Each of the two GPUs has its own schedule for kernels with equal sites."""
     flags = ("--target", "cuda:sm_80,sm_86", "--jobs", "2")
     run(tune, model, "--pin", *flags)
     lock = Path("tcc.lock.json")
@@ -178,7 +180,7 @@ def test_each_part_of_the_gpus_needs_its_own_entries(model: Path) -> None:
 
 
 def test_lines_of_choices_are_entries_of_a_lock(model: Path) -> None:
-    """A line that does not fit is an error, unlike an entry."""
+    """A line that does not fit is an error here; an entry of a lock that does not fit is not."""
     flags = ("--target", "rocm:gfx942", "--jobs", "2", "--name", "m")
     run(tune, model, "--pin", *flags[:4])
     lines = [

@@ -1,4 +1,4 @@
-"""Files for GPUs and the CPU in one, made and run without a GPU."""
+"""One file for several GPUs and the CPU is compiled and run without a GPU."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_commands_run_it(joined: CompileResult, tmp_path: Path) -> None:
 
 
 def row() -> onnx.ModelProto:
-    """One kernel, whatever the target."""
+    """Returns a model that is one kernel on every target."""
     return model_of(
         [helper.make_node("Relu", ["x"], ["y"])],
         [value("x", FLOAT, [1000])],
@@ -153,7 +153,7 @@ def test_both_vendors_share_weights(tmp_path: Path) -> None:
 
 
 def test_options_of_one_part_are_taken(tmp_path: Path) -> None:
-    """tf32 is for GPUs: the CPU computes in f32."""
+    """The option tf32 affects GPUs only: the CPU computes in f32."""
     options = {"target": "cuda:sm_80+cpu", "precision": "tf32", "cpu": "x86-64-v3"}
     made = compiled(row(), tmp_path / "m.so", **options)
     assert made.summary.target == "cuda:sm_80+cpu:x86-64 (x86-64-v3)"

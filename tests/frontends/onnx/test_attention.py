@@ -1,4 +1,4 @@
-"""Attention of halves is one op, of everything else what ONNX's body says."""
+"""Half-precision attention is one op; other attention is imported as ONNX's function body."""
 
 from __future__ import annotations
 

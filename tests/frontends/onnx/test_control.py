@@ -1,4 +1,4 @@
-"""If, Loop and Scan: bodies, captures, known conditions, sizes that iterations change."""
+"""If, Loop and Scan: bodies, captures, constant conditions, and sizes that iterations change."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_a_rank_that_depends_on_a_size_demands_the_size() -> None:
 
 
 def _squeezed(result: str, outputs: str, given: str = "") -> onnx.ModelProto:
-    """x[n, m] without its second axis where that is of size 1 (or where c, if `given`)."""
+    """Returns a model that squeezes the second axis of x[n, m] if its size is 1, or, with `given`,
+    if c is true."""
     return model_of(f"""
     g (float[n, m] x{given and ", bool c"}) => ({outputs}) {{
       axis = Constant <value = int64[1] {{1}}> ()
@@ -109,7 +110,8 @@ def test_what_follows_branches_of_unequal_rank_is_computed_for_both(name: str) -
 
 
 def test_what_one_condition_decides_is_decided_once() -> None:
-    """Twenty squeezes of one axis are two ways through the model, not a million."""
+    """Twenty squeezes of one axis have one condition, hence two paths through the model and not a
+    million."""
     step = """
       d{n} = Equal (width, one)
       q{n} = If (d{n}) <

@@ -1,4 +1,4 @@
-"""Models whose random nodes give tcc's draws: ONNX Runtime then gives what tcc does."""
+"""If a model's random nodes return tcc's draws, ONNX Runtime gives tcc's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 def by_runtime(path: Path, feeds: dict[str, Array], seed: int) -> dict[str, Array]:
-    """ONNX Runtime's outputs with the draws of a seed."""
+    """Returns ONNX Runtime's outputs with the draws of a seed."""
     assert write_drawn(path, path.with_name("drawn.onnx"), seed)
     return expected(session(path.with_name("drawn.onnx")), feeds)
 

@@ -1,4 +1,4 @@
-"""Models that cannot be imported: one error each, which says where and why."""
+"""A model that cannot be imported raises one error, which says where and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemm: transposes, factors and biases, against NumPy in float64."""
+"""Gemm with transposes, factors and biases agrees with NumPy in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.draws import RNG
 
 
 def evaluated(inputs: dict[str, Any], attributes: str, kind: str = "float") -> Any:
-    """The result of a Gemm of `inputs`."""
+    """Returns the result of a Gemm of `inputs`."""
     declared = ", ".join(f"{kind}{list(x.shape)} {name}" for name, x in inputs.items())
     call = f"y = Gemm <{attributes}> ({', '.join(inputs)})"
     text = f"g ({declared}) => ({kind}[m, n] y) {{ {call} }}"

@@ -1,4 +1,4 @@
-"""Hardmax, against NumPy's position of the first largest element."""
+"""Hardmax agrees with NumPy's position of the first largest element."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_first_largest_element(axis: int, opset: int) -> None:
     text = f"g (float[3,7,5] x) => (float[3,7,5] y) {{ {call} }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
     y = evaluate_graph(load_model(model), {"x": x})["y"]
-    # Before opset 13, the columns of a matrix are the elements of `axis` and all later axes.
+    # Before opset 13, Hardmax flattened `axis` and all later axes to the columns of a matrix.
     rows = x if opset > 11 else x.reshape(int(np.prod(x.shape[: axis % 3])), -1)
     along = axis if opset > 11 else 1
     due = np.zeros_like(rows)

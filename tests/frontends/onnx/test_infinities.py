@@ -1,4 +1,4 @@
-"""IsInf, whose attributes say which infinities count."""
+"""The attributes of IsInf select which infinities count."""
 
 from __future__ import annotations
 

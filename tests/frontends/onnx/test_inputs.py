@@ -1,4 +1,5 @@
-"""Inputs as exporters declare them: open dimensions, defaults, images that windows do not fit."""
+"""Inputs as exporters declare them: symbolic dimensions, defaults, and images smaller than a
+window."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tcc.ir.graph.evaluate import evaluate_graph
 
 from tests.lib.import_oracle import check, expected, model_of
 
-# ---- open dimensions -----------------------------------------------------------------------------
+# ---- symbolic dimensions -------------------------------------------------------------------------
 
 
 def _declared(*dims: int | str | None) -> onnx.ModelProto:
@@ -34,7 +35,7 @@ def _declared(*dims: int | str | None) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("dims", [(-1, 3), (-1, -1), (-7, 3), (None, None), ("", 3)])
 def test_dimensions_below_zero_and_without_a_name_are_open(dims: Any) -> None:
-    """Paddle's exporter wrote -1; two such dimensions may differ."""
+    """Paddle's exporter wrote -1 for unknown dimensions; two unknown dimensions may differ."""
     for rows in (1, 4):
         x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
         graph = check(_declared(*dims), {"x": x})
@@ -49,7 +50,7 @@ def test_a_dimension_below_zero_is_fixed_by_the_user() -> None:
 
 
 def test_a_dimension_of_zero_is_none_but_zero() -> None:
-    """As ONNX Runtime has it."""
+    """ONNX Runtime treats a dimension of zero the same way."""
     check(_declared(0, 3), {"x": np.zeros((0, 3), np.float32)})
     with pytest.raises(UserError):
         evaluate_graph(load_model(_declared(0, 3)), {"x": np.zeros((2, 3), np.float32)})
@@ -69,7 +70,8 @@ def _defaulted(version: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("version", [3, 4, 8])
 def test_an_initialiser_fixes_its_input_unless_the_user_names_it(version: int) -> None:
-    """ONNX Runtime takes an array for it from IR version 4 on; here the user says so once."""
+    """From IR version 4 on, ONNX Runtime takes an array for such an input; tcc takes it if the user
+    names it."""
     model, x, w = _defaulted(version), np.float32([1, 2]), np.float32([5, 6])
     fixed = tcc.compile(model)
     assert [port.name for port in fixed.inputs] == ["x"]
@@ -133,7 +135,8 @@ def _window(case: str, height: int | str, rows: int) -> tuple[onnx.ModelProto, d
 
 @pytest.mark.parametrize("case", _WINDOWS)
 def test_images_smaller_than_a_window_are_refused(case: str) -> None:
-    """Such of a known size at compile time, by name; others by each run."""
+    """A known size is refused at compile time, with its name; other sizes are refused by each
+    run."""
     model, arrays = _window(case, "h", 4)
     check(model, arrays)
     for rows in (1, 2, 3):
@@ -150,7 +153,8 @@ def test_each_run_of_an_artifact_looks_at_the_image() -> None:
 
 
 def test_windows_that_begin_inside_of_an_image_and_end_outside() -> None:
-    """In ceil mode there may be one, and its image smaller than it."""
+    """In ceil mode, the last window may begin in the image and end outside, and the image may be
+    smaller than a window."""
     text = (
         "float[1, 2, {h}, 5] x) => (float[a, b, c, d] y)"
         "{{ y = MaxPool <kernel_shape = [4, 2], strides = [3, 2], ceil_mode = 1> (x) }}"
@@ -202,7 +206,7 @@ def test_results_that_no_memory_holds_are_refused_in_a_sentence() -> None:
 
 
 def test_constants_whose_reference_needs_too_much_memory_are_left_to_the_run() -> None:
-    """The pool's reference pads its image; its result is one element."""
+    """The pool's reference pads its large image, although the result is one element."""
     size = 1 << 20
     model = model_of(
         "g (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {"

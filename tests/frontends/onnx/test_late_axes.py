@@ -1,4 +1,4 @@
-"""Axes, steps, pads and scales that only the run knows, against NumPy on the same values."""
+"""Axes, steps, pads and scales that are known only in a run agree with NumPy on the same values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 
 def run(op: str, *arrays: Any, opset: int = 18, **attrs: Any) -> Any:
-    """The result of one node, all of whose operands are inputs of the model."""
+    """Returns the result of a model with one node, whose operands are all inputs."""
     inputs = [np.asarray(array) for array in arrays]
     names = [f"i{n}" for n in range(len(inputs))]
     types = [
@@ -98,7 +98,7 @@ def test_resize_by_scales() -> None:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("scale", "size"), [(0.7, 7), (2.3, 23), (0.6, 6), (1 / 3, 3)])
 def test_scaled_sizes_are_rounded_in_f32(scale: float, size: int, late: bool) -> None:
-    """As ONNX's shape inference and ONNX Runtime do: of 10 elements 0.7 leaves 7."""
+    """ONNX's shape inference and ONNX Runtime round in f32 too: 0.7 of 10 elements is 7."""
     x = np.arange(10, dtype=np.float32)
     node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="nearest")
     scales = np.float32([scale])

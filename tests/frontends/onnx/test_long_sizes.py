@@ -1,5 +1,7 @@
-"""Formulas of formulas of sizes: what is written of them grows with the model, not with its powers,
-and they mean what they say."""
+"""Nested formulas of sizes have correct values.
+
+The text and code for them grow with the model, and not exponentially.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def model(nodes: Sequence[onnx.NodeProto], output: str, kind: int, dims: Sequenc
 
 
 def arithmetic(steps: int) -> Model:
-    """`a = a + b; b = a * b / 2`, time and again, modulo 7."""
+    """Repeats `a = a + b; b = a * b / 2` for `steps` steps; the size of the result is b modulo
+    7."""
     nodes = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "0"], ["a0"])]
     nodes.append(node("Gather", ["s", "1"], ["b0"]))
     for n in range(steps):
@@ -50,7 +53,7 @@ def arithmetic(steps: int) -> Model:
 
 
 def cuts(steps: int) -> Model:
-    """The first half of a vector and all but its first third, joined, time and again."""
+    """Repeatedly concatenates the first half of a vector and all but its first third."""
     nodes = []
     for n in range(steps):
         x, y = f"x{n}" if n else "x", f"x{n + 1}"
@@ -99,9 +102,10 @@ def test_named_sizes_cut_where_they_should(length: int) -> None:
 
 
 def test_programs_compute_each_formula_once(tmp_path: Path) -> None:
-    """The bytes of programs, of which a size that a kernel needs is a part.
+    """The test counts the bytes of the host program, which computes the sizes for kernels.
 
-    The file's size says less: a section that starts on a page of 64 KiB moves it by a page.
+    The size of the file is a worse measure: a section that starts on a page of 64 KiB moves it by a
+    page.
     """
     sizes = []
     for steps in (8, 16):
@@ -112,7 +116,8 @@ def test_programs_compute_each_formula_once(tmp_path: Path) -> None:
 
 
 def test_a_limit_on_cases_ends_a_proof() -> None:
-    """What is not proved is checked: the element of a vector cut 20 times is looked up safely."""
+    """A size relation without a proof is checked in the run: reading an element of a vector cut 20
+    times is safe."""
     graph = load_model(cuts(20))
     (whole,) = graph.outputs
     (first,) = graph.inputs

@@ -1,4 +1,4 @@
-"""Loops drawn by seed, whose carried values change rank and size, against ONNX Runtime."""
+"""Random loops, whose carried values change rank and size, agree with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tcc.ir.graph.evaluate import evaluate_graph
 from tests.lib.import_oracle import expected, model_of
 
 SHAPES = ((), (1,), (1, 1), (3,), (1, 3), (3, 1))
-# Steps of a body: {x} and {y} are earlier values, {r} is the result.
+# Steps of a body: {x} and {y} stand for earlier values, {r} for the result.
 STEPS = (
     "{r} = Add ({x}, d0)", "{r} = Add ({x}, d1)", "{r} = Add ({x}, d2)", "{r} = Squeeze ({x})",
     "{r} = Unsqueeze ({x}, zero)", "{r} = Reshape ({x}, flat)", "{r} = Reshape ({x}, row)",
@@ -38,8 +38,8 @@ REASONS = (
 
 
 def drawn(draw: Random) -> tuple[onnx.ModelProto, list[tuple[int, ...]], int | None]:
-    """A loop of one to three carried values, their first shapes, and its number of trips where that
-    is a constant."""
+    """Returns a loop of one to three carried values, the shapes of their initial values, and its
+    number of trips if that is a constant."""
     shapes = [draw.choice(SHAPES) for _ in range(draw.randint(1, 3))]
     count, body = len(shapes), []
     names = [*(f"a{n}" for n in range(count)), "d0"]
@@ -56,7 +56,7 @@ def drawn(draw: Random) -> tuple[onnx.ModelProto, list[tuple[int, ...]], int | N
     trips = draw.randint(0, 5) if draw.random() < 0.4 else None
     outputs = [f"y{n}" for n in range(len(results))]
     after = []
-    if draw.random() < 0.4:  # what takes any rank
+    if draw.random() < 0.4:  # a reduction accepts any rank
         after = [f"{name}s = ReduceSum <keepdims = 0> ({name})" for name in outputs]
     ends = [f"float {name}s" if after else f"float[] {name}" for name in outputs]
     inputs = [f"float{list(shape) if shape else ''} x{n}" for n, shape in enumerate(shapes)]
@@ -90,14 +90,14 @@ def test_drawn_loops_agree_or_are_refused(first: int) -> None:
             try:
                 due = expected(model, given)
             except (Fail, InvalidArgument, InvalidGraph, RuntimeException):
-                continue  # a trip that no ranks allow
+                continue  # ONNX Runtime refuses a trip for its ranks
             try:
                 found = evaluate_graph(graph, given)
             except UserError as error:
                 refusals.append((seed, str(error)))
                 continue
             for name, array in due.items():
-                # A row of no trip has sizes that ONNX Runtime says are zero.
+                # For a loop without trips, ONNX Runtime gives rows whose sizes are zero.
                 assert found[name].size == array.size, (seed, count, name)
                 np.testing.assert_allclose(
                     found[name].ravel(), array.ravel(), rtol=1e-5, atol=1e-5, err_msg=f"{seed}"

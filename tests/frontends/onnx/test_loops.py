@@ -1,8 +1,7 @@
-"""Loops whose conditions have axes, and whose carried values change their rank; ONNX Runtime is the
-oracle.
+"""Loops whose conditions have axes, or whose carried values change rank, agree with ONNX Runtime.
 
-A value has one rank in a graph.  One element has the rank that a trip gives it, also where no trip
-runs; other values of another rank are demanded not to occur.
+A value has one rank in a tcc graph. A carried value of one element takes the rank that a trip gives
+it, even if no trip runs. For other values, the graph requires that no other rank occurs.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def looped(
     before: str = "",
     after: str = "",
 ) -> onnx.ModelProto:
-    """`results` = Loop(trips, condition, start) of `body`, whose condition is handed through where
-    it computes no `go`."""
+    """Returns a model with `results` = Loop(trips, condition, start) of `body`; a body without `go`
+    passes its condition on."""
     handed = "" if "go =" in body else "go = Identity (k)"
     return model_of(f"""
     g ({inputs}) => ({outputs}) <int64[1] first = {{0}}, int64[2] row = {{1, -1}},
@@ -59,7 +58,7 @@ def run(graph: Graph, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def check_elements(graph: Graph, model: onnx.ModelProto, feeds: Arrays) -> None:
-    """Compares what ONNX Runtime gives in another rank."""
+    """Compares the elements of results whose rank differs in ONNX Runtime."""
     for found, due in zip(run(graph, feeds), expected(model, feeds).values(), strict=True):
         assert found.size == due.size
         np.testing.assert_allclose(found.ravel(), due.ravel(), rtol=1e-6, atol=1e-6)
@@ -71,7 +70,7 @@ def check_elements(graph: Graph, model: onnx.ModelProto, feeds: Arrays) -> None:
 @pytest.mark.parametrize("start", [1, 3, 9])
 @pytest.mark.parametrize("limit", ["", "int64[1] {2}"])
 def test_a_condition_of_one_element_may_have_an_axis(start: int, limit: str) -> None:
-    """What PaddlePaddle writes for `while j < 4`."""
+    """PaddlePaddle writes such a condition for `while j < 4`."""
     count = f"count = Constant <value = {limit}> ()" if limit else ""
     model = looped(
         "b = Add (a, one)  go = Less (b, end)",
@@ -317,7 +316,7 @@ def test_rows_of_written_trips_and_of_the_loop_are_stacked() -> None:
 
 
 def test_a_rank_that_depends_on_the_rank_of_one_element_is_kept() -> None:
-    """Gather with a scalar takes an axis away, with one of an axis it does not."""
+    """Gather removes an axis for a scalar index, but not for an index with an axis."""
     model = looped(
         "p = Add (a, one)  w = Gather (t, a)",
         "y, z",

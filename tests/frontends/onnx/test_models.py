@@ -1,4 +1,5 @@
-"""Whole models: those beside the repository, imported with symbolic sizes, against ONNX Runtime."""
+"""The sample models beside the repository, imported with symbolic sizes, agree with ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _model(name: str) -> onnx.ModelProto:
 
 @cache
 def _imported(name: str) -> tuple[Graph, onnxruntime.InferenceSession]:
-    """The graph with symbolic sizes, and ONNX Runtime's session of the same model."""
+    """Returns the graph with symbolic sizes, and ONNX Runtime's session of the same model."""
     model = _model(name)
     return load_model(model), session_of(model)
 

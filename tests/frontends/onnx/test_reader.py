@@ -1,4 +1,5 @@
-"""Files that are not models, and weights in other files: what may be read, and from where."""
+"""The reader refuses files that are no models, and restricts from where it reads external
+weights."""
 
 from __future__ import annotations
 
@@ -240,7 +241,8 @@ def test_external_data_stay_in_the_models_folder(location: str, tmp_path: Path) 
 
 
 def _hub(root: Path) -> Path:
-    """A model as Hugging Face's cache lays it out: names are links to files named by a hash."""
+    """Writes a model in the layout of Hugging Face's cache, where names are links to files named by
+    a hash."""
     hub = root / "models--x"
     snapshot = hub / "snapshots" / "1234" / "onnx"
     snapshot.mkdir(parents=True)
@@ -292,7 +294,7 @@ def test_links_that_leave_the_cache(target: str, tmp_path: Path) -> None:
 def test_a_link_that_changes_after_the_look_at_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was looked at is what is read, wherever the name leads meanwhile."""
+    """The reader reads the file that it checked, wherever the name leads later."""
     path = _hub(tmp_path)
     data = path.with_name("model.onnx_data")
     (tmp_path / "secret").write_bytes(bytes(24))
@@ -309,7 +311,8 @@ def test_a_link_that_changes_after_the_look_at_it(
 
 
 def test_packages_whose_files_all_have_several_names(tmp_path: Path) -> None:
-    """Installers link every file from their cache; a single one with two names is refused."""
+    """Installers link every file from their cache, so all files of a package may have several
+    names; a single file with two names is refused."""
     path = _save(tmp_path / "model", location="w.bin")
     (tmp_path / "w").write_bytes(_WEIGHT.tobytes())
     os.link(tmp_path / "w", path.parent / "w.bin")

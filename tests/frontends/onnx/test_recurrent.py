@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN against ONNX Runtime, over what their attributes can say."""
+"""LSTM, GRU and RNN agree with ONNX Runtime for all their attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIME, _BATCH, _INPUT, _HIDDEN = 5, 3, 4, 2
 
 
 def model_of_layer(op: str, attributes: dict[str, Any], optional: set[str], symbolic: bool) -> Any:
-    """A one-node model with constant weights; `optional` names the optional inputs given."""
+    """Returns a one-node model with constant weights; `optional` names the optional inputs."""
     rng = np.random.default_rng(11)
     gates = _GATES[op]
     directions = 2 if attributes.get("direction") == "bidirectional" else 1

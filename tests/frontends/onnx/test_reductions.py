@@ -1,4 +1,4 @@
-"""Reductions that are composed of others, beside float64."""
+"""Composite reductions agree with float64."""
 
 from __future__ import annotations
 

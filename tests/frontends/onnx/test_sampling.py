@@ -1,4 +1,4 @@
-"""Deformable convolutions and reversed sequences, beside their definitions."""
+"""Deformable convolutions and reversed sequences agree with their definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ GROUPS, STRIDES, PADS = 2, (2, 1), (1, 0)
 
 
 def model(inputs: str) -> onnx.ModelProto:
-    """Returns a model with one DeformConv; a name of SIZES is an input, `-` an absent one."""
+    """Returns a model of one DeformConv; each operand is a name of SIZES (an input) or `-`
+    (absent)."""
     shapes = {n: ",".join(map(str, SIZES[n])) for n in inputs if n != "-"}
     declared = ", ".join(f"double[{shape}] {name}" for name, shape in shapes.items())
     attributes = f"group = {GROUPS}, offset_group = {GROUPS}, strides = [2, 1], pads = [1, 0, 1, 0]"
@@ -30,7 +31,7 @@ def model(inputs: str) -> onnx.ModelProto:
 
 
 def sampled(plane: Any, place: tuple[float, float]) -> float:
-    """The value between the four elements around a place; elements outside are zero."""
+    """Returns the interpolation of the four elements around a place; elements outside are zero."""
     corners = product(*((floor(at), floor(at) + 1) for at in place))
     return sum(
         float(plane[y, x]) * (1 - abs(place[0] - y)) * (1 - abs(place[1] - x))

@@ -1,4 +1,4 @@
-"""Arithmetic on shapes: what stays symbolic, and that it is what NumPy computes."""
+"""Arithmetic on shapes stays symbolic where it can, and agrees with NumPy."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_sizes_that_only_the_run_knows_become_symbols(name: str) -> None:
 
 @pytest.mark.parametrize("heads", [0, 1, 3, 7])
 def test_equal_sizes_divide_each_other(heads: int) -> None:
-    """How often grouped heads repeat is one where keys have as many as queries, if none too."""
+    """Grouped heads repeat once if there are as many keys as queries, even if there are none."""
     model = model_of("""
     g (float[h, d] q, float[h, d] k) => (float[a, b] y, float[c] z) {
       nq = Shape <start = 0, end = 1> (q)  nk = Shape <start = 0, end = 1> (k)
@@ -182,7 +182,7 @@ def test_equal_sizes_divide_each_other(heads: int) -> None:
 
 
 def test_what_divides_sizes_may_be_zero() -> None:
-    """ONNX leaves open what a division by zero is: some size, and no signal."""
+    """ONNX leaves a division by zero undefined: any size is right, but a signal is not."""
     model = model_of("""
     g (float[h] q, float[k] k) => (float[a] y) {
       nq = Shape (q)  nk = Shape (k)  often = Div (nq, nk)
@@ -221,7 +221,7 @@ def test_symbols_that_must_agree_are_required_to() -> None:
     ("end", "other", "ops"),
     [
         ("sum", "up", ["slice", "slice", "require", "slice", "add"]),  # equal, written in two ways
-        ("whole", "n", ["slice", "require", "expand", "add"]),  # the one is 0 where the other is 1
+        ("whole", "n", ["slice", "require", "expand", "add"]),  # one is 0 where the other is 1
     ],
 )
 def test_sizes_of_one_symbol_are_repeated_only_where_one_may_be_1_alone(

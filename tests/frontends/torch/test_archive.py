@@ -1,4 +1,5 @@
-"""Archives of torch: read without torch to what torch itself exports; damaged ones are refused."""
+"""tcc reads torch archives without torch as torch itself exports them, and refuses damaged
+archives."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.xdist_group("torch")
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         logging.disable(logging.WARNING)
         torch.manual_seed(0)
         yield
@@ -52,7 +53,7 @@ def saved(path: Path, module: Any, *inputs: Any, shapes: Any = None) -> Path:
 
 
 def agree(path: Path, module: Any, *inputs: Any) -> Any:
-    """The archive's graph gives what the module gives."""
+    """Fails unless the archive's graph gives the results of the module."""
     module = module.eval() if isinstance(module, torch.nn.Module) else samples.Call(module)
     graph = load_model(saved(path, module, *inputs))
     given = {name: buffer.numpy().copy() for name, buffer in module.named_buffers()}
@@ -92,7 +93,7 @@ def test_operators(functions: Any, tmp_path: Path) -> None:
 
 
 def test_devices_layouts_and_memory_formats(tmp_path: Path) -> None:
-    """Torch asks for them where it traces the program again."""
+    """Torch emits such operators when it traces a program again."""
     cpu, rows = torch.device("cpu"), torch.strided
 
     def moved(x: Any) -> Any:
@@ -186,7 +187,7 @@ def test_updates_through_views_that_may_be_copies(tmp_path: Path) -> None:
 
 
 def test_what_writes_into_its_arguments_has_no_converter() -> None:
-    """The program would go on with what those held before."""
+    """After an import, the program would continue with the old contents of these arguments."""
     taken = set()
     for schema in torch._C._jit_get_all_schemas():
         name = schema.name.replace("::", ".")
@@ -201,7 +202,7 @@ def test_what_writes_into_its_arguments_has_no_converter() -> None:
         ):
             taken.add(target.removeprefix("aten."))
     lists = {name for name in taken if name.startswith("sort.")}
-    assert taken - lists == {"_native_batch_norm_legit.default"}  # only where it does not learn
+    assert taken - lists == {"_native_batch_norm_legit.default"}  # only without training
 
 
 def test_results_into_given_tensors(tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_buffers_that_are_updated_are_states(tmp_path: Path) -> None:
 
 
 def test_branches_and_loops(tmp_path: Path) -> None:
-    """`regions.json` is what torch 2.13 wrote of `torch_samples.regions`."""
+    """torch 2.13 wrote `regions.json` from `torch_samples.regions`."""
     parts = members((Path(__file__).parent / "regions.json").read_bytes())
     zero = program_tensor(0, "lifted_tensor_0")
     parts |= {
@@ -275,7 +276,7 @@ def test_branches_and_loops(tmp_path: Path) -> None:
 
 
 def program_tensor(number: int, name: str) -> bytes:
-    """The description of a constant that is one i64."""
+    """Returns the description of a constant that is one i64."""
     meta = {"path_name": f"tensor_{number}", "is_param": False, "use_pickle": False}
     return json.dumps({"config": {name: meta | {"tensor_meta": tensor(dtype=5)}}}).encode()
 
@@ -328,7 +329,7 @@ def test_operators_that_are_missing_are_named_together(tmp_path: Path) -> None:
 
 # ---- torch's core operators ----------------------------------------------------------------------
 
-# What a compiler of trained models has no use for, or what sizes are made of in Python.
+# Operators without use in a compiler of trained models, or with which Python code computes sizes.
 _NOT_CONVERTED = {
     "embedding_dense_backward": "torch takes it apart",
     "native_group_norm_backward": "torch takes it apart",
@@ -357,7 +358,7 @@ def test_every_core_operator_is_converted_or_listed() -> None:
 
 
 def test_core_programs(tmp_path: Path) -> None:
-    """What `run_decompositions` leaves, read again from an archive."""
+    """The test reads programs after `run_decompositions` from an archive."""
 
     class Network(torch.nn.Module):
         def __init__(self) -> None:
@@ -444,7 +445,7 @@ def test_formulas() -> None:
 
 
 def parts(x: Any, y: Any) -> Any:
-    """Only for some sizes what torch writes down of it."""
+    """Torch's record of this function is valid only for some sizes."""
     return x.view(2, -1, 3), int(x.shape[0] / 2) * x, y if y.shape[0] != 5 else -y
 
 

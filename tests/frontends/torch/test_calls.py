@@ -1,4 +1,5 @@
-"""Modules are called as the programs they were compiled from: nested arguments, complex arrays."""
+"""Modules take the arguments of the program from which they were compiled: nested, or complex
+arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("torch")
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         yield
 
 
@@ -90,7 +91,7 @@ def test_plain_arguments_are_not_written_down() -> None:
 
 
 class Rotary(torch.nn.Module):
-    """Rotary embeddings as Llama's own code writes them."""
+    """Rotary embeddings as in Llama's own code."""
 
     def __init__(self, kept: bool) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ FUNCTIONS = (
 
 
 def test_complex_tensors() -> None:
-    """Inputs and results are real tensors with a last axis of two."""
+    """Complex inputs and results are real tensors with a last axis of two."""
     c = drawn(1, 3, 4, dtype=torch.complex64)
     graph = load_model(export(Call(lambda c: [function(c) for function in FUNCTIONS]), c))
     assert repr(graph.inputs[0].type) == "f32[3,4,2]"

@@ -1,4 +1,4 @@
-"""torch's functional collectives become collectives of the graph, on ranks in lockstep."""
+"""torch's functional collectives become collectives of the graph, tested on ranks in lockstep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.lib.oracle.ranks import Rank, exchanged, in_lockstep
 
 torch = pytest.importorskip("torch")
 
-# What needs the optional packages comes after the question whether they are there.
+# Imports of optional packages come after the check that the packages are installed.
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
@@ -31,7 +31,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @pytest.fixture(autouse=True)
 def size(request: pytest.FixtureRequest) -> Iterator[int]:
-    """So many ranks that compute nothing: an export only records what is issued on them."""
+    """Starts a process group of `size` ranks that compute nothing: an export only records
+    collectives."""
     ranks = getattr(request, "param", 2)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     yield ranks
@@ -124,7 +125,7 @@ def test_named_groups_have_the_ranks_that_are_with_this_process() -> None:
 
 
 def share(x: Any, mesh: DeviceMesh, axis: int) -> Any:
-    """The rank's columns along a dimension of the mesh."""
+    """Returns the rank's columns along a dimension of the mesh."""
     return x.narrow(1, mesh._sym_get_coordinate(axis) * 3, 3)
 
 
@@ -132,7 +133,7 @@ def share(x: Any, mesh: DeviceMesh, axis: int) -> Any:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("ranks", [[[0, 1], [2, 3]], [[3, 0], [1, 2]]])
 def test_a_mesh_is_one_program_for_all_its_ranks(ranks: list[list[int]], axis: int) -> None:
-    """Places are those of the mesh; groups are in the order of the ranks' numbers."""
+    """Coordinates are those of the mesh; groups are in the order of rank numbers."""
     mesh = DeviceMesh("cpu", ranks)
 
     def function(x: Any, _: Any) -> Any:
@@ -162,7 +163,7 @@ def test_a_rank_outside_the_mesh_is_refused() -> None:
 
 
 def test_groups_that_no_process_has_are_refused_by_name() -> None:
-    """An archive says what groups are called, not who is in them."""
+    """An archive holds the names of groups, not their ranks."""
     x = torch.zeros(4, 6)
     program = torch.export.export(
         Model(lambda x, g: functional.all_reduce(x, "sum", g) + functional.all_reduce(x, "max", g)),

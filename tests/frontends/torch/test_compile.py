@@ -1,5 +1,4 @@
-"""torch.compile(backend="tcc"): entry point, symbolic sizes, broken graphs, memory that is
-shared."""
+"""torch.compile(backend="tcc"): entry point, symbolic sizes, graph breaks, shared memory."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ pytestmark = pytest.mark.xdist_group("torch")
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         torch.manual_seed(0)
         torch._dynamo.reset()
         yield
 
 
 class Counted:
-    """The backend with the reference evaluator, keeping the programs that it was asked for."""
+    """A backend that runs the reference evaluator and records the programs that it compiles."""
 
     def __init__(self) -> None:
         self.programs: list[Any] = []
@@ -63,7 +62,7 @@ class Scaled(torch.nn.Module):
 
 
 def test_the_entry_point_is_found_by_name(tmp_path: Path, monkeypatch: Any) -> None:
-    from torch._dynamo.backends import registry  # torch's compiler, in seconds
+    from torch._dynamo.backends import registry  # imports torch's compiler, which takes seconds
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ((name, target),) = project["entry-points"]["torch_dynamo_backends"].items()
@@ -138,7 +137,7 @@ def _native(function: Any, **options: Any) -> Any:
 
 
 class Counting(torch.nn.Module):
-    """Updates a buffer, and reads it behind a break of the graph."""
+    """Updates a buffer, and reads it after a graph break."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +150,7 @@ class Counting(torch.nn.Module):
 
 
 class Ranked(torch.nn.Module):
-    """Results of two element types, one of which has no gradient."""
+    """Returns results of two element types, one of them without a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +240,7 @@ def test_new_weights_at_an_old_address_are_seen() -> None:
 
 
 def _stored_at(place: int, memory: Any) -> Any:
-    """A tensor over an array, whose storage is at this address if something new can be there."""
+    """Returns a tensor over an array; if possible, its storage object has the given address."""
     held = []
     for _ in range(1000):
         held.append(torch.from_numpy(memory))

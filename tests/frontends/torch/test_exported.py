@@ -1,4 +1,4 @@
-"""Exported programs of torch: compiled ones agree with eager runs, others are refused by name."""
+"""Compiled torch programs agree with eager runs; unsupported programs are refused by name."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ pytestmark = pytest.mark.xdist_group("torch")
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         torch.manual_seed(0)
         yield
 
 
 def evaluated(module: Any, *inputs: Any) -> list[np.ndarray[Any, Any]]:
-    """The results of the imported graph by the reference evaluator."""
+    """Returns the results of the imported graph by the reference evaluator."""
     graph = load_model(export(module, *inputs))
     given = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
     return list(evaluate_graph(graph, given).values())
 
 
 def agree(module: Any, *inputs: Any) -> None:
-    """Every result of eager torch is that of the imported graph, type and shape included."""
+    """Fails unless every result of the imported graph equals eager torch's, including type and
+    shape."""
     wanted = module(*inputs)
     wanted = list(wanted) if isinstance(wanted, tuple | list) else [wanted]
     found = evaluated(module, *inputs)
@@ -78,7 +79,7 @@ def test_windows() -> None:
 
 
 def test_numbers_beyond_f16() -> None:
-    """Torch multiplies and divides in f32, so that a number of f32 is no infinity."""
+    """Torch multiplies and divides in f32, so that a large f32 factor does not become infinity."""
 
     def factors(x: Any) -> Any:
         count = torch.tensor(70000)
@@ -124,7 +125,7 @@ def test_a_module_compiles_with_open_sizes() -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_size_that_torch_traced_as_at_least_two_may_be_one(named: bool) -> None:
-    """As torch's own program has it, which checks no such bound."""
+    """Torch's own program accepts size 1 too, because it does not check the bound."""
     dim = torch.export.Dim("n", min=2) if named else torch.export.Dim.DYNAMIC
     call = Call(lambda x, y: torch.softmax(x + y, 0).sum(-1) * x.shape[0])
     inputs = torch.randn(3, 4), torch.randn(3, 4)
@@ -165,7 +166,7 @@ def test_open_sizes_times_fractions() -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_open_sizes_are_scaled_in_f64(mode: str, again: bool) -> None:
-    """0.7 * 90 is less than 63 there, and the ceiling of 0.07 * 100 is 8."""
+    """In f64, 0.7 * 90 is less than 63, and the ceiling of 0.07 * 100 is 8."""
 
     def resized(x: Any) -> Any:
         up = F.interpolate(x, scale_factor=0.7, mode=mode, recompute_scale_factor=again or None)
@@ -177,7 +178,7 @@ def test_open_sizes_are_scaled_in_f64(mode: str, again: bool) -> None:
         x = torch.randn(1, 2, size)
         found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
         for have, want in zip(found.values(), resized(x), strict=True):
-            # torch computes the places in f32
+            # torch computes the positions in f32
             torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-4, atol=1e-4)
     x = torch.randn(1, 2, 90)
     (fixed, _) = evaluated(Call(resized), x)
@@ -186,7 +187,7 @@ def test_open_sizes_are_scaled_in_f64(mode: str, again: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest_places_are_those_of_torch(mode: str) -> None:
-    # Sizes at which f32 finds other places than whole numbers do.
+    # Sizes at which f32 gives other positions than integers do.
     for given, wanted in (((2, 14), (82, 46)), ((60, 62), (14, 56)), ((7, 12), (82, 18))):
         x = torch.arange(float(given[0] * given[1])).view(1, 1, *given)
         agree(Call(lambda x, wanted=wanted: F.interpolate(x, wanted, mode=mode)), x)
@@ -270,7 +271,7 @@ def test_a_norm_over_axes_of_one_element_compiles() -> None:
 
 
 def test_products_with_matrices_that_data_choose() -> None:
-    """As layers of experts call it: rows in runs, each with a matrix of its own."""
+    """Expert layers call it this way: consecutive rows share a matrix."""
     graph = load_model(export(Call(_runs), torch.randn(7, 8), torch.randn(3, 8, 8), _ENDS))
     x = np.arange(56, dtype=np.float32).reshape(7, 8) % 5
     w = np.ones((3, 8, 8), np.float32) * np.arange(1, 4, dtype=np.float32)[:, None, None]
@@ -293,7 +294,7 @@ def test_a_module_without_inputs_is_refused() -> None:
 
 
 def test_a_slice_that_data_choose() -> None:
-    """torch asserts where it lies in memory, which is nothing to a compiled program."""
+    """torch asserts a storage offset, which has no meaning in a compiled program."""
 
     def part(x: Any, start: Any) -> Any:
         return torch.arange(10.0)[start.item() : (start + x.shape[0]).item()].unsqueeze(0) * 2
@@ -337,7 +338,7 @@ def test_a_constant_with_two_names_is_one_state() -> None:
 
 
 class SharedConstants(torch.nn.Module):
-    """Two constants of one memory, and an input with the name of a function of Python."""
+    """Two constants that share memory, and an input with the name of a Python builtin."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -377,7 +378,7 @@ def test_matrices_without_a_result_stop_the_run() -> None:
 
 
 def bessel(order: int, x: float) -> float:
-    """The value of I in 40 digits, by its series."""
+    """Returns the modified Bessel function I of an order in 40 digits, by its series."""
     mpmath = pytest.importorskip("mpmath")
     mpmath.mp.dps = 40
     return float(mpmath.besseli(order, x))

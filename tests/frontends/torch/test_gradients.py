@@ -28,7 +28,7 @@ Function = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         yield
 
 
@@ -37,7 +37,8 @@ def image(*shape: int) -> Any:
 
 
 def gradients(functions: list[tuple[Function, tuple[Any, ...]]]) -> Function:
-    """The gradients of every function for each of its tensors, its results weighted unequally."""
+    """Returns a function of the gradients of all functions for their tensors, where elements of
+    results have different weights."""
 
     def run(*tensors: Any) -> list[Any]:
         found, given = [], iter(tensors)
@@ -52,7 +53,7 @@ def gradients(functions: list[tuple[Function, tuple[Any, ...]]]) -> Function:
 
 
 def follows(functions: list[tuple[Function, tuple[Any, ...]]], shapes: Any = None) -> Any:
-    """The traced gradients give what eager PyTorch gives."""
+    """Fails unless the traced gradients equal those of eager PyTorch."""
     step, tensors = gradients(functions), [x for _, inputs in functions for x in inputs]
     mode = "real" if shapes is None else "symbolic"
     traced = make_fx(step, tracing_mode=mode)(*tensors)
@@ -143,7 +144,8 @@ def test_gradients_for_batches_of_any_size() -> None:
 
 
 def test_a_bad_value_reaches_only_what_reads_it() -> None:
-    """A NaN in one gradient of a resize or an adaptive pool stays where torch has it."""
+    """A NaN in one gradient of a resize or an adaptive pool reaches only the elements that it
+    reaches in torch."""
     x, at = image(1, 1, 6, 5), torch.zeros(1, 1, 4, 7)
     at[0, 0, 1, 2] = float("nan")
 
@@ -166,7 +168,7 @@ def test_a_bad_value_reaches_only_what_reads_it() -> None:
 
 
 class Network(torch.nn.Module):
-    """A small CNN; `forward` gives the loss and what it is the loss of."""
+    """A small CNN; `forward` returns the loss and the output from which the loss is computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +249,7 @@ def test_results_that_the_description_lacks_are_refused() -> None:
 
 
 def test_steps_of_a_small_network_follow_eager_pytorch() -> None:
-    """Twenty steps of SGD: each begins where the last one ended, on either side."""
+    """In each of twenty SGD steps, tcc and PyTorch start from their own previous parameters."""
     net = network()
     x, y = image(4, 3, 12, 12), torch.tensor([4, 1, 0, 2])
     buffers = {name: value.clone() for name, value in net.named_buffers()}

@@ -1,4 +1,4 @@
-"""Adaptive pools of symbolic sizes, and counts whose number data decide, agree with PyTorch."""
+"""Adaptive pools of symbolic sizes, and counts of data-dependent size, agree with PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AUTO = torch.export.Dim.AUTO
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, at export
+        warnings.simplefilter("ignore")  # warnings of torch itself, at export
         yield
 
 
@@ -61,7 +61,7 @@ SIZES: dict[int, list[Sequence[int]]] = {
 
 
 def opened(functions: Any, x: Any, axes: range) -> Any:
-    """The program of all functions, with symbolic sizes of axes."""
+    """Returns the exported program of all functions, with symbolic sizes for `axes`."""
     module = Call(lambda x: [function(x) for function in functions])
     return export(module, x, shapes=(({axis: AUTO for axis in axes},),))
 

@@ -1,4 +1,4 @@
-"""Symbols of torch's programs: their ranges, and what sizes are typical."""
+"""Symbols of torch's programs have the right ranges and typical sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tcc.ir.index import Var
 
 
 class Counted(int):
-    """A number that counts how often it is asked whether it equals another."""
+    """A number that counts its equality tests."""
 
     asked = 0
 
@@ -21,7 +21,8 @@ class Counted(int):
 
 
 def defined(upper: int | None, example: int | None) -> Var:
-    """The symbol of a size from 2 to `upper` on, which was `example` in the example inputs."""
+    """Returns the symbol of a size in [2, upper] (None: no bound) that was `example` in the example
+    inputs."""
     examples = {} if example is None else {"s0": example}
     session = ImportSession()
     symbols = Symbols(session, {"s0": (2, upper)}, lambda *_: pytest.fail("no rounding"), examples)
@@ -44,7 +45,7 @@ def test_examples_within_the_range_are_typical(
 
 
 def test_no_range_is_walked_through() -> None:
-    """Of a billion sizes that took half a minute, also where there was no example to look for."""
+    """A loop over a billion sizes took half a minute, even without an example."""
     Counted.asked = 0
     assert defined(None, Counted(100_000)).typical == 100_000
     assert Counted.asked < 100

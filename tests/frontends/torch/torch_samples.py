@@ -1,4 +1,4 @@
-"""Functions and modules of torch that the tests of both ways in share."""
+"""Functions and modules of torch that the tests of both import paths share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ F = torch.nn.functional
 
 
 class Call(torch.nn.Module):
-    """A function as a module."""
+    """Wraps a function as a module."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ def export(module: Any, *inputs: Any, shapes: Any = None) -> Any:
         return torch.export.export(model, inputs, dynamic_shapes=shapes, strict=False)
 
 
-# One line for each kind of converter; all together are one program, which keeps the test quick.
+# One line per kind of converter; all lines are one program, so that the test is quick.
 POINTWISE = (
     lambda x, y: x + 2 * y,
     lambda x, y: torch.add(x, y, alpha=3),
@@ -106,7 +106,7 @@ COMPOSITES = (
 )
 
 
-# With labels, weights and bounds that leave no branch out.
+# Labels, weights and bounds cover every branch.
 LOSSES = (
     lambda x, y: F.mse_loss(x, y) + F.l1_loss(x, y, reduction="sum"),
     lambda x, y: F.smooth_l1_loss(x, y, beta=0.5) + F.huber_loss(x, y, "none", 0.7),
@@ -128,7 +128,7 @@ def square(x: Any) -> Any:
     return x[:, :4] @ x[:, :4].mT + torch.eye(4)
 
 
-# Signs of singular vectors are free.
+# The signs of singular vectors are arbitrary.
 LINALG = (
     lambda x, y: torch.linalg.inv(square(x)),
     lambda x, y: torch.linalg.solve(square(x), y),
@@ -172,7 +172,7 @@ COMPLEX = (
     lambda x, y: torch.view_as_complex(x.reshape(4, 3, 2)).imag,
     lambda x, y: torch.angle(x),
 )
-STAIRS = 9 * torch.arange(-4, 4)[:, None]  # the last rows of a mask hold nowhere
+STAIRS = 9 * torch.arange(-4, 4)[:, None]  # the last rows of a mask select nothing
 WINDOWS = (
     lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
     lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
@@ -203,7 +203,7 @@ WINDOWS = (
 
 
 class Recurrent(torch.nn.Module):
-    """Layers of each kind: stacked, in both directions, without biases."""
+    """Recurrent layers of each kind: stacked, in both directions, without biases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Recurrent(torch.nn.Module):
 
 
 class Network(torch.nn.Module):
-    """A parameter, a buffer, nested results and a result that is None."""
+    """A module with a parameter, a buffer, nested results and a result that is None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class Network(torch.nn.Module):
 
 
 def regions(x: Any) -> Any:
-    """Operators that hold blocks; what they are imported with takes a second."""
+    """Returns results of operators that hold blocks; their imports take a second."""
     from torch._higher_order_ops.map import map as mapped
     from torch._higher_order_ops.scan import scan
     from torch._higher_order_ops.while_loop import while_loop
@@ -248,7 +248,8 @@ def regions(x: Any) -> Any:
 
 
 def plain_regions(x: Any) -> Any:
-    """What `regions` gives, in plain Python: torch would trace its own operators anew."""
+    """Returns the results of `regions` in plain Python, because torch would trace its own operators
+    again."""
     positive = bool(x.sum() > 0)
     looped, total, rows = x, torch.zeros(4), []
     for i in range(5):
@@ -267,7 +268,7 @@ def plain_regions(x: Any) -> Any:
 
 def forward_and_backward(program: Any) -> Any:
     """Returns the program with its gradients."""
-    # torch's compiler, which takes seconds and which only the worker of these tests imports
+    # torch's compiler takes seconds to import, and only the worker of these tests imports it
     from torch.export.experimental import _export_forward_backward
 
     return _export_forward_backward(program)

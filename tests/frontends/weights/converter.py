@@ -20,9 +20,9 @@ from tests.frontends.weights.tiny import CONFIGS, VOCABULARY, saved, tiny_model
 ROOT = Path(__file__).resolve().parents[3]
 CONVERTER = ROOT / "build" / "llama.cpp"
 _LAYERS = ["sliding_attention"] * 5 + ["full_attention"]
-# Fields in place of those of `CONFIGS`: what llama.cpp's files have no keys for is left out (the
-# windows of Mistral and Qwen 2, other scales of scores), or is as in the trained models (the base
-# and the pattern of Gemma's layers with a window).
+# Fields that replace those of `CONFIGS`. llama.cpp's files have no keys for some of them (the
+# windows of Mistral and Qwen 2, other scales of scores). Others have the values of the trained
+# models (the base and the pattern of Gemma's layers with a window).
 _CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "mistral": {"sliding_window": None},
@@ -38,7 +38,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-# A program of the converter's process.  Tiny models have no vocabulary.
+# A program for the converter's process. Tiny models have no vocabulary.
 _CONVERT = """
 import sys
 from pathlib import Path
@@ -55,9 +55,9 @@ with torch.inference_mode():
 
 
 def converted(name: str, folder: Path) -> tuple[Any, Path]:
-    """Returns the model of `CONFIGS[name]` and its GGUF file, which the converter writes.
+    """Returns the model of `CONFIGS[name]` and the GGUF file that the converter writes.
 
-    Raises RuntimeError with the converter's last line where it fails.
+    Raises RuntimeError with the converter's last line if it fails.
     """
     assert name in CONFIGS
     model = tiny_model(name, **_CHANGES.get(name, {}))

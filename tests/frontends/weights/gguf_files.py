@@ -1,4 +1,4 @@
-"""GGUF files for tests: sound ones by the library gguf, others byte by byte."""
+"""GGUF files for tests: valid files by the library gguf, other files byte by byte."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def written(
     facts: Mapping[str, Any] | None = None,
     architecture: str = "llama",
 ) -> Path:
-    """Writes a file with the library: floats, or bytes of blocks with the name of their type."""
+    """Writes a file with the library; tensors are floats, or bytes of blocks with the name of their
+    type."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (facts or {}).items():
         match value:

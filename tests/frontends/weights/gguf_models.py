@@ -1,4 +1,4 @@
-"""GGUF files of tiny models, written by the library gguf by llama.cpp's rules of conversion."""
+"""GGUF files of tiny models, written by the library gguf with llama.cpp's rules of conversion."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tcc.frontends.weights.blocks import BLOCKS
 
 from tests.frontends.weights.tiny import tiny_model
 
-# llama.cpp's architecture of each model of `CONFIGS`, and facts that its converter adds.
+# llama.cpp's architecture of each model of `CONFIGS`, and metadata that its converter adds.
 ARCHITECTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "llama": ("llama", {}),
         "llama-scaled": ("llama", {}),
         "qwen3": ("qwen3", {"attention.key_length": 12, "attention.value_length": 12}),
-        # sqrt(1 + ln(64 / 4) / ln 4), by which transformers multiplies.
+        # sqrt(1 + ln(64 / 4) / ln 4), the factor in transformers.
         "phi3-long": (
             "phi3",
             {"rope.scaling.original_context_length": 4, "rope.scaling.attn_factor": 3**0.5},
@@ -46,7 +46,7 @@ ARCHITECTURES: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
 def write_gguf(name: str, path: Path, stored: str = "F32", **sizes: Any) -> Any:
     """Writes a GGUF file whose matrices have the type `stored`.
 
-    Returns the model of transformers with the values that the file has. `sizes` are fields of its
+    Returns the transformers model with the values in the file. `sizes` are fields of its
     configuration.
     """
     model = tiny_model(name, **sizes)
@@ -85,7 +85,8 @@ def _facts(config: Any, architecture: str) -> dict[str, Any]:
 
 
 def _rope_tensors(model: Any) -> dict[str, Any]:
-    """Returns the tensors of rotary embeddings, which are facts in a folder."""
+    """Returns the tensors of rotary embeddings, which a Hugging Face folder has as configuration
+    fields."""
     rope = getattr(model.config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "llama3":
         width = model.config.hidden_size // model.config.num_attention_heads
@@ -96,9 +97,9 @@ def _rope_tensors(model: Any) -> dict[str, Any]:
 
 
 def _tensors(model: Any, architecture: str, stored: str) -> dict[str, tuple[Any, Any]]:
-    """Returns tensors and their types by GGUF's names, and rounds the model's to `stored`.
+    """Returns tensors and their types by GGUF's names, and rounds the model's tensors to `stored`.
 
-    Blocks lie in rows, so a row keeps its bytes where llama.cpp moves it.
+    Blocks lie in rows, so a row keeps its bytes if llama.cpp moves it.
     """
     config = model.config
     number = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture)
@@ -110,7 +111,7 @@ def _tensors(model: Any, architecture: str, stored: str) -> dict[str, tuple[Any,
         canonical = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert canonical is not None, name
         array = parameter.detach().numpy()
-        if ".c_" in name and array.ndim == 2:  # Conv1D has its matrix as [in, out]
+        if ".c_" in name and array.ndim == 2:  # Conv1D stores its matrix as [in, out]
             array = array.T
         if architecture.startswith("gemma") and "norm" in name:
             array = array + 1
@@ -127,7 +128,8 @@ def _tensors(model: Any, architecture: str, stored: str) -> dict[str, tuple[Any,
 
 
 def _quantised(array: Any, kind: gguf.GGMLQuantizationType) -> Any:
-    """Returns the bytes of an array; random ones of small values where the library has no rounding.
+    """Returns the bytes of an array, or random bytes of small values if the library cannot round to
+    the type.
 
     The library rounds to none of the types whose blocks have 256 levels.
     """
@@ -142,7 +144,8 @@ def _quantised(array: Any, kind: gguf.GGMLQuantizationType) -> Any:
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the parameters by the names of folders; experts' matrices are views of theirs."""
+    """Yields the parameters by the names in folders; matrices of experts are views of stacked
+    parameters."""
     for name, parameter in model.named_parameters():
         if not name.endswith("experts.gate_up_proj"):
             end = ".weight" if name.endswith("down_proj") and parameter.ndim == 3 else ""

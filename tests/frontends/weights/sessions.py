@@ -14,9 +14,9 @@ Run = Callable[[Arrays], Arrays]
 
 
 class Session:
-    """Runs a language model on tokens that follow each other.
+    """Runs a language model on successive tokens.
 
-    `run` takes and returns arrays by name. `shapes` has the shape of each cache behind its first
+    `run` takes and returns arrays by name. `shapes` has the shape of each cache without its first
     axis.
     """
 
@@ -27,7 +27,7 @@ class Session:
         self._caches = {name: np.zeros((0, *shape), np.float32) for name, shape in shapes.items()}
 
     def run(self, tokens: Sequence[int], rows: Sequence[int] = (-1,)) -> Any:
-        """Returns the logits of `rows` of the tokens, which follow those of earlier runs."""
+        """Returns the logits of `rows` of the tokens, which follow the tokens of earlier runs."""
         caches = {
             name: np.concatenate([old, np.zeros((len(tokens), *old.shape[1:]), np.float32)])
             for name, old in self._caches.items()
@@ -39,13 +39,13 @@ class Session:
 
 
 def evaluated(graph: Graph) -> Session:
-    """Returns a session in which the graph evaluator runs."""
+    """Returns a session that uses the graph evaluator."""
     caches = {v.name: v.type.shape[1:] for v in graph.inputs if v.name.startswith("cache.")}
     shapes = {name: [int(dim.key) for dim in dims] for name, dims in caches.items()}
     return Session(lambda arrays: evaluate_graph(graph, arrays), shapes)
 
 
 def compiled(module: Any) -> Session:
-    """Returns a session in which a compiled module runs."""
+    """Returns a session that uses a compiled module."""
     shapes = {p.name: p.shape[1:] for p in module.inputs if p.name.startswith("cache.")}
     return Session(lambda arrays: module.run(dict(arrays)), shapes)

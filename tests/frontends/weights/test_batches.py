@@ -1,4 +1,5 @@
-"""Batches of texts of unlike lengths: each text has the logits that transformers gives it alone."""
+"""In batches of texts with different lengths, each text has the logits that transformers gives for
+the text alone."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_each_text_of_a_batch_is_as_alone(name: str, tmp_path: Path) -> None:
     model = tiny_model(name)
     graph = import_checkpoint(saved(model, tmp_path), None, ["batch"])
     sizes = {v.name: v.type.shape[2:] for v in graph.inputs[3:]}
-    # The rows of no text yet hold other numbers, which no token may see.
+    # Rows that belong to no text hold arbitrary numbers, which no token may see.
     caches = {
         n: np.full((32, 4, *(int(d.key) for d in s)), 9, np.float32) for n, s in sizes.items()
     }

@@ -1,4 +1,4 @@
-"""Compiled language models beside transformers: one artifact for prompts and for steps."""
+"""Compiled language models agree with transformers: one artifact for prompts and for steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.frontends.weights.gguf_models import write_gguf
 from tests.frontends.weights.sessions import compiled
 from tests.frontends.weights.tiny import VOCABULARY
 
-# Rows are whole blocks of 32.
+# A row is several whole blocks of 32.
 _WIDE = {
     "hidden_size": 64,
     "intermediate_size": 96,

@@ -1,4 +1,5 @@
-"""GGUF files of llama.cpp's own converter beside transformers, where the converter is at hand."""
+"""GGUF files by llama.cpp's own converter agree with transformers, if the converter is
+installed."""
 
 from __future__ import annotations
 

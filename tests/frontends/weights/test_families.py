@@ -1,4 +1,4 @@
-"""Each family beside transformers: prompts, and steps behind a kept prefix."""
+"""Each model family agrees with transformers, for prompts and for steps after a cached prefix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 def _expected(model: Any, tokens: list[int], cache: Any) -> tuple[Any, Any]:
-    """Returns the logits of transformers for tokens behind a cache, and the longer cache."""
+    """Returns the transformers logits of tokens after a cache, and the longer cache."""
     with torch.no_grad():
         result = model(torch.tensor([tokens]), cache=cache, use_cache=True)
     return result.logits[0].numpy(), result.past_key_values

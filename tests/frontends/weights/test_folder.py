@@ -1,4 +1,5 @@
-"""Reading folders of Hugging Face, against the library safetensors and against hostile files."""
+"""The reader of Hugging Face folders agrees with the library safetensors, and refuses hostile
+files."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 def _folder(path: Path, **files: Any) -> Path:
-    """Writes a folder with a configuration, and other files as JSON or as they are."""
+    """Writes a folder with a configuration and other files; values other than bytes become JSON."""
     for name, content in {"config.json": _CONFIG, **files}.items():
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         (path / name).write_bytes(data)
@@ -32,7 +33,7 @@ def _folder(path: Path, **files: Any) -> Path:
 
 
 def _sharded(path: Path, **places: str) -> Path:
-    """Writes a folder whose tensors lie in the shards of their names."""
+    """Writes a folder whose tensors lie in the shards that `places` names."""
     _folder(path, **{_INDEX: {"metadata": {}, "weight_map": places}})
     for file in {*places.values()}:
         names = sorted(name for name, place in places.items() if place == file)
@@ -143,7 +144,7 @@ def test_a_cache_of_links_is_read(tmp_path: Path) -> None:
 
 _ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 _PLACES: dict[str, Any] = {"weight_map": {"a": "1.safetensors"}}
-# Faults of folders: a word of the error, and the files of the folder.
+# Faulty folders: a word of the error, and the files of the folder.
 _HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
     "no weights": ("model.safetensors", {}),
     "no object": ("config.json is no JSON object", {"config.json": [1]}),
@@ -239,7 +240,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
 
 
 class _Planted:
-    """Its unpickling writes a file."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Reading GGUF files, against the library gguf and against hostile files."""
+"""The reader of GGUF files agrees with the library gguf, and refuses hostile files."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_fields_of_all_types_are_those_of_the_library(tmp_path: Path) -> None:
 
 _HUGE = struct.pack("<Q", 1 << 60)
 _ZEROS = bytes(4096)
-# Files by a word of the error.
+# Faulty files, by a word of the error.
 _HOSTILE = {
     "it is empty": b"",
     "an ONNX model": b"\x08\x07\x12\x04test",
@@ -176,7 +176,8 @@ def test_a_hostile_file_is_refused(word: str, tmp_path: Path) -> None:
 def test_a_large_header_is_refused_within_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts of two letters take most memory for their bytes: 8 times 32 MiB are allowed."""
+    """Texts of two letters take the most memory per byte in the file: 8 times 32 MiB are
+    allowed."""
     most = 1 << 19
     monkeypatch.setattr(gguf_file, "_MOST_BYTES", most)
     count = most // 10 + 1
@@ -197,7 +198,7 @@ def test_a_large_header_is_refused_within_its_memory(
 def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
     path = written(tmp_path / "m.gguf", {"a": (random_blocks("Q4_1", 2, 64), "Q4_1")}, {"b": "cd"})
     data = path.read_bytes()
-    # The library pads the last tensor, whose bytes end before.
+    # The library pads after the last tensor, whose own bytes end earlier.
     assert read_gguf(path).weights["a"].type_name == "Q4_1"
     stop = len(data) - (-80 % 32)
     for length in range(stop):

@@ -1,4 +1,4 @@
-"""Imported GGUF files beside transformers, with matrices in floats and in blocks of levels."""
+"""Imported GGUF files agree with transformers, with matrices in floats and in blocks of levels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.frontends.weights.sessions import evaluated
 from tests.frontends.weights.tiny import VOCABULARY
 
 _TOKENS = [(7 * n * n + 3 * n + 5) % VOCABULARY for n in range(9)]
-# Rows are whole blocks of 32.
+# A row is several whole blocks of 32.
 _WIDE = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -47,7 +47,7 @@ def test_experts_are_multiplied_as_stored(stored: str, tmp_path: Path) -> None:
 
 
 def _check(model: Any, folder: Path) -> None:
-    """Asserts equal logits of a prompt and of two rows behind it."""
+    """Fails unless the logits of a prompt and of two rows after it are equal."""
     session = evaluated(import_checkpoint(read_gguf(folder / "model.gguf")))
     for start, end in ((0, 7), (7, 9)):
         with torch.no_grad():

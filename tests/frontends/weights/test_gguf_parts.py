@@ -1,4 +1,4 @@
-"""A model in several GGUF files, split by the library gguf, and files that contradict the first."""
+"""A model may consist of several GGUF files; parts that contradict the first file are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .gguf_files import written
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
-    """A model of seven tensors in three files; the path is that of the first."""
+    """Writes a model of seven tensors in three files, and returns the path of the first."""
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=3)
     writer.add_string("general.name", "model")
     for number in range(7):

@@ -1,4 +1,4 @@
-"""The paths that are language models: by suffix, by the first bytes, by being a folder."""
+"""A path is a language model by its suffix, by its first bytes, or because it is a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .gguf_files import written
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> list[Checkpoint]:
-    """The checkpoints that are imported; the import itself gives no graph."""
+    """Returns a list that collects imported checkpoints; the import itself returns no graph."""
     checkpoints: list[Checkpoint] = []
 
     def import_checkpoint(checkpoint: Checkpoint, *_arguments: Any) -> None:

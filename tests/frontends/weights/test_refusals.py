@@ -1,4 +1,4 @@
-"""Descriptions and tensors that tcc cannot import end in an error that names them."""
+"""Configurations and tensors that tcc cannot import raise an error that names them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _weight(name: str, *shape: int, stored: str = "F32", dtype: Any = np.float32
 
 
 def _checkpoint(form: str = "folder", **changes: Any) -> Checkpoint:
-    """Returns a model of one layer; `changes` are fields of its description, None removes one."""
+    """Returns a model of one layer; `changes` are fields of its configuration, and None removes a
+    field."""
     matrices = {"mlp.gate_proj": 12, "mlp.up_proj": 12}
     matrices |= {f"self_attn.{part}_proj": _WIDTH for part in "qkvo"}
     layer = "model.layers.0."
@@ -129,7 +130,7 @@ def test_a_missing_tensor_is_named(name: str) -> None:
     weights = {n: weight for n, weight in checkpoint.weights.items() if n != name}
     text = _refused(replace(checkpoint, weights=weights))
     if name.endswith("gate_proj.weight"):
-        # The other matrix could hold both parts; then the next one does not fit.
+        # The other matrix could hold both parts; then the next matrix does not fit.
         assert "down_proj.weight" in text
         return
     assert "missing" in text

@@ -1,4 +1,4 @@
-"""Frequencies of rotary embeddings beside transformers', and what is refused."""
+"""The frequencies of rotary embeddings agree with transformers; unknown scalings are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of language models as graphs and as artifacts, beside those of their files."""
+"""Graphs and artifacts of language models have few bytes beside those of their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers of GGUF files, against those that transformers reads from the same files."""
+"""Tokenizers of GGUF files agree with those that transformers reads from the same files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 
 
 def _byte_facts(split: str, pattern: Any = None) -> dict[str, Any]:
-    """Returns the fields of a vocabulary of byte pairs that is trained on a few lines."""
+    """Returns the fields of a byte-pair vocabulary that is trained on a few lines."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -65,7 +65,7 @@ def _byte_facts(split: str, pattern: Any = None) -> dict[str, Any]:
 
 
 def _piece_facts() -> dict[str, Any]:
-    """Returns the fields of a vocabulary of SentencePiece with distinct random scores."""
+    """Returns the fields of a SentencePiece vocabulary with distinct random scores."""
     letters = ["\u2581", *string.ascii_letters, *string.digits, *".,;'=/ïé"]
     words = [f"\u2581{word}" for line in _CORPUS for word in line.split()]
     parts = {w[a:b] for w in words for a in range(len(w)) for b in range(a + 2, len(w) + 1)}
@@ -120,7 +120,7 @@ def test_pairs_of_bytes_are_those_of_transformers(split: str, tmp_path: Path) ->
 
 
 def test_a_word_that_is_a_token_merges_unless_the_family_keeps_it(tmp_path: Path) -> None:
-    """Llama 3's tokenizer.json has `ignore_merges`, Qwen's has not."""
+    """Llama 3's tokenizer.json sets `ignore_merges`, but Qwen's does not."""
     counts = {}
     for split in ("llama-bpe", "tekken", "qwen2"):
         facts = _byte_facts(split)
@@ -132,7 +132,7 @@ def test_a_word_that_is_a_token_merges_unless_the_family_keeps_it(tmp_path: Path
 
 
 def test_single_digits_are_words(tmp_path: Path) -> None:
-    """SmolLM's tokenizer.json splits digits and then has GPT-2's pattern."""
+    """SmolLM's tokenizer.json splits digits first and then uses GPT-2's pattern."""
     facts = _byte_facts("smollm")
     path = _written(tmp_path / "m.gguf", facts)
     pairs = [tuple(merge.split(" ")) for merge in facts["tokenizer.ggml.merges"]]
@@ -154,7 +154,8 @@ def test_single_digits_are_words(tmp_path: Path) -> None:
 
 
 def _by_scores(facts: dict[str, Any], text: str) -> list[int]:
-    """Returns SentencePiece's tokens: the pair with the best score merges first, leftmost first."""
+    """Returns SentencePiece's tokens: the pair with the best score merges first, the leftmost of
+    equals."""
     tokens = facts["tokenizer.ggml.tokens"]
     numbers = {token: n for n, token in enumerate(tokens)}
     scores = facts["tokenizer.ggml.scores"]
@@ -213,7 +214,7 @@ def test_user_defined_tokens_stay_whole_and_are_text(tmp_path: Path) -> None:
     tokenizer = _tokenizer(read_gguf(_written(tmp_path / "m.gguf", facts)))
     number = len(facts["tokenizer.ggml.tokens"]) - 1
     assert tokenizer.encode("a<think>b").ids.count(number) == 1
-    assert tokenizer.decode([number]) == "<think>"  # a control token would be left out
+    assert tokenizer.decode([number]) == "<think>"  # the decoder would leave a control token out
     assert tokenizer.decode([1]) == ""
 
 
@@ -239,7 +240,7 @@ def test_llama_3_begins_texts_unless_the_file_says_no(tmp_path: Path) -> None:
 def test_generation_and_template(tmp_path: Path) -> None:
     facts = _byte_facts("qwen2")
     facts["tokenizer.ggml.tokens"] += ["<|im_end|>", "<|endoftext|>", "<|eot_id|>"]
-    facts["tokenizer.ggml.token_type"] += [3, 3, 1]  # the last one is a text
+    facts["tokenizer.ggml.token_type"] += [3, 3, 1]  # the last token is a text
     facts |= {"tokenizer.chat_template": "{{ ü }}", "tokenizer.ggml.eot_token_id": 3}
     assets = read_gguf(_written(tmp_path / "m.gguf", facts)).assets()
     count = len(facts["tokenizer.ggml.tokens"])
@@ -283,7 +284,7 @@ def test_fields_that_contradict_one_another_are_refused(word: str, tmp_path: Pat
 
 
 def test_long_tokens_are_refused_before_they_are_cut(tmp_path: Path) -> None:
-    """A million letters would be copied a million times to find merges."""
+    """A million letters would be copied a million times in the search for merges."""
     facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a" * (1 << 20)]}
     with pytest.raises(UserError) as error:
         read_gguf(_written(tmp_path / "m.gguf", facts)).assets()

@@ -34,7 +34,7 @@ def _rope(form: str, **fields: Any) -> dict[str, Any]:
     return {"rope_type": form, "rope_theta": 500.0, **fields}
 
 
-# Windows, caps and rotary scalings are so small that short prompts show them.
+# Windows, caps and rotary scalings are so small that short prompts show their effect.
 CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "llama": {"model_type": "llama", "num_key_value_heads": 1, "attention_bias": True},
@@ -118,7 +118,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 def tiny_model(name: str, **sizes: Any) -> Any:
     """Returns the model of `CONFIGS[name]`, with `sizes` in its configuration.
 
-    Its weights are so large that every part counts.
+    Its weights are so large that every part affects the result.
     """
     common = _SIZES if name != "gpt2" else {k: _SIZES[k] for k in ("vocab_size", *_SPECIAL)}
     config = AutoConfig.for_model(**{**common, **CONFIGS[name], **sizes})
@@ -137,14 +137,14 @@ def saved(model: Any, folder: Path) -> Checkpoint:
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            # A `safe_open` is no mapping: only `keys` lists its names.
+            # A `safe_open` object is no mapping: only `keys` lists its names.
             weights |= {name: weight_of(name, file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     facts = json.loads((folder / "config.json").read_text())
     return Checkpoint("folder", facts, weights, dict, str(folder))
 
 
 def weight_of(name: str, tensor: Any) -> StoredTensor:
-    """Returns a tensor of torch as a weight of the same type."""
+    """Returns a torch tensor as a weight of the same type."""
     stored = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[tensor.dtype]
     bits = tensor.view(torch.uint16) if stored == "BF16" else tensor
     array = bits.detach().numpy()

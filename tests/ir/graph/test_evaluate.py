@@ -1,4 +1,4 @@
-"""The graph evaluator against hand-computed results."""
+"""The graph evaluator agrees with hand-computed results."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def test_if_reads_the_values_around_it(ops: Ops) -> None:
 
 
 def _powers(ops: Ops, with_trip: bool, with_cond: bool) -> Graph:
-    """x doubles while below 20; each value is also a row of the second output."""
+    """Returns a graph that doubles x while it is below 20; each value is also a row of the second
+    output."""
     b = GraphBuilder("g")
     x, trip, cond = (b.input(n, t) for n, t in (
         ("x", tensor(F32)), ("trip", tensor(I64, 1)), ("cond", tensor(BOOL))))  # fmt: skip
@@ -193,7 +194,7 @@ def test_drops_arrays_after_their_last_use(ops: Ops) -> None:
 
 def test_what_select_drops_may_be_read_anywhere_and_is_seen_where_it_is_kept() -> None:
     def shifted(limit: int) -> Expr:
-        """x[i - 2] for i from `limit` on, else 0."""
+        """Returns the expression x[i - 2] for i >= limit, else 0."""
         b = ExprBuilder(tensor(F32, 4))
         (i,) = b.iters(4)
         early = apply("lt", index_value(i, I64), index_value(const(limit), I64))
@@ -216,7 +217,7 @@ def test_a_read_that_nothing_drops_must_stay_inside() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_large_reads_are_numpys(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indices along axes of their own, shared ones, steps, repetitions and places outside."""
+    """Indices vary along separate or shared axes, with steps, repetitions and places outside."""
     monkeypatch.setattr(module, "_SMALL", 0)
     rng = np.random.default_rng(seed)
     for _ in range(50):
@@ -234,7 +235,8 @@ def test_large_reads_are_numpys(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _index(rng: np.random.Generator, grid: Any, size: int) -> Any:
-    """A number, or an index that varies along one or two axes of a grid; now and then outside."""
+    """Returns a number or an index array that varies along up to two axes of a grid; some indices
+    lie outside."""
     axes = rng.choice(len(grid), min(len(grid), rng.integers(0, 3)), replace=False)
     if not len(axes):
         return np.asarray(rng.integers(0, size))

@@ -1,4 +1,4 @@
-"""Control flow of imported models, evaluated, against ONNX Runtime."""
+"""The evaluator agrees with ONNX Runtime on control flow of imported models."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check(text: str, feeds: dict[str, np.ndarray[Any, Any]]) -> None:
         for output, array in zip(session.get_outputs(), want, strict=True):
             if array.size:
                 np.testing.assert_allclose(got[output.name], array, rtol=1e-6, atol=atol)
-            else:  # ONNX Runtime forgets the sizes of rows that no iteration made
+            else:  # ONNX Runtime loses the sizes of rows if no iteration ran
                 assert got[output.name].shape[0] == array.shape[0] == 0
 
 

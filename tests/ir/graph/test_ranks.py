@@ -1,4 +1,4 @@
-"""Constants with one array per rank: stored under one handle, and known to no pass."""
+"""Constants with one array per rank share a handle, and passes do not see their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = [np.full((3,), n, np.float32) for n in (1, 2, 1)]
 
 
 def divided(ops: Ops) -> Graph:
-    """x + 1 on ranks 0 and 2, x + 2 on rank 1."""
+    """Returns a graph of x + 1 on ranks 0 and 2, x + 2 on rank 1."""
     b = GraphBuilder("main")
     x = b.input("x", tensor(F32, 3))
     w = b.constant_per_rank(PARTS, "w", sources=["weight"])
@@ -87,7 +87,7 @@ def test_a_graph_does_not_show_values_that_differ_by_rank(ops: Ops) -> None:
     verify_graph(graph)
     (value,) = graph.constants
     assert graph.constant(value) is None
-    assert constant_bytes(graph) == 12  # a rank's own
+    assert constant_bytes(graph) == 12  # the bytes of one rank
 
 
 def test_text_names_the_number_of_ranks(ops: Ops) -> None:

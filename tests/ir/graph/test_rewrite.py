@@ -1,4 +1,5 @@
-"""Rebuilding keeps the graph's face; rules reach a fix point or are named."""
+"""Rebuilding keeps the inputs and outputs of a graph; rules reach a fixed point, or an error names
+them."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def test_nodes_that_are_added_have_the_location_of_what_they_replace(ops: Ops) -
 
 
 def test_outputs_keep_their_names(ops: Ops) -> None:
-    """An output may take over another value's place, never an input's or another output's."""
+    """An output may take the place of another value, but not of an input or another output."""
     b = GraphBuilder("g")
     x = b.input("x", FORM)
     (one,) = b.add(ops["neg"], [x], names=["one"])

@@ -1,7 +1,7 @@
-"""The simplifier against Python's integers, exhaustively over small ranges, and by z3 for rules.
+"""The simplifier agrees with Python integers on small ranges exhaustively, and z3 proves its rules.
 
-Expressions are drawn as trees, built through the constructors, and compared with the tree's value
-at every point of a grid of sizes and iterators.
+A test draws an expression as a tree, builds it through the constructors, and compares it with the
+tree's value at every point of a grid of sizes and iterators.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ VARIABLES = {"n": N, "m": M, "w": W, "p": P, "q": Q, "r": R, "s": S, "e": E}
 
 
 def _grid() -> dict[str, Array]:
-    """Every point with n in 1..5, m in 2, 4, 6, 8, w in 0..3 and the iterators in range.
+    """Returns points with n in 1..5, m in 2, 4, 6, 8, w in 1..3 and the iterators in range.
 
-    The whole product is too large; the points are a fixed sample of it with all its corners.
+    The Cartesian product is too large; the points are a fixed sample with all its corners.
     """
     rng = np.random.default_rng(0)
     points = []
@@ -161,9 +161,9 @@ def test_proofs_hold(a: Tree, b: Tree) -> None:
 @settings(max_examples=80, deadline=None)
 @given(TREES, st.sampled_from(list(VARIABLES)))
 def test_substitution(tree: Tree, name: str) -> None:
-    """Values that break the facts of the replaced variable are not covered: those facts were used.
+    """A variable is replaced by an expression of the same range: its mirror image.
 
-    So a variable is replaced by another expression of the same range: its mirror image.
+    Other values could break facts about the variable that the simplifier has already used.
     """
     mirror = {"p": 5 - P, "q": N - 1 - Q, "r": 2 * M - 1 - R, "s": N * M - 1 - S, "e": W - 1 - E}
     mirror |= {"n": 6 - N, "m": 10 - M, "w": W + 3}
@@ -196,7 +196,7 @@ def test_sums_and_products_have_one_form(a: Tree, b: Tree, c: Tree) -> None:
     assert x - x is const(0)
 
 
-# ---- what the simplifier must find -------------------------------------------------------------
+# ---- simplifications ---------------------------------------------------------------------------
 
 
 D, H = iterator("d", 64), iterator("h", N)
@@ -234,7 +234,7 @@ def test_simplifies(index: Index, want: Index) -> None:
 
 
 def _grown(steps: int, a: Any, b: Any) -> Any:
-    """A formula of `a` and `b` whose text would double with each step."""
+    """Returns a formula of `a` and `b` whose expanded text would double with each step."""
     for _ in range(steps):
         a = a + b
         b = (a * b) // 2
@@ -254,7 +254,7 @@ def test_a_product_of_long_sums_is_refused() -> None:
 
 
 def test_proofs_look_at_a_limited_number_of_cases() -> None:
-    """Twenty maxima would be split into 3**20 cases."""
+    """The proof could split twenty maxima into 3**20 cases."""
     total = W
     for n in range(20):
         total = maximum(total - symbol(f"p{n}"), symbol(f"q{n}")) + minimum(total, N)
@@ -274,7 +274,7 @@ def test_a_symbol_may_stand_for_a_formula(tree: Tree) -> None:
 
 
 def test_mixed_radix_of_three_digits_round_trips() -> None:
-    """Flattening (b, i, j) and taking it apart again leaves the iterators, for symbolic sizes."""
+    """Flattening (b, i, j) and splitting the result returns the iterators, for symbolic sizes."""
     i, j, b = iterator("i", M), iterator("j", 7), iterator("b", N)
     flat = (b * M + i) * 7 + j
     assert flat % 7 is j
@@ -332,15 +332,16 @@ Z3_RULES = (
 
 @pytest.mark.parametrize("rule", Z3_RULES)
 def test_rules_hold_for_all_integers(rule: str) -> None:
-    """Each rule of `tcc.ir.index` as a formula whose negation has no model.
+    """The test states each rule of `tcc.ir.index` as a formula, and z3 finds no counterexample.
 
-    z3's `div` and `mod` agree with Python's for the positive divisors that the rules are about.
+    z3's `div` and `mod` agree with Python's for positive divisors, and all rules have positive
+    divisors.
     """
     z3: Any = pytest.importorskip("z3")
     x, y, q, r = z3.Ints("x y q r")
     for a, b in itertools.product((1, 2, 3, 7, 64), (2, 3, 8)):
         claims = {
-            # (a*q + r) // a == q + r // a, which `_divide` uses term by term
+            # (a*q + r) // a == q + r // a, which `_divide` uses for each term
             "whole": (a * q + r) / a == q + r / a,
             "nested": (x / a) / b == x / (a * b),
             # a common factor of all but the constant: `_reduce`
@@ -361,7 +362,7 @@ def test_rules_hold_for_all_integers(rule: str) -> None:
                 z3.Implies(x + y <= 2 * r + 1, z3.Or(x <= r, y <= r)),
                 z3.Implies(x + y >= 2 * r - 1, z3.Or(x >= r, y >= r)),
             ),
-            # the same of sums, with either sign of the factor: `at_most`
+            # the same for sums, with either sign of the factor: `at_most`
             "least_of_sum": z3.And(*(
                 z3.Implies(c * (x + y) + 2 * r >= -1, z3.Or(c * x + r >= 0, c * y + r >= 0))
                 for c in (a, -a)

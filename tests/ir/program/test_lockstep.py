@@ -1,4 +1,4 @@
-"""The proof that ranks issue the same collectives: what may differ between them, and what not."""
+"""The proof that ranks issue the same collectives accepts equal conditions and refuses others."""
 
 from __future__ import annotations
 
@@ -63,15 +63,16 @@ def program(*lines: str) -> Program:
         (EQUAL, "launch k0 r0 (b4, b2, b3) ()", BRANCH),
         (EQUAL, "copy b3 = b4 r1", f"loop r3 < r0 while b3 {{ {REDUCE} {COMPARE} }}"),
         (EQUAL, "r3 = read b4[0] : i64", f"loop r4 < r3 {{ {REDUCE} }}"),
-        # a sum lies over its operand, and over what a trip before it left
+        # a sum overwrites its operand, or a value that an earlier trip left
         ("copy b3 = b0 r1", OVER, BRANCH),
         (f"loop r3 < r0 {{ {REDUCE.replace('b1 = b0', 'b3 = b0')} {BRANCH} copy b3 = b0 r1 }}",),
-        # equal in a group, or in one that has it whole, is enough for its own collectives
+        # a condition that is equal in a group, or in a larger group, suffices for collectives of
+        # the group
         (EQUAL_ROWS, COMPARE, f"branch b3 {{ {ROWS} }} else {{ }}"),
         (EQUAL_ROWS, COMPARE, f"branch b3 {{ {PAIRS} }} else {{ }}"),
         (EQUAL, COMPARE, f"branch b3 {{ {ROWS} }} else {{ {COLUMNS} }}"),
         (COLUMNS, EQUAL_ROWS, COMPARE, f"loop r3 < r0 while b3 {{ {ROWS} }}", REDUCE),
-        # what differs decides nothing
+        # values that differ between ranks decide nothing
         ("launch k0 r0 (b0, b2, b4) ()", EQUAL.replace("b0", "b4").replace("b4 =", "b3 ="), BRANCH),
         ("branch b0 { copy b3 = b2 r1 } else { }", REDUCE),
     ],
@@ -95,9 +96,9 @@ def test_equal_conditions_pass(lines: tuple[str, ...]) -> None:
         (("view b5 = b3 + r1", "copy b5 = b0 r1", OVER, BRANCH), "condition flag"),
         (("view b5 = b3 + r1", "copy b5 = b0 r1", BRANCH), "condition flag"),
         (("branch b0 { copy b3 = b2 r1 } else { }", BRANCH), "condition flag"),
-        # a later trip has what an earlier one made
+        # a later trip reads a value that an earlier trip wrote
         ((f"loop r3 < r0 {{ {BRANCH} copy b3 = b4 r1 copy b4 = b0 r1 }}",), "condition flag"),
-        # equal in a group alone
+        # the condition is equal in a group only
         ((EQUAL_ROWS, COMPARE, BRANCH), "condition flag"),
         ((EQUAL_ROWS, COMPARE, f"branch b3 {{ {COLUMNS} }} else {{ }}"), "condition flag"),
         ((COMPARE.replace("b4", "b0"), f"branch b3 {{ {ROWS} }} else {{ }}"), "condition flag"),

@@ -1,4 +1,4 @@
-"""The table of instructions: it has every class and field, and says what is done to operands."""
+"""The instruction table has every class and field, and states how each operand is used."""
 
 from __future__ import annotations
 

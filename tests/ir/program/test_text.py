@@ -1,4 +1,4 @@
-"""The text of host programs holds every instruction and every place."""
+"""The text of a host program contains every instruction and every place."""
 
 from __future__ import annotations
 

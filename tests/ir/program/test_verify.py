@@ -1,4 +1,4 @@
-"""The verifier of host programs: correct ones pass, each broken promise is found."""
+"""The verifier of host programs accepts correct programs and finds each violation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tcc.ir.program import (
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import BOOL, F32, I64, DType
 
-# Registers 0 n, 1 zero, 2 bytes, 3 counter, 4 free; buffers in the order of their names below.
+# Registers: 0 n, 1 zero, 2 bytes, 3 counter, 4 free. Buffers have the order of their names below.
 X, MIDDLE, W, POOL, ALIAS, Y = range(6)
 ENTRY: tuple[Instr, ...] = (
     Let(0, IntOp.DIM, 0, 0),
@@ -92,10 +92,10 @@ SUM, WAIT = collective("ALL_REDUCE"), Wait(0, X, MIDDLE)
 @pytest.mark.parametrize(
     "body",
     [
-        # beside what touches other buffers, and bodies; with two under way
+        # while other buffers are touched, while bodies run, and with two collectives under way
         (SUM, collective("ALL_REDUCE", W, POOL, ticket=7), WAIT, Wait(7, W, POOL)),
         (SUM, Loop(0, -1, 3, (Copy(Y, W, 2),)), WAIT),
-        # a trip starts what the next one waits for
+        # a trip starts the collective that the next trip waits for
         (SUM, Loop(0, -1, 3, (WAIT, Copy(MIDDLE, X, 2), SUM)), WAIT),
     ],
 )
@@ -200,7 +200,7 @@ def test_groups() -> None:
         (with_body(*WORK, SUM, Launch(0, 0, (MIDDLE,), ()), WAIT), "touches a buffer"),
         (with_body(*WORK, SUM, Loop(0, -1, 3, (Copy(Y, X, 2),)), WAIT), "touches a buffer"),
         (with_body(*WORK, SUM, Branch(X, (), ()), WAIT), "touches a buffer"),
-        # through what shares its memory, and where that is made anew
+        # access through an alias, and through a new allocation of the buffer
         (with_body(*WORK, collective("ALL_REDUCE", receive=POOL), Copy(ALIAS, X, 2)), "touches a"),
         (with_body(*WORK, collective("ALL_REDUCE", receive=ALIAS), Allocate(POOL, 2)), "touches a"),
         (with_body(*WORK, SUM, Branch(W, (WAIT,), ())), "a body ends with other collectives"),

@@ -1,4 +1,4 @@
-"""Regions that several tests of derivations start from, and their values by NumPy."""
+"""Regions from which several derivation tests start, and their values by NumPy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def affine(*steps: Size, plus: Size = 0) -> Affine:
 
 
 def convolution(size: Size = 6, taps: int = 3, *, swapped: bool = False, fill: Any = 0.0) -> Region:
-    """y[h, w] = sum(r, s) A[h + r - 1, w + s - 1 else fill] * K[r, s]; K[s, r] where `swapped`."""
+    """Returns y[h, w] = sum(r, s) A[h + r - 1, w + s - 1 else fill] * K[r, s]; K[s, r] if
+    `swapped`."""
     r, s = affine(0, 0, 1, 0), affine(0, 0, 0, 1)
     image = affine(1, 0, 1, 0, plus=-(taps // 2)), affine(0, 1, 0, 1, plus=-(taps // 2))
     factors = (
@@ -35,7 +36,7 @@ def convolution(size: Size = 6, taps: int = 3, *, swapped: bool = False, fill: A
 
 
 def matmul(m: Size, n: Size, k: Size, *, transposed: bool = False) -> Region:
-    """y[i, j] = sum(k) A[i, k] * B[k, j]; B[j, k] where `transposed`."""
+    """Returns y[i, j] = sum(k) A[i, k] * B[k, j]; B[j, k] if `transposed`."""
     i, j, d = (unit(n, 3) for n in range(3))
     factors = Factor(0, 0, (i, d), F32), Factor(1, 0, (j, d) if transposed else (d, j), F32)
     stage = RegionStage((m, n), (k,), "sum", factors, product((F32, F32), F32))
@@ -44,7 +45,7 @@ def matmul(m: Size, n: Size, k: Size, *, transposed: bool = False) -> Region:
 
 
 def chain(*sizes: int) -> Region:
-    """The product of as many matrices as there are sizes less one, from the left."""
+    """Returns the matmul of len(sizes) - 1 matrices, from the left."""
     stages = []
     for n, k in enumerate(sizes[1:-1]):
         i, j, d = (unit(axis, 3) for axis in range(3))
@@ -56,7 +57,7 @@ def chain(*sizes: int) -> Region:
 
 
 def operands(region: Region, seed: int = 0) -> list[Array]:
-    """Small integers, so that every order of a sum gives the same."""
+    """Returns operands of small integers, for which every order of a sum gives the same result."""
     rng = np.random.default_rng(seed)
     shapes = [p.shape for p in region.params if p is not None]
     return [

@@ -1,4 +1,5 @@
-"""Quasi-affine forms: simplification, substitution and ranges at every point of small boxes."""
+"""Quasi-affine forms are simplified, substituted and bounded correctly at every point of small
+boxes."""
 
 from __future__ import annotations
 

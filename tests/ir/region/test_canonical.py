@@ -1,4 +1,4 @@
-"""Fingerprints: equal for what differs in names and order alone, different for what does not."""
+"""Regions that differ in names and order only have equal fingerprints; other regions do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .test_convert import ROWS, expressions
 
 
 def shuffled(region: Region, rng: random.Random) -> Region:
-    """The region with its sum loops in another order."""
+    """Returns the region with its sum loops in another order."""
     for number, stage in enumerate(region.stages):
         if is_leaf(stage):
             continue
@@ -104,7 +104,8 @@ def test_factors_commute_and_other_bodies_do_not() -> None:
 
 
 def test_loops_alike_by_colour_are_told_apart_by_the_least_code() -> None:
-    """A ring of four loops, in every order: refinement sees four equal loops."""
+    """The region is a ring of four loops, in every order: colour refinement sees four equal
+    loops."""
     codes = set()
     for order in permutations(range(4)):
         pairs = [(order[k], order[(k + 1) % 4]) for k in range(4)]

@@ -1,4 +1,4 @@
-"""The check of two regions: true for what is the same, false for every planted mistake."""
+"""The equality check of regions accepts equal regions and refuses every planted mistake."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_symbolic_sizes_are_drawn() -> None:
 
 
 def _cropped(h: Index, by: int) -> tuple[Region, Region, Region]:
-    """A product with `by` fewer rows and half as many terms, one in another order, a wrong one."""
+    """Returns a matmul with `by` fewer rows and half as many terms, the same with terms reversed,
+    and a wrong matmul."""
     region = matmul(h - by, 3, h // 2)
     (stage,) = region.stages
     turned = with_loops(stage, stage.iters, stage.sums, (
@@ -100,15 +101,15 @@ def _cropped(h: Index, by: int) -> tuple[Region, Region, Region]:
 
 @pytest.mark.parametrize("by", [0, 4, 7, 50, 1000])
 def test_symbols_are_drawn_where_every_loop_runs(by: int) -> None:
-    """A window is subtracted from a height that may be anything; the wrong sum lacks its last term
-    where the height is even."""
+    """A window size is subtracted from an arbitrary height; the wrong sum lacks its last term if
+    the height is even."""
     region, turned, short = _cropped(symbol("h"), by)
     assert equal_at(region, turned)
     assert not all(equal_at(region, short, seed=seed) for seed in range(3))
 
 
 def test_padding_at_run_time_may_be_negative() -> None:
-    """Elements from `p` before the first, zeros outside: it is no padding where `p` is negative."""
+    """A read at i - p with zeros outside crops if `p` is negative, and pads only otherwise."""
     p, n = symbol("p", lo=-8), symbol("n")
     i = Affine((1,), -p)
     read = Factor(0, 0, (i,), F32, literal(0.0, F32))
@@ -137,7 +138,7 @@ def test_a_negative_extent_is_a_mistake() -> None:
 
 
 def test_functions_orders_and_infinities() -> None:
-    """A causal mask by minus infinity before the exponential is one by zero behind it."""
+    """A causal mask of minus infinity before the exponential equals a mask of zero after it."""
     b = ExprBuilder(tensor(F32, 6, 9))
     i, k = b.iters(6, 9)
     mask = index_value(k, I64) <= index_value(i, I64)
@@ -171,7 +172,8 @@ def test_elements_are_exact() -> None:
 
 
 def test_the_check_agrees_with_numpy_on_small_regions() -> None:
-    """What the check calls equal NumPy computes alike, and what NumPy tells apart it refuses."""
+    """Regions that the check calls equal have equal NumPy values, and the check refuses regions
+    with different values."""
     region = convolution(4)
     (stage,) = region.stages
     for step in range(-2, 3):

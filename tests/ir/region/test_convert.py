@@ -1,4 +1,4 @@
-"""Expressions become regions and come back as they were, but for names."""
+"""Expressions convert to regions and back without a change except in names."""
 
 from __future__ import annotations
 

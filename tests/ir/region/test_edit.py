@@ -1,4 +1,4 @@
-"""Helpers of rules: what they make computes what was there, by NumPy on integers."""
+"""Editing helpers of rules preserve values, by NumPy on integers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_summation_is_split_off() -> None:
 
 
 def test_skewed_loops() -> None:
-    """t[p, r] = sum(s) of row p = h + r of the image is read at [h + r, r]."""
+    """t[p, r] = sum(s) of image row p = h + r is read at [h + r, r]."""
     region = convolution()
     inner = with_loop_order(region.stages[0], (0, 1, 2), (3,))
     p, w, r, s = (unit(k, 4) for k in range(4))

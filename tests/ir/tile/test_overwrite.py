@@ -1,4 +1,5 @@
-"""Which kernels may write a result over an operand: the rule, and kernels run in one memory."""
+"""The rule which kernels may write a result over an operand agrees with kernels run in one
+memory."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ kernel() parallel(p: 0..3) {
 
 
 def together(text: str) -> np.ndarray:
-    """What one memory holds after the kernel ran with both buffers in it."""
+    """Returns one memory that holds both buffers, after the kernel ran on it."""
     kernel = parse_kernel(text)
     memory = np.arange(24, dtype=np.float32)
     evaluate_kernel(kernel, [memory, memory], {})
@@ -52,9 +53,9 @@ def test_each_element_is_replaced_where_it_was_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("load %x[8*p+k+l0]", "load %x[-8*p-k-l0+23]"),  # elements that another unit replaces
+        ("load %x[8*p+k+l0]", "load %x[-8*p-k-l0+23]"),  # other instances replace these elements
         ("      %a: f32[4] = load %x[8*p+k+l0]\n", "      %a: f32[4] = load %x[l0]\n"),
-        ("    for k", "    %e: f32[4] = load %x[8*p+l0]\n    for k"),  # a body of its own
+        ("    for k", "    %e: f32[4] = load %x[8*p+l0]\n    for k"),  # in a separate loop body
         ("x : f32[24]", "x : f32[25]"),
         (
             "    store %d to %y[l0+16]\n",
@@ -92,7 +93,7 @@ def test_lanes_are_counted(old: str, new: str, lanes: int) -> None:
 
 
 def test_symbolic_sizes_are_counted() -> None:
-    """Units from 2 on take the other branch; both store 8 lanes."""
+    """From n = 2 on, some program instances take the other branch; both branches store 8 lanes."""
     text = "size n in [2,]\n" + SCALE.replace("kernel()", "kernel(n)").replace("0..3", "0..n")
     kernel = parse_kernel(text)
     (n,) = kernel.sizes

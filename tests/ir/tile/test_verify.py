@@ -1,4 +1,4 @@
-"""The tile verifier finds each kind of wrong kernel, and proves what it should."""
+"""The tile verifier finds each kind of wrong kernel, and proves bounds of correct kernels."""
 
 from __future__ import annotations
 

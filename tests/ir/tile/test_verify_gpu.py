@@ -1,4 +1,4 @@
-"""The verifier of block kernels accepts what GPU backends print, and names broken promises."""
+"""The verifier of block kernels accepts kernels of GPU backends, and names violations."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .run_c import STRICT, as_bytes, from_bytes
 TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
 
-# Code and constants lie where the processor starts, everything else in the board's other memory.
+# The processor starts in the memory of code and constants; the rest lies in the other memory.
 LAYOUT = """
 ENTRY(_start)
 MEMORY { code : ORIGIN = 0, LENGTH = 4M  data : ORIGIN = 0x20000000, LENGTH = 4M }
@@ -51,7 +51,7 @@ int main(void) {
 
 
 def run_on_board(source: Path, graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of the function `m_run` of `source`, whose inputs are in the program's memory."""
+    """Runs the function `m_run` of `source` with the inputs in the program; returns the outputs."""
     arrays, names, shows = [], [], []
     for n, value in enumerate(graph.inputs):
         data = as_bytes(feeds[value.name], value.type.dtype)
@@ -80,7 +80,7 @@ def run_on_board(source: Path, graph: Graph, feeds: Mapping[str, Array]) -> dict
 
 
 def run(command: list[object]) -> str:
-    """What a tool prints; it must succeed within a minute."""
+    """Returns the text that a command prints; the command must succeed within a minute."""
     made = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr[:4000]
     return made.stdout

@@ -1,4 +1,4 @@
-"""Compiles models to C files, these with a C compiler, and runs them."""
+"""Compiles models to C files, compiles the C files with a C compiler, and runs the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic")
 
 
 def write_c(model: Any, folder: Path, name: str = "m", **options: Any) -> Path:
-    """The C file of a model, or of a graph, with its header beside it."""
+    """Writes the C file of a model or of a graph, and its header beside it."""
     path = folder / f"{name}.c"
     asked = read_options({"target": "c"} | options)
     if isinstance(model, Graph):
@@ -37,7 +37,7 @@ def write_c(model: Any, folder: Path, name: str = "m", **options: Any) -> Path:
 
 
 def build(source: Path, compiler: str = "gcc", *flags: str) -> ctypes.CDLL:
-    """The library of a C file; warnings are errors."""
+    """Compiles a C file to a library and loads it; warnings are errors."""
     library = source.with_suffix(f".{compiler}.so")
     command = [compiler, *STRICT, "-O1", "-shared", "-fPIC", *flags, "-o", library, source, "-lm"]
     made = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -46,14 +46,14 @@ def build(source: Path, compiler: str = "gcc", *flags: str) -> ctypes.CDLL:
 
 
 def as_bytes(array: Array, dtype: DType) -> Array:
-    """An input as C takes it; elements of less than a byte are packed."""
+    """Returns an input as bytes for the C function; elements of less than a byte are packed."""
     if dtype.is_packed:
         return pack(np.asarray(array).astype(np.uint8), dtype)
     return np.frombuffer(np.ascontiguousarray(array).tobytes() or b"\0", np.uint8)
 
 
 def from_bytes(data: Array, value: Value) -> Array:
-    """An output as artifacts give it: bf16 and narrow floats as their bits."""
+    """Returns an output as artifacts return it: bf16 and narrow floats as their bits."""
     dtype, shape = value.type.dtype, [as_int(dim) or 0 for dim in value.type.shape]
     count = int(np.prod(shape))
     if dtype.is_packed:
@@ -69,7 +69,7 @@ def from_bytes(data: Array, value: Value) -> Array:
 def run_c(
     library: ctypes.CDLL, graph: Graph, feeds: Mapping[str, Array], name: str = "m"
 ) -> dict[str, Array]:
-    """The outputs of a graph whose function must return 0."""
+    """Runs the graph's C function, which must return 0, and returns the outputs."""
     inputs = [as_bytes(feeds[value.name], value.type.dtype) for value in graph.inputs]
     outputs = []
     for value in graph.outputs:
@@ -86,7 +86,7 @@ def run_c(
 def run_together(
     cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant]
 ) -> dict[str, Array]:
-    """The outputs of the cases of the op matrix as one C file."""
+    """Runs the cases of the op matrix as one C file and returns the outputs."""
     graph = graph_of(cases, variants)
     with TemporaryDirectory() as folder:
         library = build(write_c(graph, Path(folder)))

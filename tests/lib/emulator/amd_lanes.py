@@ -1,4 +1,4 @@
-"""Snippets of AMD assembly as kernels: Triton's LLVM assembles them, the emulator runs them."""
+"""Assembles snippets of AMD assembly with Triton's LLVM, and runs them in the emulator."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _EXECUTABLE = 4
 _WIDE = {"gfx1100": "s_load_b256", "gfx942": "s_load_dwordx8"}
 _WORDS = {4: "dword", 8: "dwordx2", 16: "dwordx4"}
-# The registers of up to four operands and of the result, which is the fourth.
+# The first registers of three operands and of the result, which is the fourth.
 REGISTERS = (8, 16, 24, 32)
 
 
 @cache
 def assembled(text: str, arch: str) -> bytes:
-    """Machine code of lines of assembly."""
+    """Returns the machine code of lines of assembly."""
     from triton.backends.amd.compiler import assemble_amdgcn
 
     made = bytes(assemble_amdgcn(f".text\n{text}\n", arch, ""))
@@ -42,8 +42,7 @@ def execute(
     arch: str, text: str, arrays: Sequence[Array], waves: int = 1, shared: int = 0,
     seed: int | None = None,
 ) -> None:  # fmt: skip
-    """One workgroup, whose parameters are the arrays' addresses: s[0:1] points to these, v0 is the
-    number of a lane."""
+    """Runs one workgroup; s[0:1] points to the arrays' addresses, v0 is the number of a lane."""
     code = assembled(text, arch)
     lanes = ARCHS[arch].lanes
     parameters = struct.pack(f"<{len(arrays)}Q", *(a.ctypes.data for a in arrays))
@@ -54,7 +53,10 @@ def execute(
 
 
 def body(arch: str, code: str, widths: Sequence[int]) -> str:
-    """Loads operands, runs `code`, stores the result; `widths` are bytes, the result's last."""
+    """Returns assembly that loads operands, runs `code` and stores the result.
+
+    `widths` are bytes per lane; the last belongs to the result.
+    """
     lines = [f"{_WIDE[arch]} s[4:11], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)"]
     for n, width in enumerate(widths):
         lines.append(f"v_lshlrev_b32_e32 v{n + 1}, {width.bit_length() - 1}, v0")
@@ -77,7 +79,7 @@ def span(n: int, width: int) -> str:
 
 
 def lanes(arch: str, code: str, *operands: Array, made: Any = np.uint32) -> Array:
-    """What `code` makes in v32 (and v33) of v8, v16 and v24, in every lane."""
+    """Returns v32 (and v33) of every lane after `code` has run on v8, v16 and v24."""
     out = np.zeros(ARCHS[arch].lanes, made)
     given = [np.ascontiguousarray(a) for a in operands]
     widths = [a.itemsize * (a.shape[1] if a.ndim > 1 else 1) for a in given] + [out.itemsize]

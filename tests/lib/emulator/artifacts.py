@@ -1,6 +1,6 @@
-"""Small models as artifacts for GPUs, and runs of these against ONNX Runtime.
+"""Compiles small models for GPUs, runs them and compares them with ONNX Runtime.
 
-No vendor is named here.
+No code here depends on the vendor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpu.observe import observations
 
 @dataclass(frozen=True)
 class Made:
-    """An artifact, and the kernels that are in it."""
+    """An artifact and its kernels."""
 
     path: Path
     small: Small
@@ -46,8 +46,11 @@ def compiled(
 
 
 def assert_runs(made: Made, device: Device, seeds: Sequence[int | None]) -> None:
-    """The artifact agrees with ONNX Runtime, once with each seed; raises what went wrong in the
-    emulator.  Runs after the first may be a graph's."""
+    """Fails unless the artifact agrees with ONNX Runtime with each seed; raises the emulator's
+    errors.
+
+    Later runs may come from a captured graph.
+    """
     want = expected(session(made.small.model()), made.small.inputs)
     with device.blamed():
         module = tcc.load(made.path)

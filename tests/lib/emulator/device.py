@@ -1,7 +1,7 @@
-"""The stand-in driver with an emulator behind it.  No vendor is named here.
+"""The fake driver with an emulator behind it.
 
-`tests/lib/fake_gpu/fake_driver.c` hands over images and launches; an Engine knows what they mean.
-Everything else, memory, streams and graphs, is the driver's.
+`tests/lib/fake_gpu/fake_driver.c` hands over images and launches, and an Engine interprets them.
+The fake driver does the rest: memory, streams and graphs. No code here depends on the vendor.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from tests.lib.fake_gpu.fakes import Driver
 from .faults import Fault, Unknown
 from .memory import GlobalMemory
 
-_LAUNCH_FAILED = 719  # of both drivers
-_TAG = 0x5A  # what the fake driver puts above addresses for the host: no kernel sees it
+_LAUNCH_FAILED = 719  # Both drivers use this number.
+# The fake driver puts this tag above addresses for the host; kernels see addresses without it.
+_TAG = 0x5A
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel is started with: `parameters` are the bytes that it sees, `shared` is the size
-    of its dynamic shared memory."""
+    """A kernel's launch.
+
+    `parameters` are the bytes that the kernel sees; `shared` is the size of its dynamic shared
+    memory.
+    """
 
     blocks: int
     threads: int
@@ -39,18 +43,20 @@ class Launch:
 
 
 class Engine(Protocol):
-    """What executes the code of a vendor; `seed` orders what comes next."""
+    """An emulator of a vendor's code; `seed` decides the order of execution."""
 
     seed: int | None
 
     def load(self, address: int) -> Any:
-        """The module whose image lies there; None: it is none that this engine takes."""
+        """Returns the module whose image lies at the address, or None if this engine does not take
+        it."""
 
     def find(self, module: Any, name: str) -> Any:
-        """The module's kernel of a name; None: it has none."""
+        """Returns the module's kernel of a name, or None if there is none."""
 
     def parameters(self, kernel: Any, value: Callable[[int, int], bytes]) -> bytes:
-        """The bytes that the kernel sees; `value(n, width)` are those of parameter n."""
+        """Returns the bytes that the kernel sees; `value(n, width)` returns those of parameter
+        n."""
 
     def run(self, kernel: Any, launch: Launch) -> None:
         """Executes a launch; raises Fault and Unknown."""
@@ -69,13 +75,13 @@ class _Calls(ctypes.Structure):
 class Device(Driver):
     """A fake driver in this process whose kernels an engine executes.
 
-    `launches` counts them; `error` is what went wrong in the first that failed.
+    `launches` counts executed kernels; `error` is the error of the first launch that failed.
     """
 
     def __init__(self, path: Path, platform: Platform, engine: Engine) -> None:
         super().__init__(path, platform)
         self.engine = engine
-        self._things: list[Any] = [None]  # modules, kernels and launches, by their numbers
+        self._things: list[Any] = [None]  # Modules, kernels and launches by their numbers.
         self.launches = 0
         self.error: BaseException | None = None
         fields = dict(_Calls._fields_)
@@ -85,7 +91,7 @@ class Device(Driver):
         self._library.fake_emulator(self._calls)
 
     def _guarded(self, call: Any) -> Any:
-        """Errors do not go through C: the call answers 0 and the error is kept."""
+        """Wraps a callback: an error does not pass through C, but is stored, and the call fails."""
 
         def answer(*arguments: Any) -> int:
             try:
@@ -130,7 +136,7 @@ class Device(Driver):
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Errors that the runtime reports inside are raised as what the emulator said."""
+        """Raises the emulator's stored error in place of the error that the runtime reports."""
         try:
             yield
         except (RuntimeError, TccError):
@@ -139,7 +145,7 @@ class Device(Driver):
             raise
 
     def allocations(self) -> list[tuple[int, int]]:
-        """Addresses, as kernels have them, and sizes in bytes."""
+        """Returns the allocations as addresses that kernels see and sizes in bytes."""
         room = 1 << 12
         rows = ((ctypes.c_uint64 * 2) * room)()
         count = self._library.fake_allocations(rows, room)

@@ -1,11 +1,11 @@
-"""Errors of the program under test, as opposed to those of the emulator."""
+"""Errors of the program under test, and of the emulator."""
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """A GPU would do wrong, something undefined, or never end."""
+    """The program under test does something wrong or undefined, or does not end."""
 
 
 class Unknown(Exception):
-    """An instruction form that the emulator does not have."""
+    """The emulator lacks an instruction form."""

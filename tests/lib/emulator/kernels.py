@@ -1,6 +1,6 @@
-"""Single kernels as artifacts: a program of one launch, so that any schedule can be asked for.
+"""Compiles single kernels to artifacts of one launch, so that a test can choose any schedule.
 
-No vendor is named here.
+No code here depends on the vendor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STORED: dict[str, tuple[Any, tuple[int, int]]] = {
 
 @dataclass(frozen=True)
 class MadeKernel:
-    """An artifact that launches one kernel, whose buffers are its ports."""
+    """An artifact that launches one kernel; the kernel's buffers are the artifact's ports."""
 
     path: Path
     kernel: TileKernel
@@ -54,8 +54,10 @@ class MadeKernel:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A kernel and how to compile it: `precision` is that of products, `gluon` whether warps may
-    have roles of their own."""
+    """A kernel and its compile options.
+
+    `precision` is the precision of matmuls; `gluon` allows warps with different roles.
+    """
 
     kernel: TileKernel
     precision: str
@@ -65,7 +67,7 @@ class Wanted:
 
 
 def made(wanted: Wanted, target: Target, folder: Path) -> MadeKernel:
-    """Compiled for the target's first GPU."""
+    """Compiles the kernel for the target's first GPU."""
     with Compilers(1) as compilers:
         code = _compiled(wanted, target, compilers)
     link(_program(wanted.kernel), code.images, folder / "k.so")
@@ -97,7 +99,7 @@ def _program(kernel: TileKernel) -> Program:
 
 
 def assert_computes(found: MadeKernel, device: Device, tolerance: float, seed: int = 3) -> None:
-    """Results agree with the tile evaluator's; raises what went wrong in the emulator."""
+    """Fails unless the results agree with the tile evaluator's; raises the emulator's errors."""
     job = job_of(found.kernel, seed=seed)
     stored = [
         np.ascontiguousarray(a.astype(_STORED[b.dtype.name][0]))

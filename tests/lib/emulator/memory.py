@@ -1,4 +1,4 @@
-"""Global memory: the process's own, of which only known allocations may be touched."""
+"""Global memory: this process's memory, restricted to known allocations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.ma  # np.unique asks for it, in every child that has not yet
+import numpy.ma  # np.unique imports this in each child process otherwise.
 import numpy.testing
 
 from .faults import Fault
 
 Array = np.ndarray[Any, np.dtype[Any]]
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_BASE, _END = 1 << 16, 1 << 47  # what a user's pointers can be
+_BASE, _END = 1 << 16, 1 << 47  # The range of user space pointers.
 
 
 def _everything(width: int) -> Array:
@@ -25,7 +25,7 @@ _VIEWS = {width: _everything(width) for width in UNSIGNED}
 
 
 class GlobalMemory:
-    """Allocations as pairs of an address and a number of bytes; sizes do not change."""
+    """Global memory of fixed allocations: pairs of an address and a number of bytes."""
 
     def __init__(self, allocations: Iterable[tuple[int, int]]) -> None:
         rows = sorted(allocations)
@@ -33,13 +33,13 @@ class GlobalMemory:
         self._ends = np.array([a + n for a, n in rows], np.int64)
 
     def with_span(self, address: int, size: int) -> GlobalMemory:
-        """This memory and one more allocation."""
+        """Returns this memory with one more allocation."""
         sizes = (self._ends - self._starts).tolist()
         rows = zip(self._starts.tolist(), sizes, strict=True)
         return GlobalMemory([*rows, (address, size)])
 
     def check(self, addresses: Array, width: int, aligned: int) -> None:
-        """Fault where `width` bytes at one of the addresses are not allocated, or not `aligned`."""
+        """Raises Fault if `width` bytes at an address are not allocated or not `aligned`."""
         if (addresses % aligned).any():
             wrong = int(addresses[addresses % aligned != 0][0])
             raise Fault(f"global address {wrong:#x} is not a multiple of {aligned}")
@@ -57,7 +57,7 @@ class GlobalMemory:
         return text
 
     def load(self, addresses: Array, width: int) -> Array:
-        """Unsigned integers of `width` bytes."""
+        """Returns unsigned integers of `width` bytes."""
         self.check(addresses, width, width)
         return np.asarray(_VIEWS[width][(addresses - _BASE) // width])
 

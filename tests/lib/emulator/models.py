@@ -1,4 +1,4 @@
-"""Small models that together use every kind of kernel made for GPUs.  No vendor is named here."""
+"""Small models that together use every kind of GPU kernel. No code here depends on the vendor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Small:
     """A model in ONNX's text, and values for its inputs and initialisers.
 
-    `precision` is the compile's; results agree with ONNX Runtime within `tolerance` of the largest
-    element.
+    `precision` is a compile option. `tolerance` bounds the difference from ONNX Runtime, relative
+    to the largest element.
     """
 
     body: str
@@ -122,7 +122,7 @@ def _attention(dtype: str, **facts: Any) -> Small:
 
 
 def _product(precision: str, tolerance: float, element: str = "float") -> Small:
-    """x w + b, rectified: tails in every direction."""
+    """Returns relu(x w + b), whose sizes leave partial tiles in every dimension."""
     number = {"float": np.float32, "float16": np.float16}[element]
     return Small(
         f"({element}[33,136] x) => ({element}[33,50] y) {{"
@@ -135,7 +135,7 @@ def _product(precision: str, tolerance: float, element: str = "float") -> Small:
 
 
 def _pipelined(precision: str, tolerance: float) -> Small:
-    """Enough steps that copies run ahead of the products."""
+    """Returns a matmul with enough K-blocks for copies to run ahead."""
     return Small(
         "(float[80,192] x, float[192,96] y) => (float[80,96] z) { z = MatMul(x, y) }",
         {"x": normal(11, 80, 192), "y": normal(12, 192, 96, scale=0.1)},
@@ -206,7 +206,8 @@ def _scattered() -> Small:
 
 
 def _dots() -> Small:
-    """Of seven bits, since ONNX Runtime's sums of u8 and s8 saturate on some processors."""
+    """Returns a matmul of 7-bit u8, because ONNX Runtime's u8 s8 sums saturate on some
+    processors."""
     return Small(
         """(uint8[20,96] x) => (int32[20,40] y) { y = MatMulInteger(x, w, p, q) }""",
         {"x": integers(28, 0, 128, 20, 96, dtype=np.uint8)},
@@ -237,7 +238,7 @@ def _nibbles() -> Small:
 
 
 def _narrow() -> Small:
-    """Through float8 and back."""
+    """Returns a conversion to float8 and back."""
     return Small(
         """(float[4,50] x) => (float[4,50] y) {
         a = QuantizeLinear<output_dtype = 17>(x, s) y = DequantizeLinear(a, s) }""",

@@ -1,4 +1,4 @@
-"""The emulator of AMD's instructions, some at a time: LLVM assembles them, oracles are exact."""
+"""Tests of single AMD instructions in the emulator: LLVM assembles them, and oracles are exact."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def words(arch: str, seed: int = 1, kind: Any = np.uint32) -> Array:
 
 
 def nearest(exact: Fraction) -> float:
-    """To f32, ties to even, by comparison with the neighbours."""
+    """Rounds to f32, ties to even, by a comparison with the neighbours."""
     near = np.float32(float(exact))
     around = [np.nextafter(near, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
     rows = [
@@ -108,7 +108,7 @@ def test_classes(arch: str) -> None:
 
 
 def test_halves_of_registers(arch: str) -> None:
-    """Of gfx942 a result in the lower half clears the upper one."""
+    """A 16-bit result in the lower half clears the upper half on gfx942 and keeps it on gfx1100."""
     x, y = (numbers(arch, n, 3).astype(np.float16) for n in (1, 2))
     pair = x.view(np.uint16) | y.view(np.uint16).astype(np.uint32) << 16
     want = (x + y).view(np.uint16).astype(np.uint32)
@@ -137,7 +137,7 @@ M = 0xFFFFFFFF
 
 
 def low_bits(value: int, bits: int) -> int:
-    """With the sign of the field."""
+    """Returns the low bits of a value as a signed number."""
     value &= (1 << bits) - 1
     return value - (value >> bits - 1 << bits)
 
@@ -177,7 +177,7 @@ def test_integers(arch: str, code: str) -> None:
     operands = [words(arch, n) for n in (1, 2, 3)]
     name = code.split()[0]
     text = code if arch == "gfx1100" else code.replace(name, _OLD_NAMES.get(name, name))
-    if "0x0c" in text and arch == "gfx942":  # no literals there
+    if "0x0c" in text and arch == "gfx942":  # gfx942 allows no literal here.
         text = "s_mov_b32 s20, 0x0c050004\n" + text.replace("0x0c050004", "s20")
     want = [INTEGERS[code](*map(int, row)) & M for row in zip(*operands, strict=True)]
     assert lanes(arch, text, *operands).tolist() == want
@@ -254,7 +254,7 @@ ONLY = {
 
 
 def test_exchanges(arch: str) -> None:
-    """Lanes without a source read zero where that is asked for, and are not written otherwise."""
+    """Lanes without a source read zero with `bound_ctrl`, and keep their value otherwise."""
     x = words(arch)
     for how, source in {**EXCHANGES, **ONLY[arch]}.items():
         for bound, else_ in (("bound_ctrl:1", 0), ("", 77)):
@@ -290,7 +290,7 @@ def test_one_lane(arch: str) -> None:
 
 
 def test_the_other_row(arch: str) -> None:
-    if arch == "gfx942":  # which has no such instruction
+    if arch == "gfx942":  # gfx942 lacks this instruction.
         return
     x = words(arch)
     code = """v_mov_b32 v32, 0x4d
@@ -301,16 +301,16 @@ def test_the_other_row(arch: str) -> None:
     assert lanes(arch, code, x).tolist() == want
     only_low = code.replace("v_permlanex16", "s_mov_b32 exec_lo, 0x0000ffff\nv_permlanex16")
     after = f"{only_low}\ns_mov_b32 exec_lo, -1"
-    assert lanes(arch, after, x).tolist() == [77] * 32  # nobody takes part whom they could read
+    assert lanes(arch, after, x).tolist() == [77] * 32  # The source lanes are inactive.
     both = after.replace("v8, s20, s21", "v8, s20, s21 op_sel:[1,0]")
     assert lanes(arch, both, x).tolist() == [*want[:16], *[77] * 16]
 
 
-# ---- two at once, and parts of registers --------------------------------------------------------
+# ---- dual instructions, and parts of registers --------------------------------------------------
 
 
 def test_dual_instructions_read_first(arch: str) -> None:
-    if arch == "gfx942":  # which has no such instructions
+    if arch == "gfx942":  # gfx942 lacks dual instructions.
         return
     x, y = words(arch, 1), words(arch, 2)
     code = """v_dual_mov_b32 v8, v17 :: v_dual_mov_b32 v17, v8
@@ -331,7 +331,7 @@ def test_dual_instructions_read_first(arch: str) -> None:
 
 
 def test_packed_numbers(arch: str) -> None:
-    if arch == "gfx1100":  # which has no such instructions
+    if arch == "gfx1100":  # gfx1100 lacks packed instructions.
         return
     x, y = (np.stack([numbers(arch, n), numbers(arch, n + 5)], 1) for n in (1, 2))
     wide = [each.view(np.uint64)[:, 0] for each in (x, y)]
@@ -346,7 +346,7 @@ def test_packed_numbers(arch: str) -> None:
 
 
 def test_bytes_of_registers(arch: str) -> None:
-    if arch == "gfx1100":  # which has no such operands
+    if arch == "gfx1100":  # gfx1100 lacks SDWA operands.
         return
     x, y = words(arch, 1), words(arch, 2)
     byte, half = x >> np.uint32(16) & np.uint32(255), y >> np.uint32(16)
@@ -383,10 +383,11 @@ PRODUCTS = {
 
 
 def product(arch: str, element: str, a: Array, b: Array) -> Array:
-    """a b + 3, or + 3 as bits; [register, lane] as the instruction leaves it."""
+    """Returns a b + 3 (f32 or i32), [register, lane] as the instruction leaves it."""
     name, depth = PRODUCTS[arch][element]
     lane = np.arange(count(arch))
-    each = depth if arch == "gfx1100" else depth // 4  # a whole row in each lane, or a quarter
+    # Each lane has a whole row or a quarter of it.
+    each = depth if arch == "gfx1100" else depth // 4
     at = np.arange(each) + (0 if arch == "gfx1100" else each * (lane // 16)[:, None])
     sides = [a[lane[:, None] % 16, at], b[at, lane[:, None] % 16]]
     packed = [np.ascontiguousarray(m.astype(KINDS[element])).view(np.uint32) for m in sides]
@@ -412,9 +413,10 @@ def product(arch: str, element: str, a: Array, b: Array) -> Array:
 
 @pytest.mark.parametrize("element", KINDS)
 def test_products(arch: str, element: str) -> None:
-    """Of whole numbers, so that every order of summation is exact; places by the manuals."""
+    """Matrix instructions place exact sums of small integers in the registers that the manuals
+    name."""
     if element not in PRODUCTS[arch]:
-        assert arch == "gfx1100"  # which has no such products
+        assert arch == "gfx1100"  # gfx1100 lacks these instructions.
         return
     depth = PRODUCTS[arch][element][1]
     rng = np.random.default_rng(7)
@@ -430,7 +432,7 @@ def test_products(arch: str, element: str) -> None:
             assert found[register, lane] == exact
 
 
-# ---- shared memory, and what goes wrong ---------------------------------------------------------
+# ---- shared memory and faults ----------
 
 SHIFTED = """
 v_lshlrev_b32 v3, 2, v0
@@ -444,7 +446,7 @@ ds_read_b32 v32, v3
 
 
 def shifted(arch: str, seed: int | None = None, **changed: str) -> None:
-    """Each of four waves hands its number to another one."""
+    """Runs four waves that each hand their number to another wave."""
     size = 4 * count(arch)
     parts = {"wait": "s_waitcnt lgkmcnt(0)", "barrier": "s_barrier", "end": "s_waitcnt lgkmcnt(0)",
              "other": f"0x{8 * count(arch):x}", **changed}  # fmt: skip
@@ -461,7 +463,7 @@ def test_waves_exchange(arch: str, seed: int | None) -> None:
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_a_missing_barrier_is_a_race(arch: str, seed: int | None) -> None:
-    """Whichever wave came first in this run."""
+    """A missing barrier is a race, whichever wave comes first."""
     with pytest.raises(Fault, match=r"a race|nobody wrote it"):
         shifted(arch, seed, barrier="")
 
@@ -489,7 +491,7 @@ def test_shared_memory_that_nobody_wrote(arch: str) -> None:
 
 
 def test_loads_of_halves(arch: str) -> None:
-    """What is not loaded stays; a signed byte is extended."""
+    """A load of 16 bits keeps the other half, and a signed byte is extended."""
     code = """v_lshlrev_b32 v3, 2, v0
     v_mov_b32 v32, -1
     ds_write_b32 v3, v8
@@ -554,7 +556,7 @@ def test_scalars_before_they_are_there(arch: str) -> None:
 
 
 def test_buffers_have_an_end(arch: str) -> None:
-    """Loads behind it give zeros, and stores do nothing."""
+    """Buffer loads behind the buffer's end give zeros."""
     code = """s_mov_b32 s20, s4
     s_mov_b32 s21, s5
     s_movk_i32 s22, 0x14

@@ -1,4 +1,4 @@
-"""The emulator of PTX, an instruction at a time: text that `ptxas` takes too, and exact oracles."""
+"""Tests of single PTX instructions in the emulator: `ptxas` accepts the text, oracles are exact."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def text_of(parameters: str, registers: str, body: str, threads: int = 32) -> st
 def launch(
     text: str, arrays: Sequence[Array], maps: bytes = b"", shared: int = 0, threads: int = 32
 ) -> None:
-    """One block, whose parameters are the arrays' addresses behind the maps."""
+    """Runs one block; its parameters are the maps, then the arrays' addresses."""
     spans = [(a.ctypes.data, a.nbytes) for a in arrays]
     given = maps + struct.pack(f"<{len(spans)}Q", *(address for address, _ in spans))
     what = Launch(1, threads, shared, given, GlobalMemory(spans))
@@ -47,7 +47,10 @@ WIDTHS = {"b16": 2, "b32": 4, "b64": 8}
 
 
 def lanes(code: str, kinds: str, *operands: Array) -> Array:
-    """What `code` makes in %z of %x, %y and %w in every lane; `kinds` are their types, then its."""
+    """Returns %z of every lane after `code` has run on %x, %y and %w.
+
+    `kinds` are the operands' types, then the result's.
+    """
     *given, result = kinds.split()
     out = np.zeros(32, f"u{WIDTHS[result]}")
     arrays = [*operands, *[np.zeros(32, np.uint8)] * (3 - len(operands)), out]
@@ -69,7 +72,7 @@ def lanes(code: str, kinds: str, *operands: Array) -> Array:
 
 
 def assemble(text: str) -> None:
-    """`ptxas` takes the text, where Triton brought one."""
+    """Fails unless `ptxas` accepts the text; does nothing without Triton's `ptxas`."""
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
         return
@@ -84,7 +87,7 @@ def floats(spread: int = 12) -> Array:
 
 
 def nearest(exact: Fraction) -> np.float32:
-    """To f32, ties to even, by comparison with the neighbours."""
+    """Rounds to f32, ties to even, by a comparison with the neighbours."""
     near = np.float32(float(exact))
     around = [np.nextafter(near, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
     rows = [
@@ -95,7 +98,7 @@ def nearest(exact: Fraction) -> np.float32:
 
 def test_fma_rounds_once() -> None:
     x, y = floats(), floats()
-    # sums that lie next to the middle of two numbers
+    # These sums lie next to the middle of two numbers.
     w = (-x.astype(np.float64) * y * RNG.choice([1, 1 + 2.0**-24, 2.0**23], 32)).astype(np.float32)
     got = lanes("fma.rn.f32 %z, %x, %y, %w;", "b32 b32 b32 b32", x, y, w).view(np.float32)
     exact = [Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
@@ -236,13 +239,13 @@ def test_unknown_forms_are_named() -> None:
         lanes("add.rz.f32 %z, %x, %x;", "b32 b32", floats())
 
 
-# ---- products of warpgroups ----------------------------------------------------------------------
+# ---- matmuls of warpgroups -----------------------------------------------------------------------
 
 K, ROWS, COLUMNS = 64, 64, 128
 
 
 def tensor_map(array: Array, extents: tuple[int, int], swizzle: int) -> bytes:
-    """Of a matrix, as the fake driver writes it."""
+    """Returns a matrix's tensor map in the fake driver's encoding."""
     rows, columns = array.shape
     extent = struct.pack("<6I", *extents, 0, 0, 0, 0)
     head = struct.pack("<3Q", array.ctypes.data, 2, 9 | swizzle << 16)
@@ -252,8 +255,11 @@ def tensor_map(array: Array, extents: tuple[int, int], swizzle: int) -> bytes:
 
 
 def layout(turned: bool, lines: int, swizzle: int) -> tuple[int, int, int, int, int]:
-    """Of a matrix in shared memory by the manual's table: elements of a row of a box, rows, and the
-    descriptor's leading and stride bytes, and how far 16 steps of k are."""
+    """Returns a matrix's layout in shared memory, by the manual's table.
+
+    The numbers are: elements in a row of a box, rows of a box, the descriptor's leading and stride
+    bytes, and the bytes between matmuls of 16 steps of k.
+    """
     span = 16 << swizzle
     if not turned:
         box = lines * span
@@ -264,7 +270,8 @@ def layout(turned: bool, lines: int, swizzle: int) -> tuple[int, int, int, int, 
 
 
 def product_text(turned: tuple[bool, bool], swizzles: tuple[int, int]) -> str:
-    """d = a b of 64 x 64 and 64 x 128, brought by boxes, four products of 16 steps of k."""
+    """Returns a kernel for d = a b (64 x 64 and 64 x 128): box copies, then four matmuls of k =
+    16."""
     begins, descriptors, body = (0, 2 * ROWS * K), [], []
     for side, lines in enumerate((ROWS, COLUMNS)):
         width, height, leading, stride, step = layout(turned[side], lines, swizzles[side])
@@ -308,7 +315,7 @@ def product_text(turned: tuple[bool, bool], swizzles: tuple[int, int]) -> str:
         "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;", "@!%done bra WAIT;",
         "wgmma.fence.sync.aligned;", *products, "wgmma.commit_group.sync.aligned;",
         "wgmma.wait_group.sync.aligned 0;",
-        # the lane's row, and its pair of columns
+        # These lines compute the lane's row and its pair of columns.
         "shr.u32 %r, %t, 5;", "shl.b32 %r, %r, 4;", "bfe.u32 %g, %t, 2, 3;", "add.s32 %r, %r, %g;",
         "and.b32 %g, %t, 3;", "shl.b32 %g, %g, 1;", f"mad.lo.s32 %r, %r, {COLUMNS}, %g;",
         "ld.param.u64 %out, [d];", "mul.wide.u32 %ma, %r, 4;", "add.s64 %out, %out, %ma;", *stores,
@@ -326,7 +333,7 @@ def product_text(turned: tuple[bool, bool], swizzles: tuple[int, int]) -> str:
 def test_boxes_and_descriptors_mean_the_same(
     turned: tuple[bool, bool], swizzles: tuple[int, int]
 ) -> None:
-    """Every swizzle of both operands, k or lines together; sums of small integers are exact."""
+    """Boxes and descriptors agree on every swizzle and transposition of both operands."""
     x, y = (RNG.integers(-8, 8, (n, K)).astype(np.float32) for n in (ROWS, COLUMNS))
     stored = [
         np.ascontiguousarray((m.T if t else m).astype(ml_dtypes.bfloat16)).view(np.uint16)

@@ -1,4 +1,4 @@
-/* The calls that -fsanitize=thread puts into the code under test, and the system's that it makes. */
+/* The calls that -fsanitize=thread inserts into the code under test, and its system calls. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -82,7 +82,8 @@ void __tsan_atomic_thread_fence(int o) {
     if (is_inside()) memory_fence(o);
 }
 
-/* ---- the system: the code under test is compiled with these names for it ------------------------------ */
+/* ---- system calls: the code under test is compiled with these names
+ * ------------------------------------ */
 
 int explorer_create(pthread_t *out, const pthread_attr_t *how, void *(*body)(void *), void *with);
 int explorer_create(pthread_t *out, const pthread_attr_t *how, void *(*body)(void *), void *with) {
@@ -97,7 +98,7 @@ int explorer_sigmask(int how, const void *set, void *old) { return (void)how, (v
 
 void explorer_free(void *at);
 void explorer_free(void *at) {
-    if (!memory_is_watched(at)) free(at); /* the scenarios' memory is cleared for each execution */
+    if (!memory_is_watched(at)) free(at); /* every execution clears the scenarios' memory */
 }
 
 int explorer_clock(int clock, struct timespec *out);

@@ -1,14 +1,14 @@
-/* C11's memory model as a machine (after "A promising semantics for relaxed-memory concurrency", Kang
- * et al., POPL 2017, without promises: executions in which a load sees a store that depends on it, or
- * that its own thread makes later, are left out, as in RC11).
+/* C11's memory model as a machine, after "A promising semantics for relaxed-memory concurrency"
+ * (Kang et al., POPL 2017), without promises. So it lacks executions in which a load sees a store
+ * that depends on the load, or that its own thread makes later, like RC11.
  *
- * A place is a list of messages in modification order.  A load takes any message that is not older
- * than the thread's view of the place; a store puts its message anywhere behind that view; a change
- * (read-modify-write) puts its message right behind the one that it read, where no other comes
- * between.  Acquiring joins the message's view to the thread's, releasing puts the thread's view into
- * the message.  Sequentially consistent accesses count as acquire and release only: what holds of
- * these holds of the stronger ones too.  Fences are exact.  A weak compare-and-swap fails only where
- * the values differ. */
+ * A place is a list of messages in modification order. A load takes any message that is not older
+ * than the thread's view of the place. A store puts its message anywhere behind that view. A read-
+ * modify-write puts its message directly behind the message that it read, and no other message
+ * comes between. An acquire joins the message's view to the thread's, a release puts the thread's
+ * view into the message. Sequentially consistent accesses count as acquire and release only, so the
+ * machine allows more executions. Fences are exact. A weak compare-and-swap fails only if the
+ * values differ. */
 #include <string.h>
 
 #include "explorer.h"
@@ -19,7 +19,7 @@ typedef struct message {
     struct message *next; /* in modification order */
     uint64_t value, id;
     uint32_t time;
-    bool taken; /* by a change, whose message stays right behind this one */
+    bool taken; /* A read-modify-write has read it; its message stays directly behind this message. */
     view seen;
 } message;
 
@@ -31,7 +31,7 @@ typedef struct place {
 
 typedef struct shadow {
     uint32_t execution;
-    int32_t writer; /* -1: none */
+    int32_t writer; /* -1 means no writer */
     uint32_t write, reads[MOST_THREADS];
 } shadow;
 
@@ -39,7 +39,7 @@ static place places[MOST_PLACES];
 static int n_places;
 static message messages[MOST_MESSAGES];
 static int n_messages;
-static view fence_view; /* of sequentially consistent fences */
+static view fence_view; /* the view of sequentially consistent fences */
 static const char *watched;
 static size_t watched_bytes;
 static shadow shadows[MOST_WATCHED];
@@ -82,7 +82,8 @@ static void join(view *into, const view *from) {
 
 static uint64_t raw(const volatile void *at, int bytes) {
     uint64_t value = 0;
-    memcpy(&value, (const void *)at, (size_t)bytes); /* little-endian, as all that runs this */
+    /* All machines that run this are little-endian. */
+    memcpy(&value, (const void *)at, (size_t)bytes);
     return value;
 }
 
@@ -130,7 +131,7 @@ static void see(int index, message *read, int order) {
     remember(read->id);
 }
 
-/* Puts a message behind `before`. */
+/* Inserts a message behind `before`. */
 static void write_behind(int index, message *before, uint64_t value, int order,
                          const message *read) {
     place *where = &places[index];
@@ -155,13 +156,13 @@ static void write_behind(int index, message *before, uint64_t value, int order,
     trace("  writes", where->at, value);
 }
 
-/* Copies the newest message to memory, for plain looks at it after the execution. */
+/* Copies the newest message to memory, for plain reads after the execution. */
 static void settle_raw(int index, int bytes) {
     uint64_t newest = last_of(&places[index])->value;
     memcpy((void *)places[index].at, &newest, (size_t)bytes);
 }
 
-/* One of the messages that the thread may see and that pass; the newest by default. */
+/* Returns a message that the thread may see and that `passes` accepts; by default the newest. */
 static message *pick(int index, bool (*passes)(const message *, const uint64_t *),
                      const uint64_t *operand) {
     message *able[32];
@@ -256,7 +257,7 @@ uint64_t memory_newest(volatile void *at, int bytes) {
     return last_of(&places[place_of(at, bytes)])->value;
 }
 
-/* Two accesses race where one is a write and neither happened before the other. */
+/* Two accesses race if one is a write and neither happened before the other. */
 void memory_plain(const volatile void *at, int bytes, bool write) {
     const view *now = &current_knowledge()->now;
     int self = current_thread();
@@ -268,7 +269,7 @@ void memory_plain(const volatile void *at, int bytes, bool write) {
             if (other != self && of->reads[other] > now->steps[other]) ordered = false;
         if (!ordered) trace(write ? "  plain write" : "  plain read", at, 0);
         demand(ordered, "two plain accesses do not race");
-        /* what has not been released yet is a step that nobody else can have seen */
+        /* An unreleased step counts as a step that no other thread can have seen. */
         if (write) {
             of->writer = self;
             of->write = now->steps[self] + 1;

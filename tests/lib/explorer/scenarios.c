@@ -1,4 +1,4 @@
-/* Small uses of the workers, and what must hold of them whatever the threads' speeds. */
+/* Small uses of the workers, and their invariants for all speeds of the threads. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,11 +16,11 @@ typedef struct run {
     int steps;
     void *buffers[2][3];
     int64_t ints[2][2];
-    int64_t values[2][UNITS]; /* what launch n reads and writes, by the parity of n */
-    int8_t times[STEPS][UNITS]; /* that a launch did a unit */
+    int64_t values[2][UNITS]; /* the input and output of launch n, by the parity of n */
+    int8_t times[STEPS][UNITS]; /* the number of times that a launch did a unit */
 } run;
 
-/* All that threads share. */
+/* The memory that all threads share. */
 static struct {
     tcc_workers workers;
     tcc_team teams[TEAMS];
@@ -30,10 +30,10 @@ static struct {
 } memory;
 
 static tcc_workers fresh;
-static int teams; /* that are made */
+static int teams; /* the number of created teams */
 
-/* Unit u of launch n needs the units u and its mirror of launch n - 1, and writes where launch n - 1
- * read. */
+/* Unit u of launch n needs units u and its mirror of launch n - 1, and overwrites the input of
+ * launch n - 1. */
 static void count(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     const int64_t *in = b[0];
     int64_t *out = b[1], *room = scratch;
@@ -89,7 +89,7 @@ static void pieces(int caller) {
     leave(of);
 }
 
-/* Launches of more seats than the ones before, so that seats are new when workers are late. */
+/* Later launches have more seats, so that seats are new when workers are late. */
 static void growing(int caller) {
     run *of = enter(caller, 3);
     for (int i = 0; i < 4; i++) launch(of, 2 + i / 2);
@@ -112,7 +112,7 @@ static void turns(int caller) {
     leave(of);
 }
 
-/* A run that has all CPUs at first gives one to the other. */
+/* A run that has all CPUs at first gives a CPU to the other run. */
 static void giving(int caller) {
     run *of = enter(caller, 3);
     for (int i = caller; i < 2; i++) launch(of, 3 - caller);
@@ -128,7 +128,7 @@ static void reach(int stage) {
     atomic_store_explicit(&memory.stage, stage, memory_order_relaxed);
 }
 
-/* The worker of one team falls asleep, and then a team that is younger than the worker hires it. */
+/* The worker of one team falls asleep; then a team that is younger than the worker hires it. */
 static void taking(int caller) {
     run *of = enter(caller, 2);
     if (caller) await(1);
@@ -153,7 +153,7 @@ static void making(int caller) {
     leave(of);
 }
 
-/* A run that loses its CPUs has fewer threads, one alone, and all again. */
+/* A run that loses its CPUs uses fewer threads, then one thread, then all threads again. */
 static void narrowing(int caller) {
     static const int32_t widths[] = {0, 2, 1, 0};
     run *of = enter(caller, 3);

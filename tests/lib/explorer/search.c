@@ -1,14 +1,14 @@
 /* Threads as coroutines, and all executions within a budget of deviations.
  *
- * Undisturbed, an execution runs one thread until it is idle, then the next, and every load sees the
- * newest message.  A deviation is a switch to another thread before a step, a load of an older
- * message, a store behind newer ones, or a wait that ends for no reason.  The search runs every
- * execution with at most so many of them, by running again from the start with one choice changed
- * (as in "Bounding delays in concurrency testing", Emmi et al., POPL 2011).  What a thread will do
- * follows from what it has seen; so an execution is cut off where all threads have seen, and all
- * places hold, the same as in an earlier one that had as much of its budget left.
+ * Without deviations, an execution runs one thread until it is idle, then the next thread, and
+ * every load sees the newest message. A deviation is a switch to another thread before a step, a
+ * load of an older message, a store behind newer messages, or a spurious wake-up. The search runs
+ * every execution with at most `budget` deviations: it runs again from the start with one choice
+ * changed (as in "Bounding delays in concurrency testing", Emmi et al., POPL 2011). A thread's
+ * actions follow from what it has seen. So an execution is cut off if all threads have seen, and
+ * all places hold, the same as in an earlier execution that had at least as much budget left.
  *
- * Arguments: scenario, budget, and of how many bits the index into the table of states is. */
+ * Arguments: scenario, budget, and the number of bits of an index into the table of states. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <signal.h>
@@ -23,15 +23,15 @@ enum {
     STACK = 1 << 16,
     MOST_CHOICES = 1 << 14,
     MOST_TRACE = 1 << 13,
-    MOST_TURNS = 200, /* of idle threads, before somebody writes */
-    LAST_TURNS = 6,   /* of idle workers when the callers have ended */
+    MOST_TURNS = 200, /* turns of idle threads without a write */
+    LAST_TURNS = 6,   /* turns of idle workers after the callers have ended */
 };
 
 typedef enum { READY, IDLE, WAITS, ENDED } condition;
 
 typedef struct thread {
     condition is;
-    bool progress; /* since the last turn of its loop */
+    bool progress; /* since the last turn of the thread's loop */
     volatile uint32_t *bell;
     void *(*body)(void *);
     void *argument;
@@ -42,7 +42,7 @@ typedef struct thread {
 } thread;
 
 typedef struct option {
-    uint16_t taken, count, spent; /* before it */
+    uint16_t taken, count, spent; /* `spent` is the number of deviations before this choice */
 } option;
 
 typedef struct event {
@@ -54,11 +54,12 @@ typedef struct event {
 
 static thread threads[MOST_THREADS];
 static int n_threads, n_callers, running, turns_left;
-static int order[MOST_THREADS]; /* who comes first when the running thread is idle */
+static int order[MOST_THREADS]; /* the order in which threads run when the running thread is idle */
 static ucontext_t outside;
 static option options[MOST_CHOICES];
 static int n_options, depth, budget, spent;
-static struct { uint64_t state; uint16_t spent; bool used; } *table; /* by the state's low bits */
+/* indexed by the state's low bits */
+static struct { uint64_t state; uint16_t spent; bool used; } *table;
 static uint64_t table_size;
 static event events[MOST_TRACE];
 static int n_events;
@@ -108,7 +109,7 @@ static uint64_t state_now(void) {
     return mix(state, (uint64_t)turns_left);
 }
 
-/* Whether an earlier execution was here with as much of its budget left. */
+/* Returns true if an earlier execution was in this state with at least as much budget left. */
 static bool was_here(void) {
     uint64_t state = state_now();
     for (uint64_t i = state; ; i++) {
@@ -158,8 +159,9 @@ static void run_thread(int chosen) {
     swapcontext(&threads[before].context, &threads[chosen].context);
 }
 
-/* The current thread cannot go on: the first that can does.  Idle threads take another turn where
- * all are idle; the execution ends when the callers have, and the workers found nothing to do. */
+/* Runs the first thread that can run, because the current thread cannot. If all threads are idle,
+ * they take another turn. The execution ends when the callers have ended and the workers found
+ * nothing to do. */
 static void run_next(void) {
     for (;;) {
         bool idle = false, callers = false;
@@ -306,7 +308,7 @@ static void explore(void) {
     n_options = 0;
     do {
         execute();
-        if (callers_ended()) end_scenario(); /* else it was cut off */
+        if (callers_ended()) end_scenario(); /* otherwise it was cut off */
         while (n_options && options[n_options - 1].taken + 1 == options[n_options - 1].count)
             n_options--;
         if (n_options) options[n_options - 1].taken++;

@@ -1,4 +1,4 @@
-/* The workers' numbers for the explorer: few turns of every loop, and turns that it knows of. */
+/* The workers' constants for the explorer: loops have few turns, which the explorer sees. */
 #ifndef TRIAL_H
 #define TRIAL_H
 

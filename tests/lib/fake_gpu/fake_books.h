@@ -1,4 +1,4 @@
-/* What the fake driver knows: its settings, its log, and the memory of its device. */
+/* The fake driver's state: its settings, its log, and the memory of its device. */
 #ifndef FAKE_BOOKS_H
 #define FAKE_BOOKS_H
 
@@ -11,12 +11,12 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define TAG UINT64_C(0x5A00000000000000)
-#define TAG_MASK UINT64_C(0xFFFF800000000000) /* so many bits that a kernel's random seed has others */
+#define TAG_MASK UINT64_C(0xFFFF800000000000) /* enough bits to differ from a kernel's random seed */
 enum { INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_IMAGE = 200,
        NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900, UNJOINED = 904, NOT_OF_CAPTURE = 905,
        CAPTURED_EVENT = 907 };
 
-/* ---- settings and books ------------------------------------------------------------------------ */
+/* ---- settings and log -------------------------------------------------------------------------- */
 
 static struct {
     char log[1 << 18];
@@ -28,7 +28,8 @@ static struct {
     size_t total, taken, most_taken;
     int contexts, pushed, processors, version;
     int modules, streams, events, graphs, executables, hosts, current, retained;
-    int forks, held_by; /* as it starts: a helper process; a byte from this file, or 0 */
+    /* at the start: fork a helper process, or wait for a byte from this file (0: none) */
+    int forks, held_by;
 } the = {.processors = 2, .version = 12040, .major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
          .total = 1 << 30};
 
@@ -65,7 +66,7 @@ EXPORT void fake_live(char *text, size_t room) {
              the.contexts, the.pushed);
 }
 
-/* Logs a call, and says with what error it must fail. */
+/* Logs a call, and returns the error with which it must fail. */
 __attribute__((format(printf, 2, 3))) static int called(const char *name, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -102,7 +103,7 @@ static int take(void **out, size_t bytes) {
     if (the.taken + bytes > the.total) return NO_MEMORY;
     allocation *made = malloc(sizeof *made);
     made->memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
-    memset(made->memory, 0xA5, bytes); /* nobody may count on zeros */
+    memset(made->memory, 0xA5, bytes); /* so that no code can rely on zeros */
     made->bytes = bytes;
     made->next = allocations;
     allocations = made;

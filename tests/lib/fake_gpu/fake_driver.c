@@ -1,10 +1,11 @@
 /* A GPU driver without a GPU: libcuda.so.1, or libamdhip64.so.6 with -DHIP.
  *
- * Device memory is this process's, but its addresses carry a tag that no host may touch, and every
- * range is checked against what is allocated.  Work on a stream happens when somebody waits for it,
- * not before, so that a wait that was forgotten shows.  An image names its kernels' library (image
- * text after "FAKE:"); a kernel is a C function of it.  Every call is logged; the n-th call of a
- * function can be made to fail.  Instead an emulator can take images and launches: fake_emulator.h. */
+ * Device memory belongs to this process, but its addresses carry a tag that makes them invalid on
+ * the host, and every range is checked against the allocations. Work on a stream runs only when
+ * somebody waits for it, so that a forgotten wait shows. An image names the library of its kernels
+ * (text after "FAKE:"); a kernel is a C function of that library. Every call is logged. A test can
+ * make the n-th call of a function fail. An emulator can take images and launches instead:
+ * fake_emulator.h. */
 #define _GNU_SOURCE
 #include "fake_books.h"
 
@@ -23,7 +24,7 @@ typedef struct function {
     char name[64];
     int shared, params;
     unsigned maps; /* a bit for each parameter that is a tensor map */
-    long emulated; /* the emulator's number, 0: `code` is a C function */
+    long emulated; /* the emulator's number; 0 means that `code` is a C function */
 } function;
 typedef struct work {
     struct work *next;
@@ -34,10 +35,10 @@ typedef struct work {
     function *code;
     uint64_t values[64];
     long emulated; /* the emulator's number of a launch */
-    struct stream *stream; /* to wait for */
+    struct stream *stream; /* the stream to wait for */
     long until;
     struct work *list;
-    int (*guest)(void *of); /* another library's, which `drop` tells when a graph loses it */
+    int (*guest)(void *of); /* work of another library; `drop` is called when a graph loses it */
     void (*drop)(void *of);
     void *of;
 } work;
@@ -47,8 +48,8 @@ typedef struct stream {
     bool capturing;
     int number;
     int error;
-    struct stream *origin; /* where it was joined to a capture: whose */
-    long joined, added;    /* of the work added since: what the origin has waited for */
+    struct stream *origin; /* the capturing stream that this stream has joined */
+    long joined, added;    /* the work added since, and the part that the origin has waited for */
 } stream;
 typedef struct event { stream *stream; long at; bool captured; } event;
 static stream legacy = {.last = &legacy.first};
@@ -117,7 +118,7 @@ static void run_until(stream *stream, long until) {
     }
 }
 
-/* While a stream is captured nobody takes or gives memory, or waits. */
+/* While a stream is captured, memory cannot be allocated or freed, and waits are forbidden. */
 static bool is_capturing(void) {
     for (int i = 0; i < 256; i++)
         if (all[i] && all[i]->capturing) return true;
@@ -135,7 +136,7 @@ static int add(void *handle, work item) {
     stream *stream = stream_of(handle);
     work *kept = malloc(sizeof *kept);
     stream->added++;
-    if (stream->origin) stream = stream->origin; /* the order of calls is one that it may have */
+    if (stream->origin) stream = stream->origin; /* The order of calls is a valid order. */
     *kept = item;
     kept->next = NULL;
     *stream->last = kept;
@@ -197,7 +198,7 @@ EXPORT int cuCtxPopCurrent_v2(void **out) { CALLED(" "); the.pushed--; *out = &t
 EXPORT int cuCtxGetCurrent(void **out) { CALLED(" "); *out = the.pushed ? &the : NULL; return 0; }
 EXPORT int cuCtxGetDevice(int *out) {
     CALLED(" ");
-    if (!the.pushed) abort(); /* a sanitizer shows whatever the driver refuses */
+    if (!the.pushed) abort(); /* a sanitizer shows each call that the driver refuses */
     *out = the.retained;
     return 0;
 }
@@ -212,7 +213,7 @@ static bool has_context(void) { return the.pushed > 0; }
 #define NEEDS_CONTEXT                                                                              \
     if (!has_context()) return INVALID_CONTEXT
 
-/* Real drivers start helper processes, and take their time. */
+/* Starts slowly and with helper processes, like real drivers. */
 EXPORT int NAME(cuInit, hipInit)(unsigned flags) {
     CALLED("%u", flags);
     pid_t child = the.forks ? fork() : 0;
@@ -248,7 +249,7 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
 #include "fake_maps.h"
 
 typedef struct module { void *library; function *functions; long emulated; } module;
-/* Of an image that is none the driver says more in the caller's log, which is option 5 of 5 and 6. */
+/* For an invalid image the driver writes details to the caller's log, which is option 5 of 5 and 6. */
 EXPORT int NAME(cuModuleLoadDataEx, hipModuleLoadDataEx)(module **out, const char *image,
                                                          unsigned count, int *options,
                                                          void **values) {
@@ -439,7 +440,7 @@ EXPORT int NAME(cuStreamDestroy_v2, hipStreamDestroy)(stream *stream) {
     for (int i = 1; i < 256; i++)
         if (all[i] == stream) all[i] = NULL;
     the.streams--;
-    return 0; /* kept: events may still name it */
+    return 0; /* kept, because events may still name it */
 }
 EXPORT int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *handle) {
     CALLED("stream=%d", number_of(handle));
@@ -455,7 +456,7 @@ EXPORT int NAME(cuStreamIsCapturing, hipStreamIsCapturing)(void *handle, int *ou
 EXPORT int NAME(cuStreamWaitEvent, hipStreamWaitEvent)(void *handle, event *event, unsigned flags) {
     CALLED("stream=%d of=%d flags=%u", number_of(handle), event->stream->number, flags);
     stream *waits = stream_of(handle), *of = event->stream;
-    if (event->captured && of->capturing && !waits->capturing) { /* it joins the capture */
+    if (event->captured && of->capturing && !waits->capturing) { /* the stream joins the capture */
         waits->capturing = true;
         waits->origin = of->origin ? of->origin : of;
         waits->joined = waits->added - 1;

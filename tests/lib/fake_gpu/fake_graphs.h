@@ -1,6 +1,6 @@
 /* Recorded work of the fake driver; a part of fake_driver.c. */
 typedef struct graph { work *first; bool taken; } graph;
-/* What was captured; streams that joined must have been waited for. */
+/* Returns the captured work; fails if the stream has not waited for streams that joined. */
 static work *end_capture(stream *stream, int *out_error) {
     work *first = stream->first;
     for (int i = 0; i < 256; i++) {

@@ -1,4 +1,4 @@
-/* What the fake driver runs as kernels: params as the real ones get them, blocks of 8 elements. */
+/* The kernels of the fake driver: params in the layout of the real drivers, blocks of 8 elements. */
 #include <stdint.h>
 
 #define EXPORT __attribute__((visibility("default")))

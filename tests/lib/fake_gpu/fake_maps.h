@@ -6,8 +6,9 @@ EXPORT int cuDriverGetVersion(int *out) {
     return 0;
 }
 #ifndef OLD
-/* A map as kernels read it: the address; the rank, with bit 21 as wrong as in old drivers; type,
- * swizzle, interleave and fill, 16 bits each; five sizes, four strides, five extents of 32 bits. */
+/* Writes a map as kernels read it: the address; the rank, with bit 21 wrong as in old drivers;
+ * type, swizzle, interleave and fill, 16 bits each; five sizes, four strides, five extents of 32
+ * bits. */
 EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void *data,
                                   const uint64_t *sizes, const uint64_t *strides,
                                   const uint32_t *box, const uint32_t *steps, int interleave,

@@ -1,11 +1,12 @@
-/* NCCL without GPUs: libnccl.so.2, or librccl.so.1 with -DRCCL, over the stand-in driver of
- * tests/runtime/gpu.
+/* NCCL without GPUs: libnccl.so.2, or librccl.so.1 with -DRCCL, over the fake driver of this
+ * folder.
  *
- * Enumerators and layouts are NCCL's own (nccl.h of 2.14), not those of the library under test.
- * Operations happen when the driver comes to them in their stream, between processes that share a
- * file which the unique id names; like kernels they wait for other ranks for ever, until the
- * communicator is aborted.  Whatever NCCL would not forgive ends the process with a message.  The
- * n-th call of a function can be made to fail, and all errors are told to be asynchronous. */
+ * Enumerators and layouts are NCCL's (nccl.h of 2.14), not those of the library under test.
+ * Operations run when the driver comes to them in their stream, between processes that share a
+ * file; the unique id names the file. Like NCCL's kernels, operations wait for other ranks until
+ * the communicator is aborted. An error that NCCL would not survive ends the process with a
+ * message. A test can make the n-th call of a function fail, and errors are reported as
+ * asynchronous errors. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -45,19 +46,19 @@ __attribute__((format(printf, 1, 2), noreturn)) static void unforgiven(const cha
     if (!(condition)) unforgiven(__VA_ARGS__)
 
 
-/* ---- settings and books ---------------------------------------------------------------------- */
+/* ---- settings and log ------------------------------------------------------------------------ */
 
 static struct {
     char fail_name[64];
     int fail_after, fail_result;
-    int version, looks; /* that a call is in progress for */
+    int version, looks; /* `looks` is the number of queries for which a call is in progress */
     _Atomic int error;  /* of all communicators */
     _Atomic int live;
     char log[1 << 16];
     size_t used;
 } the = {.version = 22304, .looks = 2};
 
-/* A result of -9 ends the process. */
+/* Makes the n-th call of a function fail; a result of -9 ends the process. */
 EXPORT void fake_nccl_fail(const char *name, int nth, int result) {
     snprintf(the.fail_name, sizeof the.fail_name, "%s", name);
     the.fail_after = nth;
@@ -67,7 +68,7 @@ EXPORT void fake_nccl_set(int version, int looks, int error) {
     the.version = version, the.looks = looks, the.error = error;
 }
 EXPORT int fake_nccl_live(void) { return the.live; }
-/* The operations since the last call of this. */
+/* Writes the operations since the last call of this function. */
 EXPORT void fake_nccl_log(char *out, size_t room) {
     snprintf(out, room, "%s", the.log);
     the.log[the.used = 0] = 0;
@@ -79,7 +80,7 @@ static int failure_of(const char *name) {
     return the.fail_result;
 }
 
-/* ---- what ranks share ------------------------------------------------------------------------ */
+/* ---- shared memory of the ranks -------------------------------------------------------------- */
 
 typedef struct rank_line {
     _Alignas(64) _Atomic uint32_t stage;
@@ -104,7 +105,7 @@ typedef struct ncclComm {
     int magic, rank, size;
     segment *shared;
     uint32_t stage;
-    int looks; /* that the call at hand is in progress for */
+    int looks; /* the queries for which the current call is in progress */
     int result;
     _Atomic int aborted, running, busy, kept; /* kept: by graphs */
     char path[128];
@@ -125,8 +126,7 @@ static void find_driver(void) {
     *(void **)&driver_memory = dlsym(driver, "fake_memory");
 }
 
-/* One thread is in a communicator at a time, no call is made while one is in progress, and none
- * after it was destroyed. */
+/* Fails unless one thread is in a live communicator, and no other call is in progress. */
 static void enter(ncclComm_t comm, const char *name, bool looks) {
     INSIST(comm && comm->magic == ALIVE, "%s of a communicator that was destroyed", name);
     INSIST(!atomic_exchange(&comm->busy, 1), "%s beside another call", name);
@@ -172,7 +172,7 @@ EXPORT int ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, in
     int failure = failure_of(__func__);
     if (failure && failure != REMOTE) return failure;
     int file = open(id.internal, O_RDWR);
-    if (file < 0) return SYSTEM_ERROR; /* the other ranks have given up */
+    if (file < 0) return SYSTEM_ERROR; /* The other ranks have given up. */
     ncclComm_t comm = calloc(1, sizeof *comm);
     comm->shared = mmap(NULL, sizeof(segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
@@ -215,7 +215,7 @@ EXPORT int ncclCommDestroy(ncclComm_t comm) {
 EXPORT int ncclCommAbort(ncclComm_t comm) {
     enter(comm, __func__, true);
     atomic_store(&comm->aborted, 1);
-    while (atomic_load(&comm->running)) sched_yield(); /* its operations end */
+    while (atomic_load(&comm->running)) sched_yield(); /* until its operations have ended */
     return end(comm);
 }
 
@@ -223,13 +223,13 @@ EXPORT int ncclCommAbort(ncclComm_t comm) {
 
 enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV };
 typedef struct operation {
-    int kind, type, reduction, peer; /* peer: a root, too */
+    int kind, type, reduction, peer; /* `peer` is also the root */
     size_t count, done;              /* elements */
     const char *send;
     char *receive;
 } operation;
 typedef struct memory {
-    uint64_t address; /* as the caller names it */
+    uint64_t address; /* the caller's address */
     size_t bytes;
 } memory;
 typedef struct group {
@@ -275,7 +275,7 @@ static void reduce(ncclComm_t comm, const operation *of, size_t at, size_t count
     }
 }
 
-/* Ranks that differ wait for ever, as they may on GPUs. */
+/* Waits until all ranks have the same operation; ranks that differ wait for ever, as on GPUs. */
 static bool agree(ncclComm_t comm) {
     for (int i = 1; i < comm->size; i++)
         while (strcmp(comm->shared->ranks[0].said, comm->shared->ranks[i].said)) {
@@ -314,7 +314,7 @@ static bool collect(ncclComm_t comm, const operation *of) {
     return good;
 }
 
-/* As far as it goes now; messages that differ in count or type wait for ever. */
+/* Moves the next part of a message, if possible; messages of different count or type wait for ever. */
 static void move(ncclComm_t comm, operation *of) {
     size_t bytes = bytes_of(of->type), left = (of->count - of->done) * bytes;
     size_t part = left < PLACE ? left : PLACE;
@@ -333,7 +333,7 @@ static void move(ncclComm_t comm, operation *of) {
     }
 }
 
-/* Messages between two ranks go one after another. */
+/* Exchanges messages; messages between two ranks go one after another. */
 static void exchange(group *of) {
     for (bool all = false; !all && !atomic_load(&of->comm->aborted);) {
         bool waits[2][MOST] = {{false}};
@@ -355,7 +355,7 @@ static bool is_there(const memory *of) {
 }
 
 static int perform(void *what) {
-    group *of = what, now = *of; /* a graph may do it again */
+    group *of = what, now = *of; /* A graph may run it again. */
     INSIST(of->comm->magic == ALIVE || of->comm->aborted, "work of a destroyed communicator");
     atomic_fetch_add(&of->comm->running, 1);
     bool good = !atomic_load(&of->comm->aborted);

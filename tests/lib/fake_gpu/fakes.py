@@ -1,4 +1,5 @@
-"""The fake drivers from Python, and the C interface of artifacts without the loader over it."""
+"""Python wrappers of the fake drivers, and the artifacts' C interface over them, without the
+loader."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ DEVICE_TYPES = {Platform.CUDA: 2, Platform.HIP: 10}
 
 
 class Fakes:
-    """Paths of the fake drivers and of the library with their kernels."""
+    """The fake drivers and the library with their kernels, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.kernels = folder / "kernels.so"
@@ -34,7 +35,7 @@ class Fakes:
         _compile(HERE / "fake_kernels.c", self.kernels)
 
     def driver(self, platform: Platform, *flags: str) -> Path:
-        """The driver's library; built at the first call."""
+        """Returns the driver's library, and builds it at the first call."""
         path = self._folder / f"{platform.name}{''.join(flags)}.so"
         if not path.exists():
             soname = f"-Wl,-soname,{SONAMES[platform]}"
@@ -48,16 +49,16 @@ def _compile(source: Path, target: Path, *flags: str) -> None:
 
 
 def in_child(test: Callable[[], None], seconds: float = 300) -> None:
-    """Runs `test` in a forked process, where a fake driver may be loaded unseen by others.
+    """Runs `test` in a forked process, so that other tests do not see its fake driver.
 
-    A signal ends a child that takes longer than `seconds`: a lock that another thread of this
-    process held is held for ever there.  The child prints first where its threads are.
+    A signal ends a child that takes longer than `seconds`, because a lock that another thread of
+    this process held stays locked in the child. The child prints its threads' stacks first.
     """
     in_children([test], seconds)
 
 
 def in_children(tests: Sequence[Callable[[], None]], seconds: float = 300) -> None:
-    """As `in_child`, all tests at once, each in a process of its own."""
+    """Runs all tests at once, each in its own forked process; see `in_child`."""
     children = [_forked(test, seconds) for test in tests]
     ended = []
     for child, read in children:
@@ -73,7 +74,7 @@ def in_children(tests: Sequence[Callable[[], None]], seconds: float = 300) -> No
 
 
 def _forked(test: Callable[[], None], seconds: float) -> tuple[int, int]:
-    """The child, and the file that its traceback can be read from."""
+    """Returns the child's process id, and the file descriptor of its traceback."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -85,7 +86,7 @@ def _forked(test: Callable[[], None], seconds: float) -> tuple[int, int]:
             faulthandler.register(signal.SIGALRM, file=write, chain=True)
             signal.setitimer(signal.ITIMER_REAL, seconds)
             os.close(read)
-            gc.freeze()  # collecting what the tests' process holds would copy all of it
+            gc.freeze()  # A garbage collection would copy all memory of the parent process.
             test()
             status = 0
         except BaseException:
@@ -98,7 +99,7 @@ def _forked(test: Callable[[], None], seconds: float) -> tuple[int, int]:
 
 
 class Driver:
-    """A fake driver in this process; the artifacts loaded after it find it."""
+    """A fake driver in this process; artifacts that load later use it."""
 
     def __init__(self, path: Path, platform: Platform) -> None:
         self.platform = platform
@@ -132,25 +133,28 @@ class Driver:
         )  # fmt: skip
 
     def starts(self, *, forks: bool = False, held_by: int = 0) -> None:
-        """The driver forks as it starts, or waits until a byte comes from the file `held_by`."""
+        """Makes the driver fork as it starts, or wait for a byte from the file descriptor
+        `held_by`."""
         self._library.fake_start(forks, held_by)
 
     def log(self) -> list[str]:
-        """The calls since the last one of this, as "name arguments", without CUDA's contexts."""
+        """Returns the calls since the last log as "name arguments", without calls on contexts and
+        devices."""
         lines = self._library.fake_log().decode().splitlines()
         self._library.fake_clear()
         hidden = ("cuCtx", "hipSetDevice", "hipGetDevice ")
         return [line.strip() for line in lines if not line.startswith(hidden)]
 
     def has_begun(self, call: str) -> bool:
-        """Whether a call is in the log, which stays as it is: another thread may be writing it."""
+        """Returns true if a call is in the log, which stays; another thread may write it
+        meanwhile."""
         return call in self._library.fake_log().decode().splitlines()
 
     def names(self) -> list[str]:
         return [line.split()[0] for line in self.log()]
 
     def loaded(self) -> list[str]:
-        """Libraries of the kernels loaded since the last look at the log."""
+        """Returns the libraries of the kernels loaded since the last log."""
         name = {Platform.CUDA: "cuModuleLoadDataEx", Platform.HIP: "hipModuleLoadDataEx"}[
             self.platform
         ]
@@ -166,11 +170,11 @@ class Driver:
         return {k: int(v) for k, v in (word.split("=") for word in text.value.decode().split())}
 
     def array(self, array: np.ndarray[Any, Any]) -> int:
-        """The address of a copy on the device."""
+        """Copies an array to the device and returns the address."""
         return int(self._library.fake_array(array.ctypes.data, array.nbytes))
 
     def read(self, address: int, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-        """What is there now, whatever is still queued."""
+        """Returns the array at an address now, regardless of queued work."""
         array = np.empty(shape, np.float32)
         assert self._library.fake_read(address, array.ctypes.data, array.nbytes) == 0
         return array
@@ -186,7 +190,7 @@ class Driver:
 
     @contextmanager
     def recording(self, stream: int) -> Iterator[list[int]]:
-        """The caller records `stream`; the graph is in the list afterwards."""
+        """Records the calls on `stream`; the yielded list holds the graph afterwards."""
         graph: list[int] = []
         assert self._library.fake_begin(stream) == 0
         try:
@@ -199,7 +203,7 @@ class Driver:
         self.settle(stream)
 
     def forget(self, graph: int) -> None:
-        """A caller's graph is gone."""
+        """Destroys a caller's graph."""
         self._library.fake_forget(graph)
 
     def most_taken(self) -> int:
@@ -207,7 +211,8 @@ class Driver:
 
 
 class Artifact:
-    """One instance of an artifact through its C interface; RuntimeError has its message."""
+    """An instance of an artifact through its C interface; RuntimeError carries the C error
+    message."""
 
     def __init__(self, path: Path, flags: int = 0, comm: ctypes.c_void_p | None = None) -> None:
         entry = ctypes.CDLL(str(path)).tcc_artifact_api
@@ -253,12 +258,12 @@ class Artifact:
 
 
 def on_host(array: np.ndarray[Any, Any]) -> abi.CTensor:
-    """A descriptor of an f32 array in this process."""
+    """Returns the descriptor of an f32 array in this process."""
     return abi.make_tensor(array.ctypes.data, (2, 32), array.shape, None)
 
 
 def on_device(driver: Driver, address: int, shape: Sequence[int], ordinal: int = 0) -> abi.CTensor:
-    """A descriptor of an f32 array on the device."""
+    """Returns the descriptor of an f32 array on the device."""
     tensor = abi.make_tensor(address, (2, 32), tuple(shape), None)
     tensor.device = abi.Device(DEVICE_TYPES[driver.platform], ordinal)
     return tensor
@@ -268,7 +273,8 @@ ARCHS = {Platform.CUDA: "sm_90", Platform.HIP: "gfx942:sramecc+:xnack-"}
 
 
 def check(fakes: Fakes, platform: Platform, test: Callable[[Driver], None], *flags: str) -> None:
-    """Runs `test` with a fake driver, and finds that all that was made is gone."""
+    """Runs `test` with a fake driver in a child; fails unless all objects are destroyed at the
+    end."""
     path = fakes.driver(platform, *flags)
 
     def child() -> None:

@@ -1,4 +1,4 @@
-"""Hand-made programs for the kernels of fake_kernels.c."""
+"""Hand-written programs for the kernels of fake_kernels.c."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tcc.ir.program import (
 )
 from tcc.ir.types import DTYPES
 
-# name -> pointers and integers
+# Each kernel has a number of pointers and of integers.
 KERNELS = {
     "relu": (2, 1), "add": (3, 1), "accumulate": (3, 0), "positive": (2, 0), "fill": (1, 2),
     "count": (2, 0),
@@ -55,7 +55,7 @@ BLOCK = 8
 
 @dataclass
 class GpuBuilder(Builder):
-    """Launches are in blocks of eight elements."""
+    """A program builder whose launches have blocks of eight elements."""
 
     def blocks(self, n: Register) -> Register:
         return self.let(IntOp.FLOORDIV, self.let(IntOp.ADD, n, self.const(7)), self.const(BLOCK))
@@ -82,7 +82,8 @@ def params(pointers: int, ints: int) -> tuple[Param, ...]:
 def variant(
     kernels: Path, arch: str = "sm_90", form: BinaryKind = BinaryKind.CUBIN, shared: int = 64 << 10
 ) -> GpuVariant:
-    """All kernels for `arch`; "add" has `shared` bytes of shared memory, the others 1 KiB."""
+    """Returns all kernels for `arch`; "add" uses `shared` bytes of shared memory, the others 1
+    KiB."""
     image = f"FAKE:{kernels}".encode() + b"\0"
     return GpuVariant(
         arch,
@@ -107,7 +108,7 @@ def link(program: Program, gpu: GpuImages, out: Path, weights: Sequence[BytesLik
 
 
 def gpu_variant(program: Program, gpu: GpuImages, weights: Sequence[BytesLike] = ()) -> Variant:
-    """The program with kernels for GPUs as one of an artifact's variants."""
+    """Returns the program with its GPU kernels as a variant of an artifact."""
     return Variant(
         gpu.platform.name.lower(), encode_program(program), program.kernels, weights, gpu=gpu
     )
@@ -117,7 +118,7 @@ WEIGHTS = np.arange(1, 65, dtype=np.float32)
 
 
 def mlp() -> Program:
-    """y = relu(x) + w for x: f32[n] with n <= 64, and the weights: 1, 2, ..., 64."""
+    """Returns the program y = relu(x) + w for x: f32[n] with n <= 64, and weights 1, 2, ..., 64."""
     b = GpuBuilder()
     n = b.let(IntOp.DIM, 0, 0)
     most, four, zero = b.const(64), b.const(4), b.const(0)
@@ -135,7 +136,10 @@ def mlp() -> Program:
 
 
 def roomy() -> Program:
-    """x += x for a state x: f32[2,n] in an array f32[2,capacity], all of which is added."""
+    """Returns the program x += x for a state x: f32[2,n] in an array f32[2,capacity].
+
+    It adds the whole array.
+    """
     b = GpuBuilder()
     n, capacity = b.let(IntOp.DIM, 0, 1), b.let(IntOp.CAPACITY, 0, 1)
     two, eight = b.const(2), b.const(8)
@@ -149,7 +153,10 @@ def roomy() -> Program:
 
 
 def in_place() -> Program:
-    """x += x, where the output is the input x: f32[n]; and state: total += x[0], y = total."""
+    """Returns a program that updates its input and a state in place.
+
+    It computes x += x for x: f32[n], total += x[0] and y = total.
+    """
     b = GpuBuilder()
     n, one = b.let(IntOp.DIM, 0, 0), b.const(1)
     four = b.const(4)
@@ -165,7 +172,10 @@ def in_place() -> Program:
 
 
 def growing() -> Program:
-    """n = int(x[0]), read from the device; y: f32[2n] is n times n, then n times 7."""
+    """Returns a program whose output size comes from the device.
+
+    With n = int(x[0]), y: f32[2n] is n times n, then n times 7.
+    """
     b = GpuBuilder()
     one, eight, seven = b.const(1), b.const(8), b.const(7)
     b.input("x", "f32", [one], "[1]")
@@ -189,7 +199,7 @@ def growing() -> Program:
 
 
 def looping() -> Program:
-    """y = x after `k` doublings, in a loop, for x: f32[n] and k: i64 on the host."""
+    """Returns the program y = x * 2**k, as a loop, for x: f32[n] and k: i64 on the host."""
     b = GpuBuilder()
     n, k, counter = b.let(IntOp.DIM, 0, 0), b.register(), b.register()
     size, grid, zero = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n), b.const(0)
@@ -209,7 +219,8 @@ def looping() -> Program:
 
 
 def until() -> Program:
-    """y = x + step + ... + step, while y[0] > 0, ten times at most; x and step: f32[n]."""
+    """Returns a program that adds step to x while y[0] > 0, at most ten times; x and step:
+    f32[n]."""
     b = GpuBuilder()
     n, one, ten, counter = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(10), b.register()
     size, grid, zero = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n), b.const(0)
@@ -230,7 +241,8 @@ def until() -> Program:
 
 
 def square() -> Program:
-    """y: f32[n * n] is n times 7, for n = int(x[0]), which the program reads twice."""
+    """Returns a program whose y: f32[n * n] is n times 7, with n = int(x[0]), which it reads
+    twice."""
     b = GpuBuilder()
     one, eight, seven = b.const(1), b.const(8), b.const(7)
     b.input("x", "f32", [one], "[1]")
@@ -247,7 +259,7 @@ def square() -> Program:
 
 
 def seeded() -> Program:
-    """y: f32[1] is the run's seed, which the program asks for in its body, behind a launch."""
+    """Returns a program whose y: f32[1] is the run's seed, which the body reads behind a launch."""
     b = GpuBuilder()
     one, four = b.const(1), b.const(4)
     y = b.output("y", "f32", [one], "[1]")
@@ -258,7 +270,7 @@ def seeded() -> Program:
 
 
 def sorting() -> Program:
-    """The three largest of x: f32[n], by a function of the host."""
+    """Returns a program that computes the three largest of x: f32[n] by a function of the host."""
     b = GpuBuilder()
     n, three = b.let(IntOp.DIM, 0, 0), b.const(3)
     b.input("x", "f32", [n], "[n]")
@@ -278,12 +290,15 @@ def sorting() -> Program:
     return b.program()
 
 
-# a pool of n-grams, where those of each size begin in it, and the column of each
+# The pool of n-grams, the start of each size's n-grams, and the column of each n-gram.
 GRAMS = np.array([2, 3, 5, 4, 0, 2, 0, 1, 2], np.int64)
 
 
 def counting() -> Program:
-    """How often x: i64[n] has 2, 3, and 5 before 4; by a function of the host, with temporaries."""
+    """Returns a program that counts the n-grams (2), (3) and (5, 4) of x: i64[n].
+
+    A function of the host counts them, with temporaries.
+    """
     b = GpuBuilder()
     n, two, three, four = b.let(IntOp.DIM, 0, 0), b.const(2), b.const(3), b.const(4)
     b.input("x", "i64", [n], "[n]")
@@ -299,7 +314,7 @@ def counting() -> Program:
 
 
 def branching() -> Program:
-    """y = x + x where x[0] > 0, else relu(x); x: f32[n]."""
+    """Returns the program y = x + x if x[0] > 0, else relu(x), for x: f32[n]."""
     b = GpuBuilder()
     n, one = b.let(IntOp.DIM, 0, 0), b.const(1)
     size, grid, zero = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n), b.const(0)
@@ -337,7 +352,7 @@ Linker = Callable[[str, Platform], Path]
 
 
 class Artifacts:
-    """The programs above as artifacts, each linked once for a platform."""
+    """The programs above as artifacts; each is linked once per platform."""
 
     def __init__(self, folder: Path, kernels: Path) -> None:
         self._folder, self._kernels = folder, kernels

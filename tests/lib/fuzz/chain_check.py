@@ -1,4 +1,4 @@
-"""Models of chained shape operators as machine code, beside ONNX Runtime."""
+"""Checks compiled models of chained shape operators against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .compiled import MODES, Failure
 from .open_sizes import OpenModel
 from .shape_chains import generate
 
-_SECONDS, _BYTES = 20, 2 << 30  # the most that a compile may take, its workers too
-_WRAPS = "a size is too large"  # the arithmetic of ONNX Runtime wraps around
+_SECONDS, _BYTES = 20, 2 << 30  # Limits of a compile, workers included.
+_WRAPS = "a size is too large"  # ONNX Runtime's arithmetic wraps around instead.
 _KIB = 1 << 10
 
 
 def check(seeds: Sequence[int], modes: Sequence[str]) -> list[Failure]:
-    """The failures of some seeds, each with what its compile took."""
+    """Returns the failures of some seeds, including compiles that exceed the limits."""
     return [
         Failure(seed, mode, what)
         for mode in modes
@@ -32,16 +32,19 @@ def check(seeds: Sequence[int], modes: Sequence[str]) -> list[Failure]:
 
 
 def chain_failures(case: OpenModel, mode: str = "O3") -> Iterator[str]:
-    """How a model is not compiled, nor refused by name, or its results differ."""
+    """Yields a crash of the compiler, an excess of time or memory, and different results.
+
+    A compiler may refuse a model by name.
+    """
     before, held = _seconds(), _peak()
     try:
         module = tcc.compile(case.model, jobs=1, **MODES[mode])
     except UserError:
         return
-    except Exception as error:  # whatever it is, it is the finding
+    except Exception as error:  # Any exception is a finding.
         yield f"{type(error).__name__}: {error}"
         return
-    # What ran in this process before may have taken more.
+    # Earlier work in this process may have taken more.
     took, peak = _seconds() - before, _peak() - held
     if took > _SECONDS or peak > _BYTES:
         yield f"it took {took:.0f} s and {peak >> 20} MiB"
@@ -49,8 +52,8 @@ def chain_failures(case: OpenModel, mode: str = "O3") -> Iterator[str]:
 
 
 def _seconds() -> float:
-    # Children do not count: this process compiles alone, and a worker of an earlier compile that
-    # ends now would add all the time that it ever took.
+    # Children do not count: this process compiles alone. A worker of an earlier compile that ends
+    # now would add all its time.
     return sum(os.times()[:2])
 
 
@@ -60,7 +63,7 @@ def _peak() -> int:
 
 
 def differences(case: OpenModel, run: Any) -> Iterator[str]:
-    """The runs in which `run` does otherwise than ONNX Runtime."""
+    """Yields the runs in which `run` differs from ONNX Runtime."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.log_severity_level = 1, 4
@@ -83,5 +86,5 @@ def differences(case: OpenModel, run: Any) -> Iterator[str]:
 def _results(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> list[Any] | None:
     try:
         return list(session.run(None, dict(feeds)))
-    except Exception:  # of several classes, which say nothing
+    except Exception:  # ONNX Runtime raises several classes without meaning.
         return None

@@ -1,4 +1,4 @@
-"""Generated graphs as machine code: many in one artifact, each compared with what is expected."""
+"""Checks generated graphs as machine code: an artifact holds many, each has expected results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.lib.pool_here import PoolHere
 from .graphs import Array, Generated, generate
 from .judge import Expected, expect, from_storage, stored, wrong
 
-# How each graph is compiled, by name.
+# The compile options of each mode.
 MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "O0": MappingProxyType({"level": 0}),
@@ -33,7 +33,7 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A seed whose code is wrong, or did not come to be, in one mode."""
+    """A seed whose graph does not compile or gives wrong results in a mode."""
 
     seed: int
     mode: str
@@ -41,7 +41,7 @@ class Failure:
 
 
 def check(seeds: Sequence[int], modes: Sequence[str], most: int | None = None) -> list[Failure]:
-    """The failures of some seeds, compiled together; one that fails in company is tried alone."""
+    """Returns the failures of some seeds, which compile together; an exception halves the group."""
     expected = {seed: expect(generate(seed, most)) for seed in seeds}
     return [f for mode in modes for f in _check(seeds, mode, most, expected)]
 
@@ -51,7 +51,7 @@ def _check(
 ) -> list[Failure]:
     try:
         return _together(seeds, mode, most, expected)
-    except Exception as error:  # whatever it is, it is the finding
+    except Exception as error:  # Any exception is a finding.
         if len(seeds) == 1:
             return [Failure(seeds[0], mode, f"{type(error).__name__}: {error}")]
     middle = len(seeds) // 2
@@ -80,7 +80,7 @@ def _together(
 
 
 def join(seeds: Sequence[int], most: int | None = None) -> tuple[dict[int, Generated], Graph]:
-    """The graphs of the seeds side by side in one."""
+    """Returns the graphs of the seeds, and one graph that contains them all."""
     builder = GraphBuilder("fuzz")
     made = {seed: generate(seed, most, builder) for seed in seeds}
     outputs = [v for one in made.values() for v in dict.fromkeys(one.graph.outputs)]
@@ -100,7 +100,8 @@ def _run(graph: Graph, feeds: Mapping[str, Array], mode: str) -> dict[str, Any]:
 
 
 def shrink(seed: int, mode: str) -> tuple[Generated, str] | None:
-    """The fewest steps and nodes of a seed's graph that fail, and how; None if it passes."""
+    """Returns the smallest failing part of a seed's graph and its failure; None if the seed
+    passes."""
     steps = (most for most in range(1, 25) if check([seed], [mode], most))
     most = next(steps, None)
     if most is None:
@@ -116,11 +117,11 @@ def shrink(seed: int, mode: str) -> tuple[Generated, str] | None:
 
 
 def failure_of(made: Generated, mode: str) -> str:
-    """How one graph fails in a mode; empty if it does not."""
+    """Returns a graph's failure in a mode, or an empty text."""
     expected = expect(made)
     try:
         found = _run(made.graph, stored(made.inputs, made.graph), mode)
-    except Exception as error:  # as in _check
+    except Exception as error:  # Any exception is a finding.
         return f"{type(error).__name__}: {error}"
     for value in made.graph.outputs:
         what = wrong(expected, value.name, from_storage(found[value.name], value.type.dtype))
@@ -130,7 +131,7 @@ def failure_of(made: Generated, mode: str) -> str:
 
 
 def _for_output(made: Generated, output: Value) -> Generated:
-    """What one output needs of a graph."""
+    """Returns the part of a graph that one output needs."""
     needed, nodes = {output}, []
     for node in reversed(made.graph.nodes):
         if needed & set(node.outputs):

@@ -1,9 +1,10 @@
-"""Random graphs that are valid by construction: rows of the op table on one another's results.
+"""Random graphs, valid by construction: ops of the table applied to one another's results.
 
-`generate(seed)` is a function of its seed alone.  A step takes a row, one of its samples for the
-attributes and the operands that no earlier value fits, and keeps the node if the row's inference
-and reference take it.  So every row, element type, edge of an attribute, size of zero and open
-size comes up, in chains that share values, with several outputs, and inside If, Loop and Scan.
+`generate(seed)` depends on its seed alone. A step takes an op and one of its samples. The sample
+gives the attributes, and the operands that no earlier value fits. The step keeps the node if the
+op's inference and reference accept it. So every op, dtype, edge value of an attribute, zero size
+and symbolic size occurs, in chains that share values, with several outputs, and inside If, Loop and
+Scan.
 """
 
 from __future__ import annotations
@@ -28,30 +29,32 @@ from .movements import TYPES, movement, pick
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Rows that only name or demand sizes, the one whose attributes hold a whole expression, and those
-# that need ranks.
+# Ops that only name or check sizes, the op whose attributes hold a whole expression, and ops that
+# need ranks.
 _NOT_DRAWN = (
     "if", "loop", "scan", "require", "broadcast_size", "name_size", "check_indices", "bind_size",
     "expression", "guarded",
     *(op.name for op in collective.OPS),
 )  # fmt: skip
-# Rows whose result has a size that data decide: the field of the attributes that names it.
+# Ops with a data-dependent size, which a field of the attributes names.
 _DATA_SIZES = ("non_zero", "compress", "unique", "non_max_suppression")
-# Operands after the first that are places, counts or shapes: only the sample knows good ones.
+# Operands after the first that are indices, counts or shapes, of which only samples have valid
+# values.
 _PLACES = frozenset(
     {"gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "tensor_scatter",
      "max_unpool", "roi_align", "max_roi_pool", "rotary_embedding",
      "non_max_suppression", "range", "compress", "bit_shift"}
 )  # fmt: skip
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 65, 100, 131)
-_LARGEST = 1e4  # finite results beyond it are rarely kept: chains of them only overflow
+_LARGEST = 1e4  # Larger results are rarely kept, because chains of them only overflow.
 _MOST_ELEMENTS = 40_000
 _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0, -1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A graph and arrays for its inputs, by name; `special` if there are NaN and infinities."""
+    """A graph and arrays for its inputs, by name; `special` is true if there are NaN and
+    infinities."""
 
     graph: Graph
     inputs: dict[str, Array]
@@ -60,9 +63,9 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A value with the array that it has for the generated inputs; `made` once it is in the graph.
+    """A value with its array for the generated inputs; `made` is its value in the graph, if any.
 
-    What is not made yet becomes an input, or a constant where `fixed`.
+    A value outside the graph becomes an input, or a constant if `fixed`.
     """
 
     array: Array
@@ -83,12 +86,12 @@ def _drawn() -> tuple[OpSpec, ...]:
 
 @cache
 def _shape_keeping() -> tuple[OpSpec, ...]:
-    """Rows of one or two operands that work on any shape."""
+    """Returns the elementwise ops, which work on any shape."""
     return tuple(op for op in _drawn() if Trait.ELEMENTWISE in op.traits)
 
 
 def generate(seed: int, most: int | None = None, builder: GraphBuilder | None = None) -> Generated:
-    """The graph of `seed`; `most` cuts it after so many steps, the same ones as without."""
+    """Returns the graph of `seed`; `most` keeps only its first steps."""
     maker = Maker(seed, builder or GraphBuilder(f"fuzz{seed}"))
     steps = int(maker.rng.integers(1, 20))
     for _ in range(min(steps, steps if most is None else most)):
@@ -97,7 +100,7 @@ def generate(seed: int, most: int | None = None, builder: GraphBuilder | None = 
 
 
 class Maker:
-    """Grows one graph.  `pool` are the values so far, those of graphs around a body included."""
+    """Generates one graph. `pool` holds the values so far, including those around a body."""
 
     def __init__(self, seed: int, builder: GraphBuilder, outer: Maker | None = None) -> None:
         self.seed, self.builder, self.outer = seed, builder, outer
@@ -126,7 +129,8 @@ class Maker:
     # ---- one step -------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Appends one node, or the few of one construct; some attempts come to nothing."""
+        """Appends one node, or the few nodes of a construct; gives up after eight failed
+        attempts."""
         for _ in range(8):
             kind = self.rng.random()
             if kind < 0.05 and self.outer is None:
@@ -147,14 +151,14 @@ class Maker:
                 return
 
     def _row(self, op: OpSpec) -> bool:
-        """A row on one of its samples, with earlier values for operands that they fit."""
+        """Appends an op on one of its samples, with fitting earlier values as operands."""
         if self.special and op.name == "dft":
-            return False  # zeros of tables are no terms in every order of computing them
+            return False  # Some algorithms skip zeros of their tables, others make NaN.
         sample = pick(self.rng, _samples(op.name))
         if self.special and op.name == "conv_transpose":
             _, channels, *kernel = np.shape(sample.inputs[1])
             if channels == 1 or np.any(np.mod(kernel, sample.attrs.strides)):
-                return False  # nor those that fill up the shorter filters of phases
+                return False  # The same is true of zeros that fill up short filters.
         other = self._other_type(op, sample)
         operands: list[Known | None] = []
         for number, array in enumerate(sample.inputs):
@@ -162,23 +166,24 @@ class Maker:
                 operands.append(None)
                 continue
             kind = other if other and array.dtype == other.carrier else None
-            # Weights that are not finite make NaN of zeros around an image, or do not.
+            # Some algorithms multiply weights by zeros around an image, so infinity becomes NaN.
             finite = op.name == "conv_transpose" and number == 1
             known = self.fresh(array, kind, finite=finite)
             places = finite or (number and (op.name in _PLACES or array.dtype.kind in "iu"))
             operands.append(known if places else self._replaced(known, op))
             if other and other.is_narrow:
-                other = None  # what is beside it, scales and zero points, is mostly wide
+                other = None  # The operands beside it, scales and zero points, are mostly wide.
         return self._apply(op, operands, sample.attrs)
 
     def _other_type(self, op: OpSpec, sample: Sample) -> DType | None:
-        """A type that NumPy lacks and the row takes, in the place of the one that carries it."""
+        """Returns None or a dtype that NumPy lacks, that the op accepts and that a sample's array
+        carries."""
         held = {a.dtype for a in sample.inputs if a is not None}
         able = [d for d in op.dtypes if (d is BF16 or d.is_narrow) and d.carrier in held]
         return pick(self.rng, able) if able and self.rng.random() < 0.25 else None
 
     def _replaced(self, known: Known, op: OpSpec) -> Known:
-        """An earlier value of the same type, or, for rows of any shape, of the same dtype."""
+        """Returns an earlier value of the same type, or of the same dtype for elementwise ops."""
         loose = Trait.ELEMENTWISE in op.traits
         fits = [
             k
@@ -189,7 +194,7 @@ class Maker:
         return pick(self.rng, fits) if fits and self.rng.random() < 0.8 else known
 
     def _chain(self) -> bool:
-        """An elementwise row on any value, with a partner that broadcasts to it."""
+        """Appends an elementwise op on any value, with a partner that broadcasts to it."""
         x = self._value()
         rows = [op for op in _shape_keeping() if x.type.dtype in op.dtypes]
         if not rows:
@@ -209,18 +214,19 @@ class Maker:
         return self._apply(op, operands, sample.attrs)
 
     def _partner(self, x: Known) -> Known:
-        """A value that broadcasts with `x`: an earlier one, or a new one of some of its dims."""
+        """Returns a value that broadcasts with `x`: an earlier value, or a new value of some of its
+        dims."""
         fits = [k for k in self.pool if k.type.dtype is x.type.dtype and _broadcasts(k, x)]
         if fits and self.rng.random() < 0.6:
             return pick(self.rng, fits)
         first = int(self.rng.integers(0, x.type.rank + 1))
         dims = [
             const(1) if self.rng.random() < 0.2 else dim for dim in x.type.shape[first:]
-        ]  # whole trailing part, some of its axes of extent one
+        ]  # a trailing part of the dims; some axes become 1
         return self.fresh_of(TensorType(x.type.dtype, tuple(dims)))
 
     def _movement(self) -> bool:
-        """Rows that move data of any value, with attributes made for its shape."""
+        """Appends an op that moves data of any value, with attributes made for its shape."""
         x = self._value()
         made = movement(self.rng, x, self)
         if made is None:
@@ -229,7 +235,7 @@ class Maker:
         return self._apply(OPS[name], operands, attrs)
 
     def _product(self) -> bool:
-        """A matrix product or convolution of an earlier value with a weight."""
+        """Appends a matmul of an earlier value with a weight or another value."""
         floats = [k for k in self.pool if k.type.dtype is F32 and k.type.rank >= 2]
         x = pick(self.rng, floats) if floats else self.fresh_of(self._type(F32, 2))
         if len(floats) > 1 and self.rng.random() < 0.3:
@@ -247,7 +253,7 @@ class Maker:
         return self._apply(OPS["matmul"], [x, fixed], OPS["matmul"].attrs())
 
     def _window(self) -> bool:
-        """A convolution or a pool of an image: an earlier value, or a new one."""
+        """Appends a convolution or pooling of an image, which is an earlier or a new value."""
         images = [k for k in self.pool if k.type.dtype is F32 and k.type.rank in (3, 4)]
         fresh = not images or self.rng.random() < 0.3
         x = self.fresh_of(self._type(F32, 4)) if fresh else pick(self.rng, images)
@@ -277,7 +283,7 @@ class Maker:
         return self._apply(OPS["conv"], [x, w, *bias], attrs)
 
     def _attention(self) -> bool:
-        """softmax(q k) v: a product, a softmax of what a few rows make of it, another product."""
+        """Appends softmax(q k) v, with up to two elementwise ops before the softmax."""
         floats = [k for k in self.pool if k.type.dtype is F32 and k.type.rank >= 2]
         q = pick(self.rng, floats) if floats else self.fresh_of(self._type(F32, 3))
         keys = pick(self.rng, (*self.symbols, const(int(self.rng.choice(_SIZES)))))
@@ -321,7 +327,7 @@ class Maker:
         return TensorType(dtype, tuple(dims))
 
     def shape(self, type: TensorType) -> tuple[int, ...]:
-        """The sizes that a type's dims have for the generated inputs."""
+        """Returns the sizes of a type's dims for the generated inputs."""
         return tuple(_known(substitute(dim, self.sizes)) for dim in type.shape)
 
     def fresh(
@@ -332,7 +338,8 @@ class Maker:
         *,
         finite: bool = False,
     ) -> Known:
-        """A new input or constant; its dims are those of `like`, which has the same shape."""
+        """Returns a new input or constant; its dims are those of `like`, which has the same
+        shape."""
         kind = dtype or dtype_of(array)
         shape = like.type.shape if like else tuple(map(const, array.shape))
         fixed = like is None and bool(self.rng.random() < 0.3)
@@ -354,7 +361,7 @@ class Maker:
         return Known(data, type, fixed=fixed and type.static_shape is not None)
 
     def _spoiled(self, array: Array) -> Array:
-        """`array` with a few special values where this graph has them."""
+        """Returns `array` with a few special values if the graph has special values."""
         if not self.special or array.dtype.kind != "f" or not array.size:
             return array
         with np.errstate(over="ignore"):
@@ -365,7 +372,7 @@ class Maker:
         return data.reshape(array.shape)
 
     def _make(self, known: Known) -> Known:
-        """`known` in the graph."""
+        """Adds `known` to the graph."""
         if known.made is not None:
             return known
         name = f"x{self.seed}.{self.count}"
@@ -382,7 +389,7 @@ class Maker:
         return made
 
     def _of_outside(self, known: Known) -> Known:
-        """A body has no inputs of its own: what is new and not constant comes from around it."""
+        """Returns a value from the surrounding graph, because a body has no inputs of its own."""
         assert self.outer is not None
         made = self.outer._make(known)
         self.pool.append(made)
@@ -391,7 +398,8 @@ class Maker:
     # ---- nodes ----------------------------------------------------------------------------------
 
     def _apply(self, op: OpSpec, operands: Sequence[Known | None], attrs: Any) -> bool:
-        """Appends the node if row and reference take the operands and give sound values."""
+        """Appends the node if the op's inference and reference accept the operands and results are
+        sound."""
         attrs = self._open_results(op, attrs)
         types = [None if k is None else k.type for k in operands]
         try:
@@ -412,7 +420,7 @@ class Maker:
         return True
 
     def _open_results(self, op: OpSpec, attrs: Any) -> Any:
-        """Attributes whose size that data decide is a symbol of this graph's own."""
+        """Returns the attributes with a new symbol for a data-dependent size."""
         if op.name not in _DATA_SIZES:
             return attrs
         self.count += 1
@@ -425,7 +433,8 @@ class Maker:
         attrs: Any,
         types: Sequence[TensorType],
     ) -> tuple[Array, ...] | None:
-        """The node's results, and the sizes they tell; None where they do not fit their types."""
+        """Returns the node's results and records their sizes; None if they do not fit their
+        types."""
         arrays = [None if k is None else k.array for k in operands]
         bound = bind_attrs(attrs, self.sizes)
         if any(_elements(t, self.sizes) > _MOST_ELEMENTS for t in types):
@@ -441,7 +450,8 @@ class Maker:
         return results
 
     def _sound(self, arrays: Sequence[Array], operands: Sequence[Known | None]) -> bool:
-        """Whether to go on with these results: not too large, finite unless the graph is not."""
+        """Returns true if the results are small enough, and finite unless the graph has special
+        values."""
         if any(a.size > _MOST_ELEMENTS for a in arrays):
             return False
         if self.special:
@@ -459,13 +469,13 @@ class Maker:
             self.own.append(known)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
-        """What this maker added to its builder, which may hold other graphs too."""
+        """Returns this maker's part of its builder, which may hold other graphs too."""
         whole = self.builder.finish(outputs)
         inputs = tuple(v for v in whole.inputs if v.name in self.feeds)
         return replace(whole, inputs=inputs, nodes=whole.nodes[self.first :])
 
     def outputs(self) -> list[Value]:
-        """The values that no node reads, and a few that some do."""
+        """Returns the values that no node reads, and a few that some node reads."""
         nodes = self.builder._nodes[self.first :]
         read = {v for node in nodes for v in node.inputs if v is not None}
         found = [k.made for k in self.own if k.made is not None]
@@ -496,7 +506,7 @@ class Maker:
         return Maker(self.seed, GraphBuilder(name, parent=self.builder), self)
 
     def _grown(self, body: Maker, x: Known) -> Known:
-        """A value of `x`'s type: `x` after a few elementwise rows."""
+        """Returns a value of `x`'s type: `x` after a few elementwise ops."""
         now = x
         for _ in range(int(self.rng.integers(1, 4))):
             rows = [
@@ -545,7 +555,7 @@ class Maker:
         if not x.type.rank:
             return None
         body = self._body("scan")
-        axis = 0  # the importer moves other axes to the front
+        axis = 0  # The importer moves other axes to the front.
         if not x.array.shape[axis]:
             return None
         slices = TensorType(x.type.dtype, x.type.shape[1:])
@@ -560,11 +570,11 @@ class Maker:
         return op, [x], attrs
 
 
-# ---- small things --------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------
 
 
 def _taken(op: OpSpec, type: TensorType) -> bool:
-    """Whether a node may have an operand or a result of this type; inference asks less of it."""
+    """Returns true if a node may have an operand or result of this type; inference accepts more."""
     return type.dtype in (op.dtypes if type.dtype.is_narrow else TYPES)
 
 
@@ -576,13 +586,13 @@ def _known(dim: Index) -> int:
 
 
 def _elements(type: TensorType, sizes: Sizes) -> int:
-    """How many elements a type has; 0 where a result will tell."""
+    """Returns the number of elements of a type, or 0 if a result decides a size."""
     dims = [as_int(substitute(dim, sizes)) for dim in type.shape]
     return int(np.prod([d for d in dims if d is not None], dtype=object)) if None not in dims else 0
 
 
 def _broadcasts(small: Known, large: Known) -> bool:
-    """Whether the dims of `small` are ones or those of `large`, from the back."""
+    """Returns true if each dim of `small`, from the back, is 1 or equals that of `large`."""
     if small.type.rank > large.type.rank:
         return False
     pairs = zip(reversed(small.type.shape), reversed(large.type.shape), strict=False)
@@ -590,7 +600,7 @@ def _broadcasts(small: Known, large: Known) -> bool:
 
 
 def bodies_of(attrs: Any) -> Iterator[tuple[str, Graph]]:
-    """The graphs in a node's attributes, by field."""
+    """Yields the graphs in a node's attributes, with their fields."""
     if is_dataclass(attrs):
         for item in fields(attrs):
             found = getattr(attrs, item.name)

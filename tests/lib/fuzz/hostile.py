@@ -1,16 +1,16 @@
-"""A corpus of hostile inputs: what is written to a folder, and what tcc must do with it.
+"""A corpus of hostile inputs: the files of each case, and the required reaction of tcc.
 
     python -m tests.lib.fuzz.hostile FOLDER       writes every case to FOLDER/NAME/
 
 A case is a model (`m.onnx` and files beside it, or `m.pt2`) that is compiled, a model that is
-compiled and run with arrays, or an artifact that is loaded.  What must come of it:
+compiled and run with arrays, or an artifact that is loaded. The outcomes are:
 
     WORKS     exit code 0
     REFUSED   exit code 2 and a message: of the import, of the load, or of the run
-    EITHER    one of both
+    EITHER    either of them
 
-Whatever it is: no signal, no traceback or internal error, no hang, no memory beyond the cap, and no
-path that the compilation of a clean model does not open.
+In all cases there is no signal, no traceback or internal error, no hang, no memory beyond the cap,
+and no path that the compilation of a clean model does not open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .hostile_case import Case
 
 
 def cases() -> tuple[Case, ...]:
-    """All of them; names are distinct."""
+    """Returns all cases, whose names are distinct."""
     found: list[Case] = []
     for module in (
         hostile_files,

@@ -1,4 +1,5 @@
-"""Hostile archives of torch (.pt2), made by hand: torch is not needed to write or to read them."""
+"""Hostile torch archives (.pt2), written by hand, so that neither writing nor reading needs
+torch."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ def _case(name: str, outcome: Outcome, data: bytes) -> Case:
     return Case(f"archive-{name}", outcome, write)
 
 
-# ---- an archive without faults -------------------------------------------------------------------
+# ---- a valid archive -----------------------------------------------------------------------------
 
 
 def tensor(*sizes: Any, dtype: int = 7) -> dict[str, Any]:
-    """What the format says of a contiguous tensor."""
+    """Returns the format's description of a contiguous tensor."""
     dims = [size if isinstance(size, dict) else {"as_int": size} for size in sizes]
     strides = [
         {"as_int": int(np.prod([d.get("as_int", 1) for d in dims[n + 1 :]], dtype=object))}
@@ -51,7 +52,7 @@ def tensor(*sizes: Any, dtype: int = 7) -> dict[str, Any]:
 
 
 def node(target: str, result: str, **arguments: Any) -> dict[str, Any]:
-    """A call; an argument that is a text is the name of a tensor."""
+    """Returns a call; a text as an argument is the name of a tensor."""
     given = [
         {"name": name, "arg": {"as_tensor": {"name": v}} if isinstance(v, str) else v, "kind": 1}
         for name, v in arguments.items()
@@ -61,7 +62,7 @@ def node(target: str, result: str, **arguments: Any) -> dict[str, Any]:
 
 
 def program() -> dict[str, Any]:
-    """x @ w + 1"""
+    """Returns the program x @ w + 1."""
     one = {"as_int": 1}
     leaf = {"type": None, "context": None, "children_spec": []}
     graph = {
@@ -101,7 +102,7 @@ def program() -> dict[str, Any]:
 def members(
     content: Any = None, config: Mapping[str, Any] | None = None, weight: bytes | None = None
 ) -> Members:
-    """The members of an archive."""
+    """Returns the members of an archive."""
     meta = {"path_name": "weight_0", "is_param": True, "use_pickle": False}
     meta |= {"tensor_meta": tensor(3, 4)} | dict(config or {})
     return {
@@ -155,7 +156,8 @@ def _zips() -> Iterator[Case]:
     }
     for name, data in bad.items():
         yield _case(name, Outcome.REFUSED, data)
-    yield _case("counted", Outcome.WORKS, _counted(good, 0xFFFE))  # the directory's size counts
+    # The reader goes by the directory's size, not by its count.
+    yield _case("counted", Outcome.WORKS, _counted(good, 0xFFFE))
     for at in range(0, len(good), max(len(good) // 24, 1)):
         flipped = bytearray(good)
         flipped[at] ^= 0x10
@@ -163,13 +165,13 @@ def _zips() -> Iterator[Case]:
 
 
 def _twice() -> bytes:
-    """Two members of one name."""
+    """Returns an archive with two members of one name."""
     parts = members() | {"m/models/other.json": json.dumps(program()).encode()}
     return packed(parts).replace(b"models/other.json", b"models/model.json")
 
 
 def _overlapping(good: bytes) -> bytes:
-    """The second entry of the directory points into the first member."""
+    """Returns an archive whose second directory entry points to the first member."""
     first = good.index(b"PK\x01\x02")
     second = good.index(b"PK\x01\x02", first + 4)
     return good[: second + 42] + good[first + 42 : first + 46] + good[second + 46 :]
@@ -189,7 +191,7 @@ def _changed(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> byte
 
 
 def _call(target: str, **arguments: Any) -> bytes:
-    """The program with a first call put in, whose result nothing reads."""
+    """Returns the program with an additional first call, whose result nothing reads."""
 
     def change(content: Any, graph: Any) -> None:
         graph["nodes"].insert(0, node(target, "u", **arguments))
@@ -199,7 +201,7 @@ def _call(target: str, **arguments: Any) -> bytes:
 
 
 def _sized(text: str) -> bytes:
-    """The program with a first dimension of the input that is this expression."""
+    """Returns the program with this expression as the first dimension of the input."""
     size = {"as_expr": {"expr_str": text, "hint": {"as_int": 2}}}
 
     def change(content: Any, graph: Any) -> None:

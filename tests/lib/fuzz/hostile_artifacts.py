@@ -1,4 +1,4 @@
-"""Damaged artifacts, and shared libraries that are none."""
+"""Damaged artifacts, and files that are not artifacts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def cases() -> Iterator[Case]:
     for fewer in (1, 8, 64, 4096):
         yield _damaged(f"short-by-{fewer}", lambda data, fewer=fewer: data[:-fewer])
     yield _damaged("longer", lambda data: data + b"x")
-    yield _damaged("machine", lambda data: _set(data, 18, struct.pack("<H", 183)))  # aarch64
+    # The number stands for aarch64.
+    yield _damaged("machine", lambda data: _set(data, 18, struct.pack("<H", 183)))
     yield _damaged("class", lambda data: _set(data, 4, b"\x01"))
     yield _damaged("order", lambda data: _set(data, 5, b"\x02"))
     yield _damaged("kind", lambda data: _set(data, 16, struct.pack("<H", 2)))
@@ -65,19 +66,20 @@ def _set(data: bytes, at: int, new: bytes) -> bytes:
 
 
 def _flipped(data: bytes, number: int) -> bytes:
-    """One bit of what is not machine code or the loader's own tables, where nobody looks."""
+    """Returns the artifact with one flipped bit anywhere."""
     rng = random.Random(number)
     at = rng.randrange(len(data))
     return _set(data, at, bytes([data[at] ^ 1 << rng.randrange(8)]))
 
 
 def _tail(data: bytes, number: int) -> bytes:
-    """A bit of the last bytes: the trailer that says where weights lie."""
+    """Returns the artifact with a flipped bit in the trailer at its end, which says where weights
+    lie."""
     at = len(data) - 1 - number * 5
     return _set(data, at, bytes([data[at] ^ 1 << number]))
 
 
 def _manifest(data: bytes, number: int) -> bytes:
-    """A byte of the manifest's text."""
+    """Returns the artifact with one changed byte in the manifest's text."""
     at = data.index(b'{"') + number * 11
     return _set(data, at, b"}")

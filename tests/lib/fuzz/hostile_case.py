@@ -1,4 +1,4 @@
-"""One hostile input, and the small models that the others are made of."""
+"""The type of a hostile input, and the small models that hostile inputs are made from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Files = Mapping[str, bytes]
 
 
 class Outcome(Enum):
-    """What must come of a case."""
+    """The required outcome of a case."""
 
     WORKS = "works"
     REFUSED = "refused"
@@ -26,7 +26,7 @@ class Outcome(Enum):
 
 
 class Action(Enum):
-    """What is done with a case: `m.onnx` is compiled, or compiled and run; `m.so` is run."""
+    """The action on a case: compile `m.onnx`, compile and run it, or load and run `m.so`."""
 
     COMPILE = "compile"
     RUN = "run"
@@ -35,7 +35,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`write(folder)` makes the files; a run gets `feeds`."""
+    """A hostile input; `write(folder)` writes its files, and `feeds` are the arrays of a run."""
 
     name: str
     outcome: Outcome
@@ -44,7 +44,7 @@ class Case:
     feeds: Mapping[str, Array] = field(default_factory=dict)
 
     def write_to(self, folder: Path) -> None:
-        """Makes the folder with the case's files, its arrays, and what must come of it."""
+        """Makes the folder with the case's files, its arrays, and its required outcome."""
         folder.mkdir(parents=True, exist_ok=True)
         self.write(folder)
         for name, array in self.feeds.items():
@@ -58,12 +58,12 @@ class Case:
 
 
 def refused(name: str, model: onnx.ModelProto | bytes | Callable[[], Any]) -> Case:
-    """A model that must not compile."""
+    """Returns a case whose model must not compile."""
     return Case(name, Outcome.REFUSED, writer(model))
 
 
 def writer(model: onnx.ModelProto | bytes | Callable[[], Any]) -> Callable[[Path], object]:
-    """Writes `m.onnx`; a callable makes the model when it is asked for."""
+    """Returns a function that writes `m.onnx`; a callable makes the model only then."""
 
     def write(folder: Path) -> None:
         made = model() if callable(model) else model
@@ -74,13 +74,13 @@ def writer(model: onnx.ModelProto | bytes | Callable[[], Any]) -> Callable[[Path
 
 
 def text_model(text: str, opset: int = 21, functions: str = "", ir: int = 10) -> onnx.ModelProto:
-    """A model in ONNX's own text."""
+    """Returns a model from ONNX's text."""
     header = f'<ir_version: {ir}, opset_import: ["" : {opset}, "local" : 1, "com.microsoft" : 1]>'
     return parser.parse_model(f"{header}\n{text}\n{functions}")
 
 
 def plain() -> onnx.ModelProto:
-    """A small model without faults: a product with a weight and a sum."""
+    """Returns a small valid model: a matmul with a weight, and a sum."""
     weight = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(3, 4), "w")
     return model_of(
         [helper.make_node("MatMul", ["x", "w"], ["t"], "product"),
@@ -98,7 +98,7 @@ def model_of(
     weights: Sequence[onnx.TensorProto] = (),
     opset: int = 21,
 ) -> onnx.ModelProto:
-    """A model of these nodes, without any check."""
+    """Returns a model of these nodes, without any check."""
     graph = helper.make_graph(
         list(nodes),
         "g",
@@ -111,7 +111,7 @@ def model_of(
 
 
 def changed(change: Callable[[onnx.ModelProto], object]) -> Callable[[], onnx.ModelProto]:
-    """The plain model with a change."""
+    """Returns a function that makes the plain model with a change."""
 
     def make() -> onnx.ModelProto:
         model = plain()

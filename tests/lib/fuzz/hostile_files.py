@@ -70,7 +70,7 @@ def _bytes() -> Iterator[Case]:
 
 
 def _nested(depth: int) -> bytes:
-    """A graph in an attribute of a node of a graph, and so on."""
+    """Returns a model whose graphs nest in attributes of nodes."""
     inner = b""
     for _ in range(depth):
         inner = _field(7 if len(inner) == 0 else 6, inner)
@@ -147,7 +147,7 @@ def _tensors() -> Iterator[Case]:
 
 
 def _field_values(kind: int, values: list[int]) -> Callable[[], onnx.ModelProto]:
-    """Elements in a field that are outside of their type."""
+    """Returns a model with elements outside of their type's range."""
 
     def change(tensor: onnx.TensorProto) -> None:
         tensor.ClearField("raw_data")
@@ -238,7 +238,7 @@ def _outside_case(name: str, outcome: Outcome, entries: dict[str, str]) -> Case:
 
 
 def _surround(folder: Path) -> None:
-    """Files that the locations name, inside the folder and beside it."""
+    """Writes the files that the locations name, inside the folder and beside it."""
     outside = folder.parent / "out.bin"
     if not outside.exists():
         outside.write_bytes(_WEIGHT)

@@ -82,7 +82,7 @@ def _graphs() -> Iterator[Case]:
     for name, size in (
         ("negative", -2),
         ("least", -(1 << 63)),
-    ):  # symbolic sizes, as Paddle has them
+    ):  # Paddle writes symbolic sizes as negative numbers.
         open_size = partial(_dim, value=size)
         yield Case(f"graph-input-{name}", Outcome.WORKS, writer(changed(open_size)))
     yield Case("graph-long-chain", Outcome.WORKS, writer(_chain(3000)))
@@ -135,7 +135,7 @@ def _wide(count: int) -> Callable[[], onnx.ModelProto]:
 
 
 def _bodies(depth: int) -> Callable[[], onnx.ModelProto]:
-    """If inside If inside If."""
+    """Returns a model with nested Ifs."""
 
     def make() -> onnx.ModelProto:
         inner: list[onnx.NodeProto] = [node("Neg", ["x"], ["r0"])]
@@ -189,7 +189,7 @@ def _functions() -> Iterator[Case]:
 
 
 def _calls(depth: int, width: int) -> Callable[[], onnx.ModelProto]:
-    """Functions that each call the next one `width` times: `width ** depth` nodes."""
+    """Returns functions that each call the next `width` times, so `width ** depth` nodes."""
 
     def make() -> onnx.ModelProto:
         model = text_model(_CALL)
@@ -210,7 +210,7 @@ def _calls(depth: int, width: int) -> Callable[[], onnx.ModelProto]:
 
 
 def _call_in_body() -> onnx.ModelProto:
-    """A function that reaches itself through the body of an If."""
+    """Returns a function that calls itself in the body of an If."""
     side = helper.make_graph(
         [node("f0", ["a"], ["p"], domain="local")],
         "t",
@@ -342,8 +342,10 @@ def _attributes() -> Iterator[Case]:
 
 
 def _bombs() -> Iterator[Case]:
-    """What asks for more memory or time than there is; a large size that nothing allocates at
-    compile time may be refused by the run instead."""
+    """Yields models that need too much memory or time.
+
+    A run may refuse a large size instead, if nothing allocates it at compile time.
+    """
     big = 1 << 40
     vector = "g (float[1] x) => (float[n] y)"
     square = "g (float[1,1] x) => (float[m,n] y)"
@@ -413,7 +415,7 @@ def _bombs() -> Iterator[Case]:
     }  # fmt: skip
     for name, (head, body) in bodies.items():
         make: Any = lambda head=head, body=body: text_model(f"{head} {{ {body} }}")  # noqa: E731
-        # What is only long is no error: it is compiled in time, and not run.
+        # A long computation is no error, so the model compiles in time but does not run.
         slow = name == "fold"
         outcome = Outcome.EITHER if slow else Outcome.REFUSED
         yield Case(f"bomb-{name}", outcome, writer(make), Action.COMPILE if slow else Action.RUN)
@@ -422,13 +424,13 @@ def _bombs() -> Iterator[Case]:
 
 
 def _doubling(times: int) -> str:
-    """A value joined with itself over and over."""
+    """Returns nodes that repeatedly join a value with itself."""
     steps = [f"v{n + 1} = Concat <axis = 0> (v{n}, v{n})" for n in range(times)]
     return " ".join(["v0 = Neg (x)", *steps, f"y = Neg (v{times})"])
 
 
 def _tiles() -> onnx.ModelProto:
-    """A constant that becomes four times as large over and over."""
+    """Returns a model with a constant that quadruples repeatedly."""
     names = ["w", *(f"t{n}" for n in range(12))]
     nodes = [node("Tile", [a, "four"], [b]) for a, b in pairwise(names)]
     nodes.append(node("ReduceSum", [names[-1]], ["r"], keepdims=0))
@@ -441,7 +443,7 @@ def _tiles() -> onnx.ModelProto:
 
 
 def _gigabytes() -> onnx.ModelProto:
-    """Constants that fold to much more than they are."""
+    """Returns a model whose small constants fold to large ones."""
     shape = numpy_helper.from_array(np.array([1 << 16, 1 << 13], np.int64))
     nodes: list[onnx.NodeProto] = [node("Constant", [], ["s"], value=shape)]
     for n in range(20):
@@ -494,7 +496,7 @@ def _named(text: str) -> Callable[[], onnx.ModelProto]:
 
 
 def _rename(model: onnx.ModelProto, text: str) -> None:
-    """The text in every place where a model has a name, and a symbolic size of that name."""
+    """Puts the text into each name of a model, and into a symbolic size."""
     model.graph.name = model.producer_name = model.domain = model.doc_string = text
     model.graph.doc_string = model.graph.node[0].doc_string = text
     model.metadata_props.add(key=text, value=text)

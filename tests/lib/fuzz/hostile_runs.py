@@ -1,4 +1,4 @@
-"""Arrays that a good artifact must not be hurt by."""
+"""Hostile arrays for valid artifacts."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ def _shapes() -> Iterator[Case]:
     yield _run("reshape-good", Outcome.WORKS, reshape, {"x": _ramp(6), "s": np.array([2, 3])})
 
 
-# ---- sizes that data decide ----------------------------------------------------------------------
+# ---- data-dependent sizes ------------------------------------------------------------------------
 
 
 def _sizes() -> Iterator[Case]:
-    """Memory that only the run asks for."""
+    """Yields runs that need memory according to their inputs."""
     expand = "g (float[1] x, int64[1] s) => (float[n] y) { y = Expand (x, s) }"
     for label, size in (("terabytes", 1 << 42), ("wraps", 1 << 62), ("negative", -7)):
         feeds = {"x": _ramp(1), "s": np.array([size])}

@@ -1,12 +1,13 @@
-"""What a graph's outputs must be, and how far rounding alone may move each element.
+"""Computes a graph's expected outputs, and how far rounding alone may move each element.
 
-The reference evaluator runs a graph as it is and, several times, with every float result moved by
-what its tolerance class allows.  How far those runs are from the first is how far an error of that
-size comes through: cancellation, comparisons, rounding to integers and choices of indices included,
-without a rule for any of them.  An element that no run moves must be equal bit for bit.
+The reference evaluator runs a graph as it is. It also runs it several times with every float result
+moved by as much as its tolerance class allows. The distance of those runs from the first shows how
+an error of that size propagates, through cancellation, comparisons, rounding to integers and
+choices of indices, without a rule for any of them. An element that no run moves must be equal bit
+for bit.
 
-Where a sum may leave its type's range on the way, in some order of its terms, no order is the right
-one: the runs also give what overflow makes of it, infinities and NaN, and one computes in f64.
+A sum may leave its type's range in some order of its terms, and no order is the right one. So the
+runs also produce the results of overflow, infinities and NaN, and one run computes in f64.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ from tcc.runtime.abi import EXTENSIONS, numpy_dtype
 from .graphs import Array, Generated, bodies_of
 
 RUNS = 6
-# All errors upwards, all downwards, none and in f64; these and the others at random.
+# The modes of runs: all errors upwards, all downwards, none in f64; other runs draw random errors.
 _UP, _DOWN, _WIDE, _NAN, _ZERO = range(5)
-# Runs draw errors at random, code has its own: it may lie so many times further than the furthest.
+# Code may lie this many times further off than the furthest run, because runs draw few errors.
 FACTOR = 12.0
 _EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
-# Differences and sums of operands much larger than the result.
+# Sums and differences, whose operands may be much larger than the result.
 _SUMS = frozenset({"add", "sub", "sum", "mean", "mod"})
 _PRODUCTS = frozenset({"reduce_prod", "cum_prod"})
-# Rows whose errors are those of their operands.
+# Ops that are as inaccurate as their operands.
 _FACTORS = frozenset(op.name for op in linalg.OPS)
-_LEAST = 1e-20  # of matrices of zeros
-# Operands up to this one do not overflow in sums of their fourth powers.
+_LEAST = 1e-20  # The error of matrices of zeros.
+# Sums of fourth powers of operands up to this size do not overflow.
 _SMALL = 1e8
-# Where runs part by this and by the value itself, as tan of 1e20 does, no digit is known.
+# Where runs differ by more than this and by more than the value, as for tan of 1e20, no digit is
+# certain.
 _LOST = 0.5
-# How much larger than operands what a bilinear algorithm makes of them in a convolution may be.
+# A bilinear convolution algorithm's intermediate values may exceed its operands by this factor.
 _GROWTH = 336.0
 _CONVOLUTIONS = frozenset({"conv", "conv_transpose"})
-# Places in an image whose arithmetic may leave the range of f32.
+# The arithmetic on image coordinates beyond this may leave the range of f32.
 _FAR = 1e30
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The outputs by name, and per element how far from them a right answer may lie.
+    """The expected outputs by name, and how far each element of a right answer may lie from them.
 
-    `loose` holds the outputs whose shape or very existence rounding decides: nothing is asked of
-    them.
+    `loose` holds the outputs whose shape or existence depends on rounding; any answer is accepted.
     """
 
     outputs: dict[str, Array]
@@ -65,7 +66,7 @@ class Expected:
 
 
 def expect(made: Generated) -> Expected:
-    """Raises what the reference evaluator raises on the graph as it is."""
+    """Evaluates a graph's expected outputs; raises the reference evaluator's errors."""
     outputs = evaluate_graph(made.graph, made.inputs)
     types = {v.name: v.type.dtype for v in made.graph.outputs}
     spread = {name: np.zeros(a.shape) for name, a in outputs.items()}
@@ -75,7 +76,8 @@ def expect(made: Generated) -> Expected:
         try:
             results = evaluate_graph(moved, made.inputs)
         except (TccError, ValueError, IndexError, ZeroDivisionError, OverflowError):
-            loose.update(outputs)  # nothing is known: an index or a size left its range, say
+            # An index or a size may have left its range, so nothing is known.
+            loose.update(outputs)
             break
         for name, array in results.items():
             if array.shape != outputs[name].shape:
@@ -89,7 +91,7 @@ def expect(made: Generated) -> Expected:
 
 
 def wrong(expected: Expected, name: str, found: Array) -> str:
-    """What is wrong with an output, in one line; empty if nothing is."""
+    """Returns a line about an output's difference, or an empty text."""
     want, allowed = expected.outputs[name], expected.allowed[name]
     if name in expected.loose:
         return ""
@@ -107,8 +109,10 @@ def wrong(expected: Expected, name: str, found: Array) -> str:
 
 
 def _has_zero_terms(node: Node) -> bool:
-    """Whether terms that are zero take part: zeros around an image, a sine of zero.  Times an
-    infinity they are NaN, and code may leave them out."""
+    """Returns true if the node multiplies by zeros that code may skip.
+
+    Zeros around an image or a sine of zero make NaN with infinities.
+    """
     attrs = getattr(node.attrs, "conv", node.attrs)
     pads = (*getattr(attrs, "before", ()), *getattr(attrs, "after", ()))
     return node.op.name == "dft" or any(as_int(as_index(n)) != 0 for n in pads)
@@ -119,11 +123,11 @@ def _special(array: Array) -> Array:
 
 
 def _distance(a: Array, b: Array) -> Array:
-    """Per element; infinite where only one is NaN, or where infinities differ."""
+    """Returns the distance of each element: infinite if only one is NaN or infinities differ."""
     if a.dtype.kind != "f":
         if a.dtype.kind == "b":
             return (a != b).astype(np.float64)
-        # Integers of 64 bits differ where their floats may not.
+        # Different 64-bit integers may have equal floats.
         near = np.abs(a.astype(np.float64) - b.astype(np.float64))
         return np.asarray(np.where(a == b, 0.0, np.maximum(near, 1.0)))
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -143,7 +147,7 @@ def _allowed(want: Array, spread: Array, dtype: DType) -> Array:
 
 
 def _moved(graph: Graph, rng: np.random.Generator, run: int) -> Graph:
-    """The graph with rows whose results are off by what their class allows."""
+    """Returns the graph with ops whose results are off by as much as their class allows."""
     producers = graph.producers()
     return replace(
         graph,
@@ -166,7 +170,7 @@ def _moved_node(node: Node, follows: bool, rng: np.random.Generator, run: int) -
 
 
 def _copies(node: Node) -> bool:
-    """Whether results are operands' elements, or rounded the same way whatever computes them."""
+    """Returns true if results are elements of operands, or if every implementation rounds alike."""
     sums = getattr(node.attrs, "reduction", "none") in ("add", "mul")
     return node.op.tolerance is Tolerance.EXACT and node.op.name != "cast" and not sums
 
@@ -195,8 +199,10 @@ def _off(
 
 
 def _nudged(array: Array, rng: np.random.Generator, run: int) -> Array:
-    """A matrix that is as good as `array`: of one with equal or no singular values, vectors are
-    those of the matrix beside it."""
+    """Returns the matrix with an error of rounding size.
+
+    With equal or zero singular values, the vectors of a nearby matrix are as good.
+    """
     if array.dtype.kind != "f":
         return array
     step = 4 * np.finfo(array.dtype).eps * (_top(array) + _LEAST)
@@ -208,14 +214,14 @@ def _nudged(array: Array, rng: np.random.Generator, run: int) -> Array:
 def _wide(
     op: OpSpec, arrays: Sequence[Array | None], attrs: Any, results: Sequence[Array]
 ) -> list[Array]:
-    """What f64 makes of the operands; `results` where that has another shape."""
+    """Returns the results of the operands in f64; an output of another shape keeps its result."""
     wide = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in arrays]
     found = [np.asarray(w) for w in op.reference(wide, attrs)]
     return [w if w.shape == r.shape else r for w, r in zip(found, results, strict=True)]
 
 
 def _noisy(result: Array, step: Array, dtype: DType, rng: np.random.Generator, run: int) -> Array:
-    """`result` moved by up to `step`, as the type holds it."""
+    """Returns `result` moved by up to `step`, in the precision of the type."""
     if not dtype.is_float or dtype.is_narrow:
         return result.astype(dtype.carrier)
     by = {_UP: 1.0, _DOWN: -1.0, _WIDE: 0.0}.get(run)
@@ -232,7 +238,8 @@ def _steps(
     results: Sequence[Array],
     dtypes: Sequence[DType],
 ) -> list[Array]:
-    """How far off results may be: a few units of their last place, and of their terms' in f32."""
+    """Returns the steps of results: a few units in the last place, of the result and of f32
+    terms."""
     size = max((a.size for a in arrays if a is not None), default=1)
     largest = max((_top(a) for a in arrays if a is not None and a.dtype.kind == "f"), default=1.0)
     steps = []
@@ -255,7 +262,7 @@ def _steps(
 def _absolute(
     op: OpSpec, arrays: Sequence[Array | None], attrs: Any, results: Sequence[Array]
 ) -> list[Array]:
-    """The sum of the absolute values of each result's finite terms; zero for rows that sum none."""
+    """Returns the sum of absolute finite terms of each result; zeros for ops that do not sum."""
     plain = [np.zeros(r.shape) for r in results]
     if op.tolerance is not Tolerance.ACCUMULATE and op.name not in _SUMS:
         return plain
@@ -275,7 +282,8 @@ def _absolute(
 
 
 def _finite(arrays: Sequence[Array | None]) -> list[Array | None]:
-    """Float operands in f64 with zeros for what is not finite; others as they are."""
+    """Returns float operands in f64 with zeros for NaN and infinities, and other operands
+    unchanged."""
     return [
         np.where(np.isfinite(a), a, 0).astype(np.float64)
         if a is not None and a.dtype.kind == "f"
@@ -288,9 +296,9 @@ def _top(array: Array) -> float:
     return float(np.max(np.where(np.isfinite(array), np.abs(array), 0), initial=0.0))
 
 
-# ---- what overflow makes of sums and products ---------------------------------------------------
+# ---- overflow of sums and products ---------------------------------------------------------------
 
-# What an element may be besides its value, by the run that gives it: where, and which value.
+# Alternative values of elements: the run that gives them, the places, and the value.
 _Ends = Mapping[int, tuple[Array, float]]
 
 
@@ -303,7 +311,7 @@ def _ends(
     steps: Sequence[Array],
     dtypes: Sequence[DType],
 ) -> list[_Ends]:
-    """Of each result; none where no order of the terms overflows."""
+    """Returns the alternative values of each result; none if no order of the terms overflows."""
     floats = [a for a in (*arrays, *results) if a is not None and a.dtype.kind == "f"]
     finite = all(np.all(np.isfinite(a)) for a in floats)
     far = op.name == "grid_sample" and _top(np.asarray(arrays[1])) > _FAR
@@ -350,7 +358,7 @@ def _cancelled(
 
 
 def _anything(result: Array, dtype: DType) -> _Ends:
-    """Of images at places out of range."""
+    """Returns alternatives that accept any value, for images at coordinates out of range."""
     where = np.ones(result.shape, np.bool_)
     if not dtype.is_float:
         return {_UP: (where, np.iinfo(np.int32).max)}
@@ -360,14 +368,15 @@ def _anything(result: Array, dtype: DType) -> _Ends:
 def _sum_ends(
     result: Array, exact: Array, absolute: Array, step: Array, dtype: DType, count: int
 ) -> _Ends:
-    """Partial sums lie between that of the negative terms and that of the positive ones.
+    """Returns alternatives of a sum.
 
-    Where the type and f64 part by more than rounding, what overflowed is no sum of the operands
-    but one of their squares, say: what becomes of that may be anything.
+    Its partial sums lie between the sum of the negative terms and the sum of the positive terms.
+    Where the type and f64 differ by more than rounding, an intermediate value has overflowed, such
+    as a square, and any result is accepted.
     """
     narrowed = exact.astype(dtype.carrier).astype(np.float64)
     value = np.where(np.isfinite(exact), exact * count, 0)
-    parts = np.where(np.isfinite(exact), 0.5, 1.0)  # beside an infinity the signs are not known
+    parts = np.where(np.isfinite(exact), 0.5, 1.0)  # Beside an infinity the signs are not known.
     high, low = (parts * (absolute + sign * value) > _most(dtype) for sign in (1, -1))
     lost = ~(high | low) & (_distance(result, narrowed) > FACTOR * step)
     up, down = (high | lost) & (exact != -np.inf), (low | lost) & (exact != np.inf)
@@ -377,12 +386,16 @@ def _sum_ends(
 
 
 def _product_ends(op: OpSpec, x: Array, attrs: Any, dtype: DType) -> _Ends:
-    """Partial products lie between that of the factors below one and that of those above."""
+    """Returns alternatives of a product.
+
+    Its partial products lie between the product of the factors below 1 and the product of the
+    others.
+    """
     sums = OPS[{"reduce_prod": "reduce_sum", "cum_prod": "cum_sum"}[op.name]].reference
     with np.errstate(all="ignore"):
         logs = np.log2(np.abs(x.astype(np.float64)))
     (above,), (below,) = (sums([np.fmax(sign * logs, 0)], attrs) for sign in (1, -1))
-    tall, flat = above >= np.log2(_most(dtype)), below >= 126  # subnormals lose digits too
+    tall, flat = above >= np.log2(_most(dtype)), below >= 126  # Subnormal numbers lose digits too.
     return {
         _UP: (tall, np.inf),
         _DOWN: (tall, -np.inf),
@@ -392,12 +405,12 @@ def _product_ends(op: OpSpec, x: Array, attrs: Any, dtype: DType) -> _Ends:
 
 
 def _most(dtype: DType) -> float:
-    """The largest value of what sums of this type are computed in, less what rounding may add."""
+    """Returns the largest value of the type's accumulator, less a margin for rounding."""
     return 0.999 * float(np.finfo(np.float64 if dtype.name == "f64" else np.float32).max)
 
 
 def _terms_of_mean(op: OpSpec, arrays: Sequence[Array | None], attrs: Any, result: Array) -> int:
-    """How many terms the sum has that a mean is a part of; 1 for other rows."""
+    """Returns the number of terms of a mean's sum; 1 for other ops."""
     match op.name:
         case "mean":
             return len(arrays)
@@ -409,15 +422,15 @@ def _terms_of_mean(op: OpSpec, arrays: Sequence[Array | None], attrs: Any, resul
 
 
 def storage(array: Array, dtype: DType) -> Array:
-    """Values of a type that NumPy lacks as artifacts take them."""
+    """Returns an array in the storage type of artifacts, for types that NumPy lacks."""
     return array if dtype.name not in EXTENSIONS else array.astype(numpy_dtype(dtype.name))
 
 
 def from_storage(array: Array, dtype: DType) -> Array:
-    """The values of an artifact's result in the type that carries them."""
+    """Returns an artifact's result in the dtype that carries it."""
     return array if dtype.name not in EXTENSIONS else array.astype(dtype.carrier)
 
 
 def stored(inputs: Mapping[str, Array], graph: Graph) -> dict[str, Array]:
-    """The inputs of a graph as its artifact takes them."""
+    """Returns a graph's inputs in the storage types of its artifact."""
     return {v.name: storage(inputs[v.name], v.type.dtype) for v in graph.inputs}

@@ -1,5 +1,7 @@
-"""The corpora of the fuzz targets: an archive each in tests/lib/fuzz/corpus, of inputs that
-together reach what fuzzing has reached."""
+"""The corpora of the fuzz targets: an archive per target in tests/lib/fuzz/corpus.
+
+A corpus together reaches all lines that fuzzing has reached.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from types import FrameType
 from typing import Any
 
 CORPUS = Path(__file__).with_name("corpus")
-_LONGEST = 2048  # bytes of an input that is kept
-_DATE = (1980, 1, 1, 0, 0, 0)  # equal inputs make equal archives
+_LONGEST = 2048  # The largest number of bytes of an input in a corpus.
+_DATE = (1980, 1, 1, 0, 0, 0)  # A fixed date makes archives of equal inputs equal.
 
 
 def kept_inputs(target: str) -> list[bytes]:
-    """Those of one target."""
+    """Returns a target's corpus."""
     with zipfile.ZipFile(CORPUS / f"{target}.zip") as archive:
         return [archive.read(name) for name in archive.namelist()]
 
 
 def write_inputs(target: str, folder: Path) -> list[Path]:
-    """The same as files of a folder."""
+    """Writes a target's corpus as files of a folder, and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, data in enumerate(kept_inputs(target)):
@@ -32,7 +34,8 @@ def write_inputs(target: str, folder: Path) -> list[Path]:
 
 
 def least_inputs(check: Callable[[bytes], None], folders: Iterable[Path]) -> list[bytes]:
-    """Of the inputs in `folders` those, small ones first, that reach lines no other did before."""
+    """Returns the inputs in `folders`, short inputs first, that reach lines no earlier input
+    reached."""
     reached: set[tuple[str, int]] = set()
     kept = []
     contents = {path.read_bytes() for folder in folders for path in folder.iterdir()}
@@ -45,7 +48,7 @@ def least_inputs(check: Callable[[bytes], None], folders: Iterable[Path]) -> lis
 
 
 def _lines(check: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
-    """The lines of tcc that `check(data)` runs."""
+    """Returns the lines of tcc that `check(data)` runs."""
     found: set[tuple[str, int]] = set()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -64,7 +67,7 @@ def _lines(check: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
 
 
 def keep_inputs(target: str, inputs: Iterable[bytes]) -> None:
-    """Makes these the target's corpus, in the order of their contents."""
+    """Makes the inputs the target's corpus, sorted by their contents."""
     contents = sorted(set(inputs))
     with zipfile.ZipFile(CORPUS / f"{target}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number, data in enumerate(contents):

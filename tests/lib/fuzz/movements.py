@@ -1,4 +1,4 @@
-"""Rows that move, reduce or normalise a value of any shape, with attributes made for it."""
+"""Ops that move, reduce or normalise a value of any shape, with attributes made for it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 Made = tuple[str, "list[Known | None]", Any]
 
 
-# All types but handles, which have tests of their own.
+# All types but handles, which have separate tests.
 TYPES = tuple(d for d in DTYPES.values() if not d.is_handle)
 
 
 def pick(rng: np.random.Generator, items: Sequence[Any]) -> Any:
-    """One of `items`."""
+    """Returns a random item."""
     return items[int(rng.integers(0, len(items)))]
 
 
 def movement(rng: np.random.Generator, x: Known, maker: Maker) -> Made | None:
-    """A row that moves the elements of `x`: its name, operands and attributes."""
+    """Returns the name, operands and attributes of an op that moves the elements of `x`."""
     name = pick(rng, tuple(_MOVES))
     if not x.type.rank and name not in ("reshape", "cast"):
         return None
@@ -105,7 +105,7 @@ def _gather(rng: np.random.Generator, x: Known, maker: Maker) -> Made | None:
     axis = _axis(rng, x)
     extent = x.array.shape[axis]
     if not extent:
-        return None  # no index is right
+        return None  # No index is valid.
     places = maker.fresh(rng.integers(-extent, extent, int(rng.integers(1, 5))))
     return "gather", [x, places], OPS["gather"].attrs(axis)
 
@@ -175,7 +175,7 @@ def _slice(rng: np.random.Generator, x: Known) -> Any:
 
 
 def _new_shape(rng: np.random.Generator, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """`shape` with neighbouring axes joined, an axis cut in two, or ones put in."""
+    """Returns `shape` after a few changes: two axes joined, an axis split, or a 1 inserted."""
     dims = list(shape)
     for _ in range(int(rng.integers(1, 4))):
         at = int(rng.integers(0, len(dims) + 1))

@@ -1,4 +1,4 @@
-"""What a model with open sizes must do at each of its runs, by ONNX Runtime unoptimised."""
+"""Checks a model with symbolic sizes at each of its runs against unoptimised ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .open_sizes import Arrays, OpenModel
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Any]], Arrays]
-Outputs = Sequence[Array] | None  # None: refused
-# ONNX Runtime pools with windows larger than the image, with results that mean nothing.
+Outputs = Sequence[Array] | None  # None means a refusal.
+# ONNX Runtime accepts pool windows larger than the image, with meaningless results.
 _SHORT = re.compile(r"\((Max|Average)Pool\).*a window must not be larger than its padded image")
-# A refusal names an input, or a node and its operator.
+# A refusal must name an input, or a node and its operator.
 _NAMED = re.compile(r"'\w+'|\w+ \(\w+\)")
 
 
 def differences(case: OpenModel, run: Run, tolerance: float = 0.0) -> list[str]:
-    """The runs in which `run` does otherwise than ONNX Runtime, or refuses without a reason.
+    """Returns the runs in which `run` differs from ONNX Runtime, or refuses without a reason.
 
-    Results may differ by `tolerance` times the largest one.
+    `tolerance` is relative to the largest result.
     """
     found = []
     for sizes, wanted in zip(case.runs, expected(case), strict=True):
@@ -55,9 +55,10 @@ def differences(case: OpenModel, run: Run, tolerance: float = 0.0) -> list[str]:
 def _unless_empty(
     case: OpenModel, feeds: Arrays, results: Sequence[Array], tolerance: float
 ) -> str:
-    """How results that ONNX Runtime refuses to give are wrong.
+    """Returns the fault of results where ONNX Runtime gives none.
 
-    It refuses operands without elements, and padding that mirrors an axis more than once.
+    ONNX Runtime refuses empty operands, and padding that mirrors an axis more than once. Then the
+    graph evaluator is the oracle.
     """
     whole = onnx.ModelProto()
     whole.CopyFrom(case.model)
@@ -80,7 +81,7 @@ def _unless_empty(
 
 
 def expected(case: OpenModel) -> list[Outputs]:
-    """The outputs at each run, or that it refuses."""
+    """Returns ONNX Runtime's outputs at each run, or None for a refusal."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.log_severity_level = 1, 4
@@ -93,13 +94,13 @@ def expected(case: OpenModel) -> list[Outputs]:
 def _once(session: ort.InferenceSession, feeds: Arrays) -> Outputs:
     try:
         outputs: Outputs = session.run(None, feeds)
-    except Exception:  # of several classes, which say nothing
+    except Exception:  # ONNX Runtime raises several classes without meaning.
         return None
     return outputs
 
 
 def _apart(session: ort.InferenceSession, feeds: Arrays) -> Outputs:
-    """The same in a process of its own: ONNX Runtime dies of norms over no elements."""
+    """Runs `_once` in a child process, because norms over no elements kill ONNX Runtime."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -1,8 +1,8 @@
-"""Random ONNX models of layers over images, signals and rows whose sizes are open.
+"""Random ONNX models of layers over images, signals and rows with symbolic sizes.
 
-Batch, height, width and length are symbols; channels are numbers, as weights have them.  A model is
-built along one run at which it works.  Its other runs have sizes of 1, odd ones, a 0, and sizes
-below what a window needs.
+Batch, height, width and length are symbols; channels are numbers, because weights have them. The
+model is built along a first run, at which it works. The other runs have sizes of 1, odd sizes, a 0,
+and sizes below a window's.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .open_sizes import Builder, Dims, OpenModel, Value, model_of
 
-# Elements of a value at the run along which a model is built.
+# Elements of a value at the first run.
 _MOST = 20_000
 _SIGNAL, _IMAGE = 3, 4
 Step = Callable[["_Layers"], bool]
 
 
 class _Layers(Builder):
-    """A builder that also draws weights.  `Value.open` has the axes whose sizes are open."""
+    """A builder that also draws weights. `Value.open` has the axes with symbolic sizes."""
 
     @property
     def lists(self) -> tuple[list[Any], ...]:
-        """All that a step adds to."""
+        """Returns all lists that a step appends to."""
         return self.values, self.nodes, self.constants
 
     def weights(self, *shape: int, scale: float | None = None) -> str:
-        """Random weights, of which sums are as large as what they add up."""
+        """Returns random weights, scaled so that sums are as large as their terms."""
         name = self.name()
         draw = np.random.default_rng(self.rng.randrange(1 << 30))
         by = scale or float(np.prod(shape[1:] or (1,))) ** -0.5
@@ -40,14 +40,14 @@ class _Layers(Builder):
         return name
 
     def maps(self, *ranks: int) -> Value:
-        """A value with channels, of one of `ranks`."""
+        """Returns a value with channels and a rank in `ranks`."""
         fits = [v for v in self.values if len(v.shape) in ranks and 1 not in v.open]
         return self.rng.choice(fits[-4:])
 
     def layer(
         self, x: Value, shape: Sequence[int], op: str, inputs: Sequence[str], **attrs: object
     ) -> None:
-        """Adds a result with the open axes of `x`."""
+        """Adds a result with the symbolic axes of `x`."""
         self.result(shape, op, inputs, **attrs)
         self.values[-1].open = x.open
 
@@ -63,7 +63,7 @@ def _space(x: Value) -> tuple[int, ...]:
 
 
 def _conv(b: _Layers) -> bool:
-    """Plain, grouped or depthwise; padded, strided, dilated."""
+    """Adds a plain, grouped or depthwise convolution with padding, strides and dilations."""
     x = b.maps(_SIGNAL, _IMAGE)
     rank, channels = len(_space(x)), x.shape[1]
     groups = b.rng.choice([g for g in (1, 1, 1, 2, channels) if channels % g == 0])
@@ -151,7 +151,7 @@ def _resize(b: _Layers) -> bool:
 
 
 def _crop(b: _Layers) -> bool:
-    """Without some of both ends, of one or of all open axes behind the channels."""
+    """Adds a crop of both ends of some symbolic axes behind the channels."""
     x = b.maps(_SIGNAL, _IMAGE)
     axes = [a for a in range(2, len(x.shape)) if b.rng.random() < 0.7]
     if not axes:
@@ -171,7 +171,7 @@ def _crop(b: _Layers) -> bool:
 
 
 def _part(b: _Layers) -> bool:
-    """Every second element, the first half, all from the middle, the first few."""
+    """Adds every second element, a half, the first few elements, or all in reverse."""
     x = b.maps(_SIGNAL, _IMAGE)
     axis = b.rng.randrange(2, len(x.shape))
     size, n = b.size(x, axis), x.shape[axis]
@@ -197,7 +197,7 @@ def _part(b: _Layers) -> bool:
 
 
 def _pad(b: _Layers) -> bool:
-    """By constants, of which some may be negative; of zeros, of neighbours, or mirrored."""
+    """Adds a constant padding, maybe negative, of zeros, neighbours or mirrored elements."""
     x = b.maps(_SIGNAL, _IMAGE)
     rank = len(_space(x))
     mode = b.rng.choice(("constant", "constant", "reflect", "edge"))
@@ -212,7 +212,7 @@ def _pad(b: _Layers) -> bool:
 
 
 def _pad_at_run_time(b: _Layers) -> bool:
-    """By an input of the model, or up to a multiple of a number."""
+    """Adds a padding by an input of the model, or up to a multiple of a number."""
     x = b.maps(_SIGNAL, _IMAGE)
     rank = len(x.shape)
     shape = list(x.shape)
@@ -234,7 +234,7 @@ def _pad_at_run_time(b: _Layers) -> bool:
 
 
 def _concat(b: _Layers) -> bool:
-    """Of channels; of a value with itself along an open axis."""
+    """Adds a concatenation of channels, or of a value with itself along a symbolic axis."""
     x = b.maps(_SIGNAL, _IMAGE)
     rest = [v for v in b.values if v.shape[:1] + v.shape[2:] == x.shape[:1] + x.shape[2:]]
     y, axis = b.rng.choice([v for v in rest if v.open == x.open]), 1
@@ -250,7 +250,7 @@ def _concat(b: _Layers) -> bool:
 
 
 def _sum(b: _Layers) -> bool:
-    """Of two values, the larger one cropped at run time where they differ in size."""
+    """Adds a sum of two values; the larger value is cropped at run time to the smaller."""
     x = b.maps(_SIGNAL, _IMAGE)
     fits = [v for v in b.values if len(v.shape) == len(x.shape) and v.shape[1] == x.shape[1]]
     y = b.rng.choice([v for v in fits if v.open == x.open and v.shape[0] == x.shape[0]])
@@ -303,7 +303,7 @@ def _norm(b: _Layers) -> bool:
 
 
 def _reduce(b: _Layers) -> bool:
-    """Of all places, and spread over them again; or of the channels."""
+    """Adds a reduction over all places, multiplied with its operand, or over the channels."""
     x = b.maps(_SIGNAL, _IMAGE)
     op = b.rng.choice(("ReduceMean", "ReduceMax", "GlobalAveragePool", "Channels"))
     if op == "Channels":
@@ -325,7 +325,7 @@ def _softmax(b: _Layers) -> bool:
 
 
 def _tokens(b: _Layers) -> bool:
-    """An image as a signal, one place after the other."""
+    """Adds an image as a signal, one place after the other."""
     x = b.maps(_IMAGE)
     n, c, h, w = x.shape
     if b.rng.random() < 0.5:
@@ -338,7 +338,8 @@ def _tokens(b: _Layers) -> bool:
 
 
 def _blocks(b: _Layers) -> bool:
-    """Blocks of places as channels and back: it takes even sizes, or channels of fours."""
+    """Adds blocks of places as channels, or the reverse, for even sizes or multiples of 4
+    channels."""
     x = b.maps(_IMAGE)
     n, c, h, w = x.shape
     if c % 4 == 0 and b.rng.random() < 0.5:
@@ -359,7 +360,7 @@ def _blocks(b: _Layers) -> bool:
 
 
 def _dense(b: _Layers) -> bool:
-    """A matrix times the channels of every place, the places being rows."""
+    """Adds a matmul of the channels of each place with a weight."""
     x = b.maps(_SIGNAL)
     n, c, m = x.shape
     out = b.rng.choice((3, 8, 16))
@@ -373,7 +374,7 @@ def _dense(b: _Layers) -> bool:
 
 
 def _gemm(b: _Layers) -> bool:
-    """Rows of all of the batch: M, and where the places are summed over K, are open."""
+    """Adds a Gemm over all rows of the batch, with a symbolic M."""
     x = b.maps(_SIGNAL)
     n, c, m = x.shape
     rows = b.node("Reshape", [b.node("Transpose", [x.name], perm=[0, 2, 1]), b.constant(-1, c)])
@@ -386,7 +387,8 @@ def _gemm(b: _Layers) -> bool:
 
 
 def _attention(b: _Layers) -> bool:
-    """M and N open, then K: each place looks at all of them."""
+    """Adds a self-attention of places: M and N are symbolic in the first matmul, K in the
+    second."""
     x = b.maps(_SIGNAL)
     if x.shape[2] > 150:
         return False
@@ -401,7 +403,7 @@ def _attention(b: _Layers) -> bool:
 
 
 def _planes(b: _Layers) -> bool:
-    """Products of planes: M, N and K are open."""
+    """Adds a matmul of each plane with its transpose: M, N and K are symbolic."""
     x = b.maps(_IMAGE)
     n, c, h, _ = x.shape
     other = b.node("Transpose", [x.name], perm=[0, 1, 3, 2])
@@ -411,7 +413,7 @@ def _planes(b: _Layers) -> bool:
 
 
 def _loop(b: _Layers) -> bool:
-    """A constant number of turns, or as many as an open size has elements."""
+    """Adds a loop with a constant number of trips, or a number from a symbolic size."""
     x = b.maps(_SIGNAL, _IMAGE)
     by = b.weights(x.shape[1], *[1] * (len(x.shape) - 2))
     item = helper.make_tensor_value_info
@@ -452,7 +454,7 @@ STEPS: tuple[Step, ...] = (
 def _sizes(
     rng: random.Random, symbols: Sequence[str], first: dict[str, int]
 ) -> list[dict[str, int]]:
-    """The first sizes, all 1, odd ones, one that is 0, and some below what windows need."""
+    """Returns the first sizes, ones, odd sizes, sizes with a 0, and sizes below a window's."""
     odd = {s: rng.choice((3, 5, 7, 9, 13, 17, 33)) for s in symbols}
     none = {**odd, rng.choice(symbols): 0}
     few = {s: rng.randint(1, 4) for s in symbols}
@@ -460,7 +462,7 @@ def _sizes(
 
 
 def generate(seed: int, most: int = 9) -> OpenModel:
-    """The model of a seed, of `most` steps at most."""
+    """Returns the model of a seed, of at most `most` steps."""
     rng = random.Random(f"layers {seed}")
     b = _Layers(rng, {})
     dims: Dims = ("n", rng.choice((1, 3, 4, 8, 16)), "h", "w")
@@ -479,7 +481,7 @@ def generate(seed: int, most: int = 9) -> OpenModel:
         ends = [len(items) for items in b.lists]
         try:
             fits = rng.choice(STEPS)(b) and np.prod(b.values[-1].shape) <= _MOST
-        except IndexError:  # no value of such a rank
+        except IndexError:  # No value has a fitting rank.
             fits = False
         if not fits:
             for items, end in zip(b.lists, ends, strict=True):

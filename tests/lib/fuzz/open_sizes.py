@@ -1,7 +1,7 @@
-"""Random ONNX models whose sizes are open: equal, different or 1 as each run has them.
+"""Random ONNX models with symbolic sizes, which are equal, different or 1 in different runs.
 
-A model's sizes are symbols, and what slices, repetitions and joins make of them.  It is built along
-one run at which it works, so that others run some way too.
+Sizes are symbols, and the results of slices, repetitions and joins. The model is built along a
+first run, at which it works, so that other runs often work too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ Arrays = Mapping[str, Any]
 
 @dataclass
 class Value:
-    """A value of a model that is built, its shape at the run along which this is done, and which of
-    its axes are open."""
+    """A value of a model that is being built, its shape at the first run, and its symbolic axes."""
 
     name: str
     shape: Shape
@@ -35,9 +34,9 @@ class Value:
 
 @dataclass
 class OpenModel:
-    """A model, its inputs' dims (symbols or numbers), and the sizes of its symbols at runs.
+    """A model, its inputs' dims (symbols or numbers), and the sizes of its symbols in each run.
 
-    `amounts` are inputs of integers that decide sizes too, with their values at the first run;
+    `amounts` are integer inputs that also decide sizes, with their values at the first run;
     `values` are the results of steps.
     """
 
@@ -48,7 +47,7 @@ class OpenModel:
     values: list[str] = field(default_factory=list)
 
     def feeds(self, run: dict[str, int]) -> Arrays:
-        """Small whole numbers, of which sums are exact."""
+        """Returns inputs of small whole numbers, whose sums are exact."""
         rng = np.random.default_rng(list(run.values()))
         found = {
             name: rng.integers(-4, 5, [run.get(str(d), d) for d in dims]).astype(np.float32)
@@ -62,7 +61,7 @@ class OpenModel:
 
 @dataclass
 class Builder:
-    """The nodes and values of a model that is built."""
+    """The nodes and values of a model that is being built."""
 
     rng: random.Random
     sizes: dict[str, int]
@@ -74,7 +73,7 @@ class Builder:
     amounts: dict[str, list[int]] = field(default_factory=dict)
 
     def may(self, kind: str, other: str) -> bool:
-        """Whether the model is of this kind, or of neither until now."""
+        """Returns true if the model is of this kind, or was of neither kind until now."""
         if self.kind != other:
             self.kind = kind
         return self.kind == kind
@@ -196,9 +195,10 @@ def _einsum(b: Builder) -> bool:
 
 
 def _part(b: Builder) -> bool:
-    """Rounded down to a multiple, halves, all but some.
+    """Adds a part of a value: a multiple of a number, a half, a stride, or the rest.
 
-    Where a part may be empty, operators at which ONNX Runtime fails with empty operands are absent.
+    A part may be empty. ONNX Runtime fails at some operators with empty operands, so a model has
+    either.
     """
     x = b.pick(1, 2, 3)
     axis, by = b.rng.randrange(len(x.shape)), b.rng.choice((2, 3))
@@ -268,7 +268,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def generate(seed: int, steps: int = 6) -> OpenModel:
-    """The model of a seed."""
+    """Returns the model of a seed."""
     rng = random.Random(seed)
     combos = list(product(SIZES, repeat=len(SYMBOLS)))
     first = dict(zip(SYMBOLS, rng.choice(combos), strict=True))
@@ -287,7 +287,7 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
             step = rng.choice(STEPS)
             if step(b) and max(b.values[-1].shape, default=1) > 24:
                 del b.values[before:]
-        except IndexError:  # no value of such a rank
+        except IndexError:  # No value has a fitting rank.
             continue
         if len(b.values) - made == steps:
             break
@@ -299,7 +299,7 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
 def model_of(
     b: Builder, name: str, inputs: dict[str, Dims], runs: list[dict[str, int]]
 ) -> OpenModel:
-    """The model of what is built, whose outputs are all values that no node reads."""
+    """Returns the built model, whose outputs are all values that no node reads."""
     item, read = helper.make_tensor_value_info, {name for node in b.nodes for name in node.input}
     ends = [v for v in b.values[len(inputs) :] if v.name not in read]
     sizes = [item(n, TensorProto.INT64, [len(a)]) for n, a in b.amounts.items()]

@@ -1,7 +1,7 @@
-"""Random ONNX models that are little else than arithmetic on shapes, in chains of up to 300 nodes.
+"""Random ONNX models that mostly compute shapes, in chains of up to 300 nodes.
 
-A model is built along one run at which it works: each value is computed as its node is added, and
-what would be large is not added.  Runs at other sizes go other ways, or nowhere.
+The model is built along a first run, at which it works: each node's value is computed, and large
+results are not added. Runs at other sizes take other branches or fail.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .open_sizes import OpenModel
 
-_LARGEST = 400  # elements of a tensor at the run along which a model is built
-_VAST = 1 << 40  # numbers that may become sizes are below
+_LARGEST = 400  # Elements of a tensor at the first run.
+_VAST = 1 << 40  # A bound of numbers that may become sizes.
 
 
 @dataclass
 class _Value:
     name: str
-    array: Any  # at the run along which the model is built
+    array: Any  # The value at the first run.
 
 
 @dataclass
 class _Chain:
     rng: random.Random
-    depth: float  # how often a step goes on from the last value of its kind
+    depth: float  # The probability that a step continues from the last value of its kind.
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     tensors: list[_Value] = field(default_factory=list)
-    numbers: list[_Value] = field(default_factory=list)  # vectors of one
+    numbers: list[_Value] = field(default_factory=list)  # Vectors of one element.
     constants: dict[tuple[int, ...], str] = field(default_factory=dict)
     count: int = 0
 
@@ -62,7 +62,7 @@ class _Chain:
         return values[-1] if self.rng.random() < self.depth else self.rng.choice(values)
 
     def small(self, most: int) -> _Value:
-        """A number from 0 to `most`, computed from another."""
+        """Returns a number from 0 to `most`, computed from another number."""
         x = self.pick(self.numbers)
         return _Value(self.node("Mod", [x.name, self.constant(most + 1)]), x.array % (most + 1))
 
@@ -71,7 +71,7 @@ Step = Callable[[_Chain], bool]
 
 
 def _size(c: _Chain) -> bool:
-    """The size of an axis, in one of the ways in which exporters ask for it."""
+    """Adds the size of an axis, in one of the exporters' ways."""
     x = c.pick(c.tensors)
     axis = c.rng.randrange(x.array.ndim)
     size = x.array.shape[axis]
@@ -109,7 +109,7 @@ def _arithmetic(c: _Chain) -> bool:
 
 
 def _divided(c: _Chain) -> bool:
-    """By a positive number; ONNX Runtime ends the process where it is zero."""
+    """Adds a division by a positive number, because a division by zero kills ONNX Runtime."""
     x, y = c.pick(c.numbers), c.rng.choice(c.numbers)
     by = _Value(c.node("Max", [y.name, c.constant(1)]), max(y.array, 1))
     if c.rng.random() < 0.6:
@@ -117,7 +117,7 @@ def _divided(c: _Chain) -> bool:
         by = _Value(c.constant(value), value)
     if c.rng.random() < 0.5:
         return c.number(x.array % by.array, "Mod", [x.name, by.name])
-    # Division rounds towards zero.
+    # Division truncates towards zero.
     value = abs(x.array) // by.array * (1 if x.array >= 0 else -1)
     return c.number(value, "Div", [x.name, by.name])
 
@@ -142,7 +142,10 @@ def _cut(c: _Chain) -> bool:
 
 
 def _joined(c: _Chain) -> bool:
-    """To itself, or vectors: ONNX Runtime joins what is empty to anything."""
+    """Adds a join of a tensor with itself, or of vectors.
+
+    Other joins are absent, because ONNX Runtime joins an empty tensor to tensors of any shape.
+    """
     x = c.pick(c.tensors)
     axis = c.rng.randrange(x.array.ndim)
     y = c.rng.choice([v for v in c.tensors if v.array.ndim == 1]) if x.array.ndim == 1 else x
@@ -162,7 +165,7 @@ def _reshaped(c: _Chain) -> bool:
         return c.tensor(array, "Reshape", turned, allowzero=1)
     if way in ("flat", "turned"):
         return c.tensor(x.array.reshape(-1), "Reshape", [x.name, c.constant(-1)])
-    # Runs at other sizes may have no such rows.
+    # Runs at other sizes may be indivisible.
     by = 1 if way == "row" else c.rng.choice([n for n in (2, 3, 4) if not x.array.size % n])
     return c.tensor(x.array.reshape(by, -1), "Reshape", [x.name, c.constant(by, -1)])
 
@@ -226,7 +229,7 @@ def _split(c: _Chain) -> bool:
 
 
 def _loop(c: _Chain) -> bool:
-    """Doubles a number, or makes a tensor longer by one row, as often as a number says."""
+    """Adds a loop that doubles a number as often as another number says."""
     trips, x = c.small(3), c.pick(c.numbers)
     body = helper.make_graph(
         [
@@ -253,7 +256,7 @@ def _loop(c: _Chain) -> bool:
 
 
 def _grown(c: _Chain) -> bool:
-    """A vector cut and joined to another in each trip of a loop, at places that it computes."""
+    """Adds a loop that cuts a vector at a computed place and joins another vector in each trip."""
     trips, x, y, cut = c.small(3), c.pick(c.tensors), c.rng.choice(c.tensors), c.small(4)
     old = c.node("Reshape", [x.name, c.constant(-1)])
     other = c.node("Reshape", [y.name, c.constant(-1)])
@@ -285,7 +288,7 @@ def _grown(c: _Chain) -> bool:
 
 
 def _branched(c: _Chain) -> bool:
-    """A vector cut in one of two ways, by a comparison of numbers."""
+    """Adds a vector that is cut in one of two ways, chosen by a comparison of numbers."""
     x, a, b = c.pick(c.tensors), c.pick(c.numbers), c.rng.choice(c.numbers)
     flat, cut = c.node("Reshape", [x.name, c.constant(-1)]), c.small(5)
     test = c.node("Squeeze", [c.node("Greater", [a.name, b.name]), c.constant(0)])
@@ -303,7 +306,7 @@ _NUMBERS: tuple[Step, ...] = (*(_arithmetic,) * 5, *(_divided,) * 3, _chosen, _s
 _TENSORS: tuple[Step, ...] = (
     *(_cut,) * 4, *(_joined,) * 4, _reshaped, _reshaped, _stretched, _stretched, _created, _split,
 )  # fmt: skip
-# What a model is made of, mostly: numbers, cuts and joins of tensors, or all.
+# A kind of model consists mostly of numbers, of cuts and joins of tensors, or of all steps.
 _KINDS: tuple[tuple[Step, ...], ...] = (
     (*_NUMBERS * 4, *_TENSORS),
     (*(_cut, _joined) * 8, *_TENSORS, _size, *_NUMBERS),
@@ -313,7 +316,7 @@ _KINDS: tuple[tuple[Step, ...], ...] = (
 
 
 def generate(seed: int, most: int = 300) -> OpenModel:
-    """The model of a seed, of at most about so many nodes, and four runs of it."""
+    """Returns the model of a seed with at most about `most` nodes, and four runs."""
     rng = random.Random(seed)
     c = _Chain(rng, rng.choice((0.3, 0.7, 0.95)))
     count = rng.choice((1, 2, 3, 5, 20, 60, most))
@@ -336,7 +339,7 @@ def generate(seed: int, most: int = 300) -> OpenModel:
         before = len(c.nodes), len(c.tensors), len(c.numbers)
         try:
             kept = rng.choice(steps)(c)
-        except (IndexError, ValueError):  # nothing that a step could take
+        except (IndexError, ValueError):  # No value fits the step.
             kept = False
         if not kept:
             del c.nodes[before[0] :], c.tensors[before[1] :], c.numbers[before[2] :]
@@ -344,7 +347,7 @@ def generate(seed: int, most: int = 300) -> OpenModel:
 
 
 def _sum_of_sizes(c: _Chain, most: int) -> None:
-    """One number of the first sizes of as many inputs."""
+    """Adds a sum of the first sizes of `most` inputs."""
     total = c.numbers[-1]
     for x in c.tensors[:most]:
         size = c.node("Gather", [c.node("Shape", [x.name]), c.constant(0)])
@@ -373,7 +376,7 @@ def _model(c: _Chain, inputs: dict[str, tuple[str | int, ...]], seed: int) -> on
 
 
 def _runs(rng: random.Random, first: dict[str, int]) -> list[dict[str, int]]:
-    """The run along which the model was built, one with sizes of 1, and two others."""
+    """Returns the first run, a run with sizes of 1, and two random runs."""
     ones = dict.fromkeys(first, 1)
     others = [{name: rng.randint(0, 6) for name in first} for _ in range(2)]
     return [first, ones, *others]

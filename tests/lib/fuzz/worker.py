@@ -1,6 +1,6 @@
-"""A process for batches of seeds: `python -m tests.lib.fuzz.worker A:B,B:C MODE,MODE KIND`.
+"""A process that checks batches of seeds: `python -m tests.lib.fuzz.worker A:B,B:C MODE,MODE KIND`.
 
-Prints a line of JSON for each batch as it is done: its failures.
+It prints the failures of each finished batch as a line of JSON.
 """
 
 from __future__ import annotations

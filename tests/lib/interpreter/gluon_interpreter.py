@@ -1,10 +1,9 @@
-"""Runs the Gluon that tcc prints, in NumPy; what is asynchronous happens as late as it may.
+"""Runs the Gluon that tcc prints, in NumPy; asynchronous work happens as late as allowed.
 
-Statements that synchronise are points where another part may go on: the text's functions become
-generators.  A copy fills its buffer with NaN when it is started and brings the data when the
-scheduler, which is seeded, says so; a product reads its buffers when it is waited for.  Wrong are:
-to use what is still being made, to refill what is still being read, to write what a copy still
-reads, and when all parts wait.
+Other parts may run at synchronising statements, so the text's functions become generators. A copy
+fills its buffer with NaN when it starts, and a seeded scheduler decides when the data arrives. A
+matmul reads its buffers when the program waits for it. Errors are: to use unfinished results, to
+refill a buffer that is being read, to write a buffer that a copy still reads, and a deadlock.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ORDERS = ("late", "early", "random", "uneven")
 
 
 class GluonError(Exception):
-    """What a GPU would do wrong, or never end."""
+    """The program does something wrong or undefined, or does not end."""
 
 
 # ---- values -------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ TYPES = {
 
 
 def plain(value: Any) -> Any:
-    """What NumPy takes; products that are under way are nobody's to read."""
+    """Returns a NumPy value; raises GluonError for a pending matmul."""
     if isinstance(value, Accumulator):
         if value.pending:
             raise GluonError("a product is used before it is waited for")
@@ -66,9 +65,9 @@ def typed(data: np.ndarray) -> Tensor:
 
 
 class Tensor:
-    """A block of registers."""
+    """A block of values in registers."""
 
-    __array_ufunc__ = None  # NumPy's operators leave the work to those here
+    __array_ufunc__ = None  # NumPy's operators leave the work to this class.
 
     def __init__(self, data: np.ndarray, dtype: Type) -> None:
         self.data, self.dtype = data, dtype
@@ -96,7 +95,7 @@ class Tensor:
 
 
 class Accumulator:
-    """Sums of products, some of them perhaps still under way."""
+    """Sums of matmuls, some of which may be pending."""
 
     def __init__(self, value: np.ndarray) -> None:
         self.sum, self.pending = value, 0
@@ -146,7 +145,7 @@ class Pointer:
 
 
 class Shared:
-    """A buffer; its pieces by the first axis are buffers of their own."""
+    """A buffer in shared memory; its pieces along the first axis are separate buffers."""
 
     def __init__(self, dtype: Type, shape: Sequence[int]) -> None:
         self.dtype, self.shape = dtype, tuple(shape)
@@ -170,7 +169,7 @@ class Shared:
 
 @dataclass
 class View:
-    """A buffer seen otherwise."""
+    """A view of a buffer."""
 
     of: Shared
     see: Callable[[np.ndarray], np.ndarray]
@@ -196,7 +195,7 @@ def always() -> bool:
 
 @dataclass
 class Barrier:
-    """An mbarrier: a phase ends when all arrivals and all bytes are there."""
+    """An mbarrier; a phase ends when all arrivals and all bytes are there."""
 
     count: int = 0
     left: int = 0
@@ -232,7 +231,7 @@ class Map:
     layout: str = "shared"
 
     def places(self, at: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The flat positions of a box, and which of them lie in the tensor."""
+        """Returns the flat positions of a box, and a mask of the positions inside the tensor."""
         facts, offset, inside = self.facts, np.int64(0), np.True_
         for axis, (size, stride, box) in enumerate(
             zip(facts.sizes, facts.strides, facts.box, strict=True)
@@ -250,7 +249,7 @@ class Map:
 
 @dataclass
 class Program:
-    """One program: its parts, what is under way, and who goes next."""
+    """One program: its parts, pending work, and the order of execution."""
 
     number: int
     programs: int
@@ -261,7 +260,7 @@ class Program:
     stores: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     dirty: list[Shared] = field(default_factory=list)
     part: int = 0
-    favourite: int = 0  # in uneven orders: the part that goes on most often
+    favourite: int = 0  # In uneven orders, this part runs most often.
     parts: list[tuple[Part, Condition]] = field(default_factory=list)
 
     def run(self, kernel: Part) -> None:
@@ -299,7 +298,7 @@ class Program:
 
 
 class Language:
-    """The names that the text uses, for one program."""
+    """The names that a Gluon text may use, for one program."""
 
     def __init__(self, program: Program) -> None:
         self.p = program
@@ -528,7 +527,7 @@ class Language:
 
 
 class _Points(ast.NodeTransformer):
-    """Calls that are statements: another part may go on there."""
+    """A transformer of calls that are statements: another part may run there."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         if isinstance(node.value, ast.Call):
@@ -552,8 +551,10 @@ def run(
     seed: int = 0,
     order: str = "late",
 ) -> None:
-    """Launches the kernel on `programs` programs; what is written lands in `arrays`, which are
-    pairs of an element type's name and values.  Raises GluonError."""
+    """Launches the kernel on `programs` programs; raises GluonError.
+
+    `arrays` are pairs of a dtype's name and values; the kernel writes its results there.
+    """
     code = _compiled(text)
     for number in _shuffled(programs, seed):
         program = Program(number, programs, order, random.Random(seed * 1009 + number))

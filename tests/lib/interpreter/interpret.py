@@ -1,8 +1,8 @@
-"""Runs generated Triton modules in Triton's interpreter; a process of its own.
+"""Runs generated Triton modules in Triton's interpreter, in a separate process.
 
-python interpret.py: each pickled (source, function, arrays, sizes, units) on the standard input,
-where the arrays are (dtype name, NumPy array) and the units numbers of programs or how many there
-are, is answered on the standard output by the pickled arrays as they are after these units.
+python interpret.py: the standard input holds pickled (source, function, arrays, sizes, units).
+`arrays` are (dtype name, NumPy array); `units` are numbers of programs, or their count. The
+standard output gets the pickled arrays after the run of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Tensors = list[tuple[str, np.ndarray]]
 
 
 def repair() -> None:
-    """Gives the interpreter what it lacks: of bf16 rounding to nearest even and products; masks."""
+    """Adds to the interpreter: rounding to bf16 and bf16 matmuls, and truth values with their
+    dtype."""
     builder = interpreter.InterpreterBuilder
     cast, dot = builder.cast_impl, builder.create_dot
 
@@ -52,7 +53,8 @@ def repair() -> None:
 
     def create_splat(self: Any, ret_ty: Any, arg: Any) -> Any:
         made = splat(self, ret_ty, arg)
-        return handle(made.data.astype(arg.data.dtype), made.dtype)  # truths were bytes
+        # Triton's interpreter makes bytes of truth values.
+        return handle(made.data.astype(arg.data.dtype), made.dtype)
 
     handle, splat = interpreter.TensorHandle, builder.create_splat
     builder.create_splat = create_splat
@@ -63,12 +65,12 @@ def repair() -> None:
 
 
 def hasten() -> None:
-    """Has the interpreter do once what it does at every call, and at once what it does for every
-    element."""
+    """Makes the interpreter faster: repeated work is cached, and reductions handle all lanes at
+    once."""
     patch = cache(interpreter._patch_lang)
 
     def patch_lang(function: Any) -> Any:
-        patch(function)  # for good: this process does nothing else
+        patch(function)  # The patch stays, because this process does nothing else.
         return interpreter._LangPatchScope()
 
     interpreter._patch_lang = patch_lang
@@ -77,13 +79,13 @@ def hasten() -> None:
         kind.__hash__ = tl.dtype.__hash__
     interpreter._get_np_dtype = cache(interpreter._get_np_dtype)
     options = interpreter.interpreter_builder.options
-    assert not options.debug  # where overflows are looked for, but nothing is said of them
+    assert not options.debug  # The interpreter would check overflows without a report.
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
     remember_types()
 
 
 def remember_types() -> None:
-    """Types and shapes of blocks are worked out once for all tensors that have them."""
+    """Caches the facts of block types and shapes for all tensors that have them."""
     make_type = tl.block_type.__init__
 
     @cache
@@ -109,7 +111,7 @@ def remember_types() -> None:
 
 
 def reduced(self: Any, given: Any) -> list[Any]:
-    """Step by step along the axis, all other elements together."""
+    """Reduces step by step along the axis, all other elements together."""
     assert self.keep_dims
     dtypes = [each.dtype for each in given]
     arrays = [each.handle.data for each in given]
@@ -158,7 +160,7 @@ def number_programs(units: Sequence[int]) -> None:
 
 
 def run(function: Any, arrays: Tensors, sizes: list[int], units: int | Sequence[int]) -> Tensors:
-    """The arrays after the given units, or the first so many."""
+    """Returns the arrays after a run of the given units, or of the first `units` units."""
     tensors = [tensor(*a) for a in arrays]
     units = range(units) if isinstance(units, int) else units
     number_programs(units)
@@ -168,7 +170,7 @@ def run(function: Any, arrays: Tensors, sizes: list[int], units: int | Sequence[
 
 
 class Modules:
-    """Functions of Triton modules, each loaded once from a file in `folder`."""
+    """Functions of Triton modules; each is loaded once from a file in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._loaded = folder, dict[tuple[str, str], Any]()
@@ -189,9 +191,9 @@ def modules() -> Iterator[Modules]:
 
 
 def serve() -> None:
-    """Answers jobs until there are no more."""
+    """Answers jobs until the standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not get between the answers
+    os.dup2(2, 1)  # Printed text must not get between the answers.
     with modules() as loaded:
         while sys.stdin.buffer.peek(1):
             source, name, *job = pickle.load(sys.stdin.buffer)

@@ -1,4 +1,4 @@
-"""Runs block kernels in Triton's interpreter and compares them with the evaluator."""
+"""Runs tile kernels in Triton's interpreter and compares them with the tile evaluator."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def compile_kernels(
     jobs: int,
     assembled: Sequence[GpuProfile] = (),
 ) -> tuple[tuple[CompiledKernel, ...], ...]:
-    """By so many processes of their own."""
+    """Compiles kernels in `jobs` separate processes."""
     with compile.Compilers(jobs) as own:
         return compile.compile_kernels(sources, profiles, own, assembled)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One launch: the kernel, the arrays of its buffers, the values of its sizes."""
+    """A launch: the kernel, the arrays of its buffers, the values of its sizes."""
 
     kernel: TileKernel
     arrays: Sequence[np.ndarray]
@@ -74,7 +74,7 @@ def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: DType) -
 
 
 def job_of(kernel: TileKernel, sizes: Mapping[str, int] | None = None, seed: int = 3) -> Job:
-    """Random operands, and results that nothing was written to."""
+    """Returns a job with random operands, and with 77 in each element of the results."""
     rng, values = np.random.default_rng(seed), sizes or {}
     arrays = []
     for buffer in kernel.buffers:
@@ -86,7 +86,7 @@ def job_of(kernel: TileKernel, sizes: Mapping[str, int] | None = None, seed: int
 
 
 class Interpreter:
-    """A process with Triton's interpreter: as a context it ends with its block."""
+    """A process with Triton's interpreter, which ends with its context."""
 
     def __enter__(self) -> Interpreter:
         self._errors = tempfile.TemporaryFile("w+")
@@ -109,7 +109,7 @@ class Interpreter:
     def run(
         self, job: Job, dot: str = "ieee", device: Callable[[str], str] = str
     ) -> list[np.ndarray]:
-        """All buffers after the job's launch, of a text that `device` made of the kernel's."""
+        """Runs the job and returns all buffers; `device` may change the kernel's text."""
         source = device(triton_source(job.kernel, "kernel", dot=dot))
         dtypes = [b.dtype for b in job.kernel.buffers]
         types = [t.name for t in dtypes]
@@ -132,14 +132,14 @@ class Interpreter:
 
 @cache
 def interpreter() -> Interpreter:
-    """One for all tests of this process: to import torch and Triton takes seconds."""
+    """Returns one interpreter for all tests of this process, because imports take seconds."""
     running = ExitStack()
     atexit.register(running.close)
     return running.enter_context(Interpreter())
 
 
 def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """An array as a device has it: narrow floats as bytes."""
+    """Returns an array as a device stores it: narrow floats as bytes."""
     return encode(array, dtype) if dtype.is_narrow and dtype.is_float else array
 
 
@@ -148,21 +148,21 @@ def _carried(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def interpreted(jobs: Sequence[Job]) -> list[list[np.ndarray]]:
-    """All buffers of every job after its launch."""
+    """Returns all buffers of every job after its launch."""
     return [interpreter().run(job) for job in jobs]
 
 
 def evaluated(job: Job) -> list[np.ndarray]:
-    """What the evaluator makes of the same launch."""
+    """Returns the tile evaluator's buffers after the same launch."""
     copies = [a.copy() for a in job.arrays]
     evaluate_kernel(job.kernel, copies, job.sizes)
     return copies
 
 
 def assert_same(job: Job, got: Sequence[np.ndarray], *, rtol: float, atol: float) -> None:
-    """Every buffer, inputs too, as the evaluator leaves it."""
+    """Fails unless every buffer, inputs included, agrees with the tile evaluator's."""
     for buffer, array, want in zip(job.kernel.buffers, got, evaluated(job), strict=True):
-        # The evaluator rounds every partial sum of the narrow types, a device the last one.
+        # The evaluator rounds every partial sum of narrow types, a device only the last.
         scale = 2**12 if buffer.dtype in (BF16, F16) else 1
         np.testing.assert_allclose(
             array, want, rtol=rtol * scale, atol=atol * scale, err_msg=buffer.name

@@ -1,6 +1,6 @@
-"""Many cases of the op matrix as one artifact: each is a node with inputs and outputs of its own.
+"""Many cases of the op matrix in one artifact: each case is a node with separate ports.
 
-A case whose compilation fails is found by halving and reported as what it raised; the others run.
+Halving isolates a case that fails to compile and reports its exception; the others run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from .special import SpecialCase, differs
 
 @dataclass(frozen=True)
 class Variant:
-    """How a case is compiled: with `open` sizes, and with operands of these numbers `constant`."""
+    """A way to compile a case: `open` makes sizes symbolic, `constant` operands become
+    constants."""
 
     open: bool = False
     constant: frozenset[int] = frozenset()
@@ -40,14 +41,14 @@ PLAIN = Variant()
 
 @dataclass
 class Results:
-    """What a batch gave: the outputs of each case by its name, or what its compilation raised."""
+    """A batch's results: the outputs of each case by name, or its exception."""
 
     outputs: dict[str, tuple[Array, ...]] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
 
 
 def graph_of(cases: Sequence[Case], variants: Mapping[str, Variant]) -> Graph:
-    """Case n has the inputs `i<n>.<operand>` and the outputs `o<n>.<result>`."""
+    """Returns a graph in which case n has inputs `i<n>.<operand>` and outputs `o<n>.<result>`."""
     builder = GraphBuilder("batch")
     outputs = []
     for n, case in enumerate(cases):
@@ -81,7 +82,7 @@ def feeds_of(cases: Sequence[Case], variants: Mapping[str, Variant]) -> dict[str
 
 
 def to_storage(array: Array, type: TensorType) -> Array:
-    """What NumPy holds as wider floats, as the bit patterns that artifacts take."""
+    """Returns an array as artifacts take it: narrow floats, which NumPy holds wider, as bits."""
     if type.dtype is BF16:
         return np.asarray((array.view(np.uint32) >> 16).astype(np.uint16))
     if type.dtype.is_narrow and type.dtype.is_float:
@@ -100,7 +101,7 @@ def from_storage(array: Array, type: TensorType) -> Array:
 
 
 def _packed(found: Any, type: TensorType) -> Any:
-    """Lists as references give them."""
+    """Returns lists in the form of the references."""
     if not isinstance(type.dtype, ListType):
         return found
     if type.dtype.optional:
@@ -117,7 +118,7 @@ def run_batch(
     variants: Mapping[str, Variant] | None = None,
     together: Together | None = None,
 ) -> Results:
-    """Compiles and runs the cases; names must be distinct.  `together` runs them elsewhere."""
+    """Compiles and runs the cases, whose names must be distinct; `together` replaces the runner."""
     results = Results()
     _run(cases, cpu, variants or {}, results, together or run_together)
     return results
@@ -155,8 +156,9 @@ def run_together(
     numerics: str = "default",
     derive: bool = True,
 ) -> dict[str, Any]:
-    """The outputs of the cases, compiled for `cpu` at `-O<level>`, by `derive` with derivations."""
-    # Under xdist the other CPU has a batch of its own.
+    """Compiles the cases for `cpu` at `-O<level>`, with derivations if `derive`; returns the
+    outputs."""
+    # With xdist, the other CPU runs another batch.
     jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
     options = read_options(
         {"cpu": cpu, "jobs": jobs, "level": level, "numerics": numerics, "derive": derive}
@@ -172,7 +174,7 @@ def run_together(
 
 
 def disagreements(cases: Sequence[Case], results: Results) -> list[str]:
-    """A line for each case whose results are not the reference's, with the reason."""
+    """Returns a line with the reason for each case that differs from the reference."""
     lines = []
     for case in cases:
         why = results.failures.get(case.name)

@@ -1,4 +1,4 @@
-"""The cases of the op matrix: every row on each of its samples, and how results are compared."""
+"""The cases of the op matrix, and the comparison of their results: every op on each sample."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """One sample of one op; f32 operands count as bf16 where `half`.
+    """A sample of an op; `half` treats f32 operands as bf16.
 
-    `number` tells samples of the same label and type apart.
+    `number` distinguishes samples of equal label and type.
     """
 
     op: OpSpec
@@ -61,7 +61,7 @@ def cases() -> Iterator[Case]:
         for sample in samples_of(op):
             yield Case(op, sample)
             floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
-            # Attributes of these say what the operands' types are.
+            # The attributes of these ops contain the operands' types.
             fixed = op.name in ("expression", "guarded") or Trait.LISTS in op.traits
             if (
                 BF16 in op.dtypes
@@ -90,9 +90,10 @@ def rows(cases: Iterable[Case]) -> dict[OpSpec, list[Case]]:
 
 
 def each(cases: Iterable[Case]) -> Callable[[Callable[[Case], None]], Callable[..., None]]:
-    """Makes of what judges one case a test of each row, for a test costs more than most cases do.
+    """Returns a decorator that makes a test per op of a function that judges one case.
 
-    All cases of the row are judged; the errors name those that failed.
+    A test per case would cost more than the cases. The test judges all cases of the op, and its
+    errors name the failed cases.
     """
     parameters = [pytest.param(row, id=op.name) for op, row in rows(cases).items()]
 
@@ -107,7 +108,7 @@ def each(cases: Iterable[Case]) -> Callable[[Callable[[Case], None]], Callable[.
 
 
 def judge_all(cases: Iterable[Case], judge: Callable[[Case], None]) -> None:
-    """Raises the errors of all cases that fail, with their names."""
+    """Judges all cases; raises the errors of the failed cases with their names."""
     errors = []
     for case in cases:
         try:
@@ -127,7 +128,8 @@ def reference(case: Case) -> tuple[Array, ...]:
 
 
 def scale(case: Case, results: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Sums of absolute terms: the reference on absolute values, at least 1 and the result."""
+    """Returns sums of absolute terms (the reference on absolute values), at least 1 and the
+    result."""
     absolute = [np.abs(a) if a is not None and a.dtype.kind == "f" else a for a in case.operands]
     sums = case.op.reference(absolute, case.sample.attrs)
     return tuple(
@@ -164,12 +166,12 @@ def check(
         )
 
 
-# Rows whose attributes or rules need a known size somewhere.
+# Attributes or rules of these ops need a fixed size.
 STATIC = ("group_normalization-", "quantize_linear-block-", "dequantize_linear-block-")
 
 
 def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:
-    """`types` with a size symbol in place of every dim above one; equal dims share a symbol."""
+    """Returns `types` with symbols in place of dims above one; equal dims share a symbol."""
 
     def dim(size: Index) -> Index:
         known = as_int(size)
@@ -188,16 +190,16 @@ SYMBOLIC_CASES = tuple(
 
 
 def some(cases: Iterable[Case], most: int) -> tuple[Case, ...]:
-    """At most so many samples of a row, evenly spread."""
+    """Returns at most `most` samples of each op, evenly spread."""
     found = rows(cases).values()
     return tuple(row[n] for row in found for n in range(0, len(row), -(-len(row) // most)))
 
 
 def fewer(cases: Iterable[Case], most: int, of_elementwise: int) -> tuple[Case, ...]:
-    """`some`, and of elementwise rows only so many of these, others from row to row.
+    """Returns `some`, with only `of_elementwise` samples of each elementwise op.
 
-    Loops, storage and bounds of elementwise kernels do not depend on what they compute, so what
-    one row leaves out is in the next.
+    Loops, storage and bounds of elementwise kernels do not depend on the op. The choice rotates, so
+    that the next op has the samples that one op leaves out.
     """
     found: list[Case] = []
     for number, row in enumerate(rows(some(cases, most)).values()):
@@ -207,5 +209,5 @@ def fewer(cases: Iterable[Case], most: int, of_elementwise: int) -> tuple[Case, 
     return tuple(found)
 
 
-# Where a sample takes long: of each row some, the others are in the sets with known sizes.
+# A smaller set for slow tests; other sets with fixed sizes have all samples.
 SOME_SYMBOLIC_CASES = fewer(SYMBOLIC_CASES, 5, 2)

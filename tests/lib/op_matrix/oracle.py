@@ -1,8 +1,8 @@
-"""The independent oracle of the op matrix: a one-node ONNX model run by ONNX Runtime.
+"""The independent oracle of the op matrix: ONNX Runtime runs an ONNX model of one node.
 
-Where ONNX Runtime has no kernel for an element type, the reference evaluator of the onnx package
-answers instead.  `MODELS` says how a row becomes an ONNX node where that is more than copying its
-inputs and attributes; it gives None for samples that no ONNX node matches.
+Where ONNX Runtime has no kernel for a dtype, the reference evaluator of the onnx package answers
+instead. `MODELS` maps ops to ONNX nodes where a copy of inputs and attributes does not suffice; it
+gives None for samples without an equal ONNX node.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ ELEMENT_TYPES = MappingProxyType(
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One ONNX node: `inputs` are arrays (None for absent optional ones), `outputs` a count.
+    """An ONNX node: `inputs` are arrays (None for absent optional inputs), `outputs` a count.
 
-    `opset` 0 stands for the newest opset of the oracle; a since-version above it wins.
+    `opset` 0 stands for the oracle's newest opset; a later since-version wins.
     """
 
     name: str
@@ -73,7 +73,8 @@ NodeOf = Callable[[Sample], OnnxNode | None]
 
 
 def plain(value: Any) -> Any:
-    """Attribute values as ONNX takes them: indices as ints, tuples as lists, types as numbers."""
+    """Returns an attribute value as ONNX takes it: indices as ints, tuples as lists, dtypes as
+    numbers."""
     if isinstance(value, Index):
         return as_int(value)
     if isinstance(value, bool):
@@ -86,23 +87,23 @@ def plain(value: Any) -> Any:
 
 
 def i64(*values: Any) -> Array:
-    """A vector of integers as an ONNX shape or axes input."""
+    """Returns a vector of integers for an ONNX input such as a shape or axes."""
     return np.array([plain(v) for v in values], np.int64)
 
 
 def attributes(attrs: Any, *leave_out: str) -> dict[str, Any]:
-    """The fields of `attrs` under their own names, those of value None left out."""
+    """Returns the fields of `attrs` by name, without fields of value None."""
     values = {f.name: getattr(attrs, f.name) for f in fields(attrs) if f.name not in leave_out}
     return {name: plain(v) for name, v in values.items() if v is not None}
 
 
 def node(name: str, *leave_out: str, **options: Any) -> NodeOf:
-    """The ONNX op `name` with the same inputs and the attributes of the same names."""
+    """Returns a maker of the ONNX op `name` with equal inputs and attributes of equal names."""
     return lambda s: OnnxNode(name, s.inputs, attributes(s.attrs, *leave_out), **options)
 
 
 def bound(op: OpSpec) -> NodeOf:
-    """The node of the row's own ONNX binding."""
+    """Returns a maker of nodes according to the op's ONNX binding."""
     binding = op.onnx
     assert binding is not None
     rename = {field: name for name, field in binding.attrs}
@@ -123,7 +124,7 @@ def _group_normalization(s: Sample) -> OnnxNode:
 
 
 def model_of(made: OnnxNode, outputs: Sequence[TensorType]) -> onnx.ModelProto:
-    """The model with the one node; its inputs are called x0, x1, ... and outputs y0, y1, ..."""
+    """Returns a model of one node; its inputs are x0, x1, ... and its outputs y0, y1, ..."""
     names = [f"x{n}" if a is not None else "" for n, a in enumerate(made.inputs)]
     while names and not names[-1]:
         names.pop()
@@ -136,7 +137,8 @@ def model_of(made: OnnxNode, outputs: Sequence[TensorType]) -> onnx.ModelProto:
     ]
     nodes, values = [proto], []
     for n, t in enumerate(outputs):
-        # NumPy has no bf16 and less: such results leave the model as what holds them exactly.
+        # NumPy lacks bf16 and narrow types, so their results are cast to the type that carries
+        # them.
         carried = t.dtype.name == "bf16" or t.dtype.is_narrow
         name = f"f{n}" if carried else f"y{n}"
         element = ELEMENT_TYPES[dtype_of(np.empty(0, t.dtype.carrier)).name]
@@ -151,7 +153,7 @@ def model_of(made: OnnxNode, outputs: Sequence[TensorType]) -> onnx.ModelProto:
 
 
 def run(made: OnnxNode, outputs: Sequence[TensorType]) -> list[Array]:
-    """The node's results by ONNX Runtime without optimisations, or else by onnx.reference."""
+    """Returns the node's results by unoptimised ONNX Runtime, or else by onnx.reference."""
     model = model_of(made, outputs)
     feeds = {f"x{n}": a for n, a in enumerate(made.inputs) if a is not None}
     names = [value.name for value in model.graph.output]
@@ -166,13 +168,13 @@ def run(made: OnnxNode, outputs: Sequence[TensorType]) -> list[Array]:
 
 
 def saturates(made: OnnxNode) -> bool:
-    """Whether ONNX Runtime's result depends on the processor: unsigned by signed bytes."""
+    """Returns true if ONNX Runtime's result depends on the processor: unsigned by signed bytes."""
     types = {a.dtype.name for a in made.inputs if a is not None}
     return made.name in ("MatMulInteger", "QLinearConv") and types >= {"uint8", "int8"}
 
 
 class NoKernel(Exception):
-    """ONNX Runtime does not know the op, its version or the element type."""
+    """ONNX Runtime lacks the op, its version or the dtype."""
 
 
 def session(model: onnx.ModelProto) -> ort.InferenceSession:
@@ -231,7 +233,7 @@ def _arg(name: str) -> NodeOf:
 
 
 def _mod(s: Sample) -> OnnxNode | None:
-    """Floats with fmod unset have a meaning only in opset 28, which ONNX Runtime does not know."""
+    """Returns None for floats without fmod, which only opset 28 allows, unlike ONNX Runtime."""
     first = s.inputs[0]
     if first is not None and first.dtype.kind == "f" and not s.attrs.fmod:
         return None
@@ -249,7 +251,8 @@ def _running(name: str, opset: int = 0) -> NodeOf:
 
 
 def _quantize(s: Sample) -> OnnxNode:
-    """The zero point's type is that of the result; without one an attribute says it."""
+    """Returns QuantizeLinear; the result's dtype is that of the zero point, else of an
+    attribute."""
     attrs = attributes(s.attrs, "to", "precision")
     if len(s.inputs) < 3:
         attrs["output_dtype"] = plain(s.attrs.to)
@@ -257,7 +260,7 @@ def _quantize(s: Sample) -> OnnxNode:
 
 
 def _to_narrow(s: Sample) -> OnnxNode | None:
-    """onnx.reference keeps to its own rules for f8e8m0, not to those of the operator's page."""
+    """Returns None for f8e8m0, where onnx.reference departs from the operator's specification."""
     if s.attrs.to.name == "f8e8m0":
         return None
     attrs = {"to": plain(s.attrs.to), "saturate": int(s.attrs.saturate)}
@@ -304,7 +307,7 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
 
 
 def node_of(op: OpSpec, sample: Sample) -> OnnxNode | None:
-    """The ONNX node that means what `op` does on `sample`; None where there is none."""
+    """Returns the ONNX node equal to `op` on `sample`, or None if there is none."""
     if op.name in MODELS:
         return MODELS[op.name](sample)
     return bound(op)(sample) if op.onnx else None

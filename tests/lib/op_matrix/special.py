@@ -1,8 +1,8 @@
-"""Cases of the op matrix whose operands hold the special values of their element types.
+"""Cases of the op matrix whose operands hold the special values of their dtypes.
 
-Elementwise rows get every pair of values over two operands; the others get their samples' shapes
-with such values in the places of some elements.  What an operand of another type than the first
-float says (an index, a condition) stays as the sample has it.
+Elementwise ops get every pair of values over two operands. Other ops get operands of their samples'
+shapes with special values in some places. Operands of another dtype than the first float (indices,
+conditions) stay as in the sample.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from tests.ops.samples import Sample, samples_of
 from . import tolerance
 from .cases import Array, Case, check
 
-# Bodies and lists have tests of their own; the others name sizes, or allocate what values say.
-# Extrema take zeros of both signs as equal: which one comes is open, here as in ONNX.
+# Bodies and lists have separate tests; other ops name sizes, or allocate by values. The sign of a
+# zero from an extremum of both zeros is open, as in ONNX.
 _POOLS = ("max_pool", "max_roi_pool")
 EITHER_ZERO = ("relu", "clip", "max", "min", "reduce_max", "reduce_min", *_POOLS)
-# Which operands hold values and no coordinates: nothing is defined for those that are no numbers.
+# These operands hold values; the others are coordinates, which must be numbers.
 VALUES = {
     "grid_sample": (0,),
     "roi_align": (0,),
     "max_roi_pool": (0,),
     "non_max_suppression": (1,),
     "quantize_linear": (0,),
-    # Whether its image is surrounded by zeros, which make NaN of infinite weights, is open.
+    # Zeros around the image, which make NaN of infinite weights, are optional.
     "conv_transpose": (0, 2),
 }
-# What becomes of infinities and NaNs depends on the order of sums that these leave open, or on
-# whether a factor of zero counts.
+# The results for infinities and NaN depend on an open order of sums, or on skipped zero factors.
 UNORDERED = ("det", "dft", "roi_align", "resize", "dynamic_quantize_linear")
 _SIZES = (
     "expression", "guarded", "range", "bind_size", "broadcast_size",
     "name_size", "require", "check_indices",
 )  # fmt: skip
-# Of a matrix with such values there is no decomposition.
+# A matrix with special values has no decomposition.
 _MATRICES = tuple(op.name for op in linalg.OPS if op.name != "det")
-LEFT_OUT = (*_SIZES, *_MATRICES, *(op.name for op in collective.OPS))  # the last need ranks
-TAIL = 67  # beside whole vectors
+# The collective ops need ranks.
+LEFT_OUT = (*_SIZES, *_MATRICES, *(op.name for op in collective.OPS))
+TAIL = 67  # Elements beyond whole vectors.
 MOST_SAMPLES = 4
 
 _NEAR = (0.5, 1.0, 1.5, 2.5, 3.0, 7.0, 100.0, 127.5, 128.5, 255.5, 256.0, 1 / 3, 1e-3, np.pi / 2)
@@ -75,7 +75,8 @@ _TINY = {"f16": (2.0**-24, 2.0**-14), "bf16": (2.0**-133, 2.0**-126), "f32": (2.
 
 @cache
 def values(dtype: DType) -> Array:
-    """The special values of a type, each once but for NaNs; of narrow types all values."""
+    """Returns the special values of a dtype, unique except for NaN; all values of a narrow
+    dtype."""
     if dtype.kind is DTypeKind.BOOL:
         return np.array([False, True])
     if dtype.is_narrow:
@@ -102,10 +103,10 @@ def _largest(dtype: DType) -> float:
 
 @dataclass(frozen=True)
 class SpecialCase(Case):
-    """`kinds` are the element types of the operands, which NumPy cannot tell in general."""
+    """A case with the dtypes of its operands, which NumPy's arrays do not always tell."""
 
     kinds: tuple[DType | None, ...] = ()
-    main: DType = F32  # the type of what is replaced
+    main: DType = F32  # The dtype of the replaced operands.
 
     @property
     def name(self) -> str:
@@ -123,7 +124,7 @@ class SpecialCase(Case):
 
 
 def special_cases(op: OpSpec) -> Iterator[SpecialCase]:
-    """The cases of one row, in every element type that it takes."""
+    """Yields the cases of an op, in every dtype that it takes."""
     rng = np.random.default_rng(zlib.crc32(op.name.encode()))
     number = 0
     for sample, replaced, kinds, attrs in _forms(op, rng):
@@ -137,7 +138,7 @@ def special_cases(op: OpSpec) -> Iterator[SpecialCase]:
 
 
 def one_of(op: OpSpec, number: int) -> tuple[SpecialCase, ...]:
-    """One case of the row: f32 for even numbers, any type for odd."""
+    """Returns one case of the op, in f32 for even numbers and any dtype for odd numbers."""
     cases = list(special_cases(op))
     if number % 2 == 0:
         cases = [c for c in cases if c.main is F32] or cases
@@ -145,7 +146,7 @@ def one_of(op: OpSpec, number: int) -> tuple[SpecialCase, ...]:
 
 
 def _sized(op: OpSpec, sample: Sample) -> Sample:
-    """The sample with the size that its values demand, where attributes say it."""
+    """Returns the sample with the data-dependent size of its values in the attributes."""
     if not isinstance(getattr(sample.attrs, "size", None), Index):
         return sample
     with np.errstate(all="ignore"):
@@ -159,8 +160,11 @@ Form = tuple[Sample, tuple[bool, ...], tuple[DType | None, ...], Any]
 
 
 def _forms(op: OpSpec, rng: np.random.Generator) -> Iterator[Form]:
-    """Samples with the operands to be replaced, the types of all, and attributes: of pointwise rows
-    one for each attributes and types, of others some of each types."""
+    """Yields samples with the operands to replace, the dtypes of all operands, and attributes.
+
+    A pointwise op has a form for each pair of dtypes and attributes; other ops have a few forms for
+    each list of dtypes.
+    """
     if op.name in LEFT_OUT or Trait.LISTS in op.traits:
         return
     found: dict[Any, list[Form]] = {}
@@ -183,20 +187,20 @@ def _pointwise(op: OpSpec) -> bool:
 
 
 def _kinds(op: OpSpec, sample: Sample) -> Iterator[tuple[tuple[bool, ...], tuple[Any, ...]]]:
-    """Which operands are replaced, and the types of all operands then."""
+    """Yields the operands to replace, and the dtypes of all operands then."""
     own = [None if a is None else dtype_of(a) for a in sample.inputs]
     first = next(d for d in own if d is not None)
     mains = [F32] if F32 in own else []
     if not mains or (_pointwise(op) and first not in mains):
         mains.append(first)
     for main in mains:
-        # Other integers than the first are indices, but for pointwise rows.
+        # Except in pointwise ops, integers after the first are indices.
         first_only = main in (I32, I64) and not _pointwise(op)
         places = VALUES.get(op.name, (own.index(main),) if first_only else range(len(own)))
         replaced = tuple(d is main and n in places for n, d in enumerate(own))
         others = op.dtypes if main in op.dtypes else (main,)
         for dtype in others:
-            # Resizing weighs in f32, whatever the image holds.
+            # Resize weighs in f32 for any image.
             if not dtype.is_handle and (op.name, dtype) != ("resize", F64):
                 kept = [first_only and not r for r in replaced]
                 pairs = zip(own, kept, strict=True)
@@ -204,7 +208,7 @@ def _kinds(op: OpSpec, sample: Sample) -> Iterator[tuple[tuple[bool, ...], tuple
 
 
 def _attributes(op: OpSpec, attrs: Any) -> Iterator[Any]:
-    """The attributes, of conversions with every element type of the result."""
+    """Yields the attributes; conversions have every result dtype."""
     yield attrs
     if _pointwise(op) and getattr(attrs, "to", None) in DTYPES.values():
         for to in DTYPES.values():
@@ -235,7 +239,7 @@ def _fillings(
     kinds: Sequence[DType | None],
     rng: np.random.Generator,
 ) -> Iterator[tuple[str, Operands]]:
-    """Labels and operands."""
+    """Yields labels and operands."""
     dtype = next(d for d, r in zip(kinds, replaced, strict=True) if r and d is not None)
     if _pointwise(op):
         pairs = _pairs(sample, replaced, kinds, rng)
@@ -265,7 +269,7 @@ def _fillings(
 
 
 def _held(array: Array | None, dtype: DType | None) -> Array | None:
-    """A coordinate in the type of the values."""
+    """Returns a coordinate in the dtype of the values."""
     if array is None or dtype is None or array.dtype.kind != "f":
         return array
     return carrier(array.astype(dtype.carrier), dtype)
@@ -277,7 +281,8 @@ def _pairs(
     kinds: Sequence[DType | None],
     rng: np.random.Generator,
 ) -> Operands:
-    """Vectors: all pairs of values over the first two operands, any over the others."""
+    """Returns vectors: all pairs of values over the first two operands, random values over the
+    others."""
     lists = [
         values(d) if r and d is not None else None if a is None else np.unique(a)
         for a, r, d in zip(sample.inputs, replaced, kinds, strict=True)
@@ -308,7 +313,7 @@ def _mixed(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Ar
 
 
 def _sprinkled(*some: float) -> Filling:
-    """Ordinary values, an eighth of them replaced."""
+    """Returns a filling of ordinary values, an eighth of them replaced by `some`."""
 
     def fill(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
         plain = rng.uniform(-2, 2, shape)
@@ -319,7 +324,7 @@ def _sprinkled(*some: float) -> Filling:
 
 
 def _whole(*some: float) -> Filling:
-    """Only such values."""
+    """Returns a filling of `some` values only."""
 
     def fill(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
         return carrier(np.asarray(rng.choice(some, shape)).astype(dtype.carrier), dtype)
@@ -342,7 +347,7 @@ _FILLINGS: dict[str, Filling] = {
 
 
 def differs(case: Case, actual: tuple[Array, ...], expected: tuple[Array, ...]) -> str:
-    """Why the results are not the reference's, signs of zeros included; "" where they are."""
+    """Returns the difference from the reference, signs of zeros included, or an empty text."""
     with np.errstate(all="ignore"):
         try:
             check(case, actual, expected, case.op.tolerance)
@@ -359,7 +364,7 @@ def differs(case: Case, actual: tuple[Array, ...], expected: tuple[Array, ...]) 
 
 
 def first_difference(case: Case, actual: tuple[Array, ...], expected: tuple[Array, ...]) -> str:
-    """The first element that is not the reference's, with its operands where they are aligned."""
+    """Returns the first element that differs from the reference, with its operands if aligned."""
     types = case.op.infer(case.types, case.sample.attrs)
     for a, e, t in zip(actual, expected, types, strict=True):
         if a.shape != e.shape or t.dtype.is_handle:

@@ -1,5 +1,7 @@
-"""ONNX nodes of the rows that move, index, contract and slide: sizes that rows hold as attributes
-are inputs in ONNX, and pads come as one list."""
+"""ONNX nodes of ops that move, index, contract and slide.
+
+ONNX has sizes as inputs that are attributes here, and pads as one list.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ NodeOf = Callable[[Sample], OnnxNode | None]
 
 
 def _sized(name: str, field: str) -> NodeOf:
-    """The attribute `field` is ONNX's last input."""
+    """Returns a node whose last input is the attribute `field`."""
     return lambda s: OnnxNode(name, (*s.inputs, i64(*getattr(s.attrs, field))), {})
 
 
 def _not_scalar(make: NodeOf) -> NodeOf:
-    """ONNX Runtime refuses to transpose or slice scalars."""
+    """Returns None for scalars, which ONNX Runtime does not transpose or slice."""
     return lambda s: make(s) if s.inputs[0] is not None and s.inputs[0].ndim else None
 
 
@@ -32,7 +34,7 @@ def _slice(s: Sample) -> OnnxNode:
         start + step * size
         for start, step, size in zip(starts, steps, plain(s.attrs.sizes), strict=True)
     ]
-    # A negative end would count from the back; this one says "past the front".
+    # A negative end counts from the back; this end means "past the front".
     ends = [end if end >= 0 else -(1 << 40) for end in ends]
     axes = i64(*range(len(starts)))
     return OnnxNode("Slice", (*s.inputs, i64(*starts), i64(*ends), axes, i64(*steps)), {})
@@ -92,7 +94,7 @@ def _resize(s: Sample) -> OnnxNode:
         "exclude_outside": int(a.exclude_outside),
         "extrapolation_value": a.extrapolation_value,
     }
-    if a.coordinate_mode == "tf_half_pixel_for_nn":  # opset 11 alone has it
+    if a.coordinate_mode == "tf_half_pixel_for_nn":  # Only opset 11 has it.
         del attrs["antialias"]
         return OnnxNode(
             "Resize", (x, np.float32([]), np.float32([]), i64(*a.sizes)), attrs, opset=11
@@ -129,7 +131,7 @@ def _attention(s: Sample) -> OnnxNode:
     offset, (q, k, v, *mask) = plain(s.attrs.offset), s.inputs
     if not offset or k is None or v is None:
         return OnnxNode("Attention", s.inputs, attrs)
-    # The keys before the first query are ONNX's past; all three outputs are needed with it.
+    # The keys before the first query are ONNX's past, which requires all three outputs.
     past = (k[:, :, :offset], v[:, :, :offset])
     inputs = (q, k[:, :, offset:], v[:, :, offset:], *(mask or [None]), *past)
     return OnnxNode("Attention", inputs, attrs, outputs=3)

@@ -1,4 +1,4 @@
-"""Comparison of results by tolerance class (compiler/ops/README.md explains the classes)."""
+"""Compares results by tolerance class (compiler/ops/README.md explains the classes)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tcc.ir.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Distance from 1.0 to the next element, and the least positive normal value.
+# The distance from 1.0 to the next element, and the least positive normal value.
 _FORMATS = {
     "f16": (2.0**-10, 2.0**-14),
     "bf16": (2.0**-7, 2.0**-126),
@@ -28,16 +28,16 @@ _FORMATS = {
 
 
 def ulp(expected: Array, dtype: DType) -> Array:
-    """The distance between neighbours of `dtype` at each value."""
+    """Returns the distance between neighbours of `dtype` at each value."""
     eps, tiny = _FORMATS[dtype.name]
     size = np.maximum(np.abs(expected.astype(np.float64)), tiny)
     return np.asarray(eps * np.exp2(np.floor(np.log2(size))))
 
 
 def bound(tolerance: Tolerance, expected: Array, dtype: DType, scale: Array, length: int) -> Array:
-    """The largest error allowed at each element.
+    """Returns the largest allowed error of each element.
 
-    `scale` is the sum of absolute terms and `length` how many there are, for `ACCUMULATE`.
+    For `ACCUMULATE`, `scale` is the sum of absolute terms and `length` the number of terms.
     """
     step = ulp(expected, dtype)
     match tolerance:
@@ -56,7 +56,7 @@ def bound(tolerance: Tolerance, expected: Array, dtype: DType, scale: Array, len
 def check(actual: Array, expected: Array, dtype: DType, allowed: Callable[[Array], Array]) -> None:
     """Fails unless `actual` has `expected`'s shape and non-finite values, and is within bounds.
 
-    `allowed` gets the finite expected values (0 in place of others) and gives the error allowed.
+    `allowed` maps the finite expected values (0 in place of others) to the allowed errors.
     """
     assert actual.shape == expected.shape
     if isinstance(dtype, ListType):

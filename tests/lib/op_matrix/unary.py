@@ -1,4 +1,4 @@
-"""Functions of one float as the op table has them, on many inputs, beside f64 rounded once."""
+"""Compares the op table's functions of one float with f64 results, rounded once, on many inputs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from . import tolerance
 from .cases import Array
 from .special import EITHER_ZERO, SpecialCase
 
-ROUNDED = 0.5  # units of the last place: what rounding an exact result costs
-# Values above the largest count as this power of two, so that infinities are a rounding too.
+ROUNDED = 0.5  # The error in units of the last place of a rounded exact result.
+# Larger values count as this power of two, so that infinity counts as a rounding.
 _TOPS = {"f16": 2.0**16, "bf16": 2.0**128, "f32": 2.0**128}
 
 
 @dataclass(frozen=True)
 class Error:
-    """`units`: the largest error in units of the result's last place, of composed functions where
-    it is above 1e-6; `absolute`: the largest of those beyond the bound in units; `inexact`: how
-    many results are not the nearest value.
+    """The error of a function on many arguments.
 
-    `wrong` says of an argument what is beyond the function's bound: "" where nothing is.
+    `units` is the largest error in units of the result's last place; for composed functions it
+    counts only errors above 1e-6. `absolute` is the largest absolute error of results beyond the
+    bound. `inexact` counts results that are not the nearest value. `wrong` describes an argument
+    beyond the function's bound; it is empty without one.
     """
 
     units: float
@@ -38,7 +39,7 @@ class Error:
 
 
 def unary_forms() -> Iterator[tuple[OpSpec, Sample]]:
-    """Each row of one f32 operand and an f32 result, with each of its samples' attributes."""
+    """Yields each op from f32 to f32 with each of its samples' attributes."""
     for op in OPS.values():
         if Trait.ELEMENTWISE not in op.traits or F32 not in op.dtypes or op.arity[0] > 1:
             continue
@@ -54,7 +55,7 @@ def unary_forms() -> Iterator[tuple[OpSpec, Sample]]:
 
 
 def cases_of(dtype: DType, x: Array, names: Sequence[str] = ("",)) -> list[SpecialCase]:
-    """The functions of these names (of all where one is empty) on the values `x` of `dtype`."""
+    """Returns the functions of `names` on the values `x`; an empty name selects all."""
     cases = []
     for number, (op, sample) in enumerate(unary_forms()):
         if op.name in names or "" in names:
@@ -65,7 +66,7 @@ def cases_of(dtype: DType, x: Array, names: Sequence[str] = ("",)) -> list[Speci
 
 
 def all_halves(dtype: DType) -> Array:
-    """Every value of f16 or bf16."""
+    """Returns every value of f16 or bf16."""
     codes = np.arange(1 << 16, dtype=np.uint16)
     if dtype is F16:
         return codes.view(np.float16)
@@ -73,8 +74,11 @@ def all_halves(dtype: DType) -> Array:
 
 
 def dense_floats(count: int) -> Array:
-    """f32 values: as many of each exponent and sign, then those about the zeros, poles and ends of
-    functions, `count` in all."""
+    """Returns `count` f32 values.
+
+    The first have as many of each exponent and sign; the rest lie near zeros, poles and limits of
+    functions.
+    """
     rng = np.random.default_rng(7)
     each = count // 1024
     heads = np.repeat(np.arange(512, dtype=np.uint32) << 23, each)
@@ -91,7 +95,7 @@ def dense_floats(count: int) -> Array:
 
 
 def measured(case: SpecialCase, actual: Array) -> Error:
-    """The error of a result against the row's reference in f64."""
+    """Returns the error of a result against the op's reference in f64."""
     (x,) = (a for a in case.sample.inputs if a is not None)
     dtype = case.main
     with np.errstate(all="ignore"):
@@ -124,10 +128,10 @@ def measured(case: SpecialCase, actual: Array) -> Error:
 
 
 def bound(case: SpecialCase) -> float:
-    """Units of the last place that a result may be off by."""
+    """Returns the allowed error in units of the last place."""
     if case.main is F32:
         return 4.0 if case.op.tolerance is not Tolerance.EXACT else 0.0
     if case.op.tolerance is Tolerance.ACTIVATION:
         return 1.0
-    # Computed in f32 to 4 units of that, then rounded.
+    # The result is computed in f32 to 4 units, then rounded.
     return ROUNDED + 4 * 2.0 ** (-13 if case.main is F16 else -16)

@@ -1,4 +1,4 @@
-"""Work counted as calls of functions, which no other process disturbs."""
+"""Counts work as calls of functions, which other processes do not disturb."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def calls_of(run: Callable[[], Any]) -> int:
-    """The functions that `run` calls, those of C and steps of generators included."""
+    """Returns the number of calls in `run`, calls of C functions and generator steps included."""
     count = 0
 
     def see(_frame: FrameType, event: str, _argument: Any) -> None:

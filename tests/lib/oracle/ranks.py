@@ -1,9 +1,9 @@
 """Runs the ranks of one job in lockstep in this process, one at a time.
 
-A rank goes on until it reaches a collective or its end; then the next one does.  When all have
-stopped, each collective in which all its ranks wait is computed for them, and they go on.  Where
-there is none, because ranks wait for others that have ended or are in another collective, every
-rank ends with `Stuck`: so nothing ever hangs.
+A rank runs until it reaches a collective or its end; then the next rank runs. When all have
+stopped, each collective that all its ranks have reached is computed, and its ranks go on. If there
+is none, because ranks wait for ended ranks or for ranks in another collective, every rank ends with
+`Stuck`. So no run hangs.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tcc.ir.program import CollectiveKind
 from tcc.ops.collective import CollectiveAttrs, collected
 
 T = TypeVar("T")
-# All ranks' results of a collective, from all ranks' operands.
+# Computes all ranks' results of a collective from all ranks' operands.
 Collected = Callable[[Sequence[Any]], Sequence[Array]]
 Counts = Sequence[int]
 
 
 class Stuck(Exception):
-    """A wait that can never end."""
+    """A wait can never end."""
 
 
 def block_counts(kind: CollectiveKind, ranks: int, counts: Counts) -> tuple[Counts, Counts]:
-    """The counts of a rank's blocks that it sends and that it receives, as of `Collective`."""
+    """Returns the counts of the blocks that a rank sends and receives, like `Collective`'s."""
     sends, receives = (ranks if side else 1 for side in (kind.sends_blocks, kind.receives_blocks))
     if len(counts) == 1:
         return [*counts] * sends, [*counts] * receives
@@ -45,8 +45,11 @@ def exchanged(
     counts: Counts = (),
     call: Hashable = None,
 ) -> Array:
-    """A rank's result of a collective of x; with `counts`, those of its blocks along axis 0.  All
-    ranks give equal `call`s.  Raises `Stuck` where a rank sends another block than is due."""
+    """Returns a rank's result of a collective of x.
+
+    `counts` are those of its blocks along axis 0. All ranks give an equal `call`. Raises `Stuck` if
+    a rank sends a block of another size than expected.
+    """
     ranks = next((own for own in attrs.members if rank.number in own), ())
     uneven = len(counts) > 1
 
@@ -68,7 +71,7 @@ def exchanged(
 
 
 class Rank:
-    """What one rank sees of the job."""
+    """One rank's access to the job."""
 
     def __init__(self, job: _Job, number: int) -> None:
         self._job, self.number = job, number
@@ -76,15 +79,18 @@ class Rank:
     def meet(
         self, call: Hashable, operand: Any, collected: Collected, ranks: Sequence[int] = ()
     ) -> Array:
-        """This rank's result of the collective `call`, which all of `ranks`, or of the job, issue
-        with equal `call`s.  Operands and results are in the order of `ranks`."""
+        """Returns this rank's result of the collective `call`.
+
+        All of `ranks`, or of the job, issue it with an equal `call`. Operands and results are in
+        the order of `ranks`.
+        """
         return self._job.meet(self.number, _Call(call, tuple(ranks), operand, collected))
 
 
 def in_lockstep(size: int, run: Callable[[Rank], T]) -> list[T]:
-    """What `run` returns on each of `size` ranks.
+    """Returns the results of `run` on each of `size` ranks.
 
-    Raises the first rank's error where one fails, and `Stuck` where one waits for ever.
+    Raises the first rank's error if a rank fails, and `Stuck` if a rank waits for ever.
     """
     return _Job(size).run(run)
 
@@ -102,9 +108,9 @@ class _Call:
 class _Job:
     def __init__(self, size: int) -> None:
         self._turn = [threading.Event() for _ in range(size)]
-        self._calls: dict[int, _Call] = {}  # by rank that waits
+        self._calls: dict[int, _Call] = {}  # Waiting calls by rank.
         self._results: dict[int, Array] = {}
-        self._ended: dict[int, Any] = {}  # what ranks returned
+        self._ended: dict[int, Any] = {}  # Return values by rank.
         self._error: BaseException | None = None
         self._done = threading.Event()
 
@@ -146,7 +152,7 @@ class _Job:
         return self._results.pop(number)
 
     def _go_on(self, number: int) -> None:
-        """The turn is that of the next rank that can go on; behind the last all have stopped."""
+        """Passes the turn to the next rank that can run; behind the last rank all have stopped."""
         if len(self._ended) == len(self._turn):
             self._done.set()
             return

@@ -1,6 +1,7 @@
-"""Samples: small test cases of every op of `tcc.ops`, one module a family.
+"""Samples: small test cases of every op of `tcc.ops`, in one module per family.
 
-Ops without an entry in their family's `SAMPLES` get those that follow from their row (`defaults`).
+Ops without an entry in their family's `SAMPLES` get samples that follow from their row
+(`defaults`).
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ assert len(ENTRIES) == len(_ENTRIES), "two entries for one op"
 
 
 def samples_of(op: OpSpec, rng: np.random.Generator | None = None) -> Iterator[Sample]:
-    """The samples of a row: scalars, size one and zero, broadcasts, odd sizes.
+    """Yields the samples of a row: scalars, size one and zero, broadcasts, odd sizes.
 
-    Arrays are drawn from `rng`, by default from one whose seed is the name's CRC-32.  Raises
-    LookupError where the op has no entry and none follows from its row.
+    Arrays are drawn from `rng`, by default from a generator seeded with the CRC-32 of the name.
+    Raises LookupError if the op has no entry and no samples follow from its row.
     """
     samples = ENTRIES.get(op.name) or default_samples(op)
     if samples is None:

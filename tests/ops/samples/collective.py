@@ -1,4 +1,5 @@
-"""Samples of the ops of `tcc.ops.collective`: all ranks have equal operands, and rank 0 gets."""
+"""Samples of the ops of `tcc.ops.collective`: all ranks have equal operands, and the results are
+rank 0's."""
 
 from __future__ import annotations
 

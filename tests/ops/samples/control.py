@@ -10,7 +10,7 @@ from .sampling import Sample, Samples
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """None: a body is a graph of other rows, which a row cannot name."""
+    """Yields no samples: a body is a graph of other rows, which a row cannot name."""
     yield from ()
 
 

@@ -1,6 +1,6 @@
-"""Samples of ops that have no entry of their own: elementwise ops and plain reductions.
+"""Samples of ops without an entry: elementwise ops and plain reductions.
 
-They follow from the row: its arity, element types, attribute type and traits.
+The samples follow from the row: its arity, element types, attribute type and traits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sampling import SPECIAL, Sample, Samples, binary_samples, draw, spread, un
 
 
 def default_samples(op: OpSpec) -> Samples | None:
-    """The samples that follow from the row; None where only an entry can say what they are."""
+    """Returns the samples that follow from the row; None if the op needs an entry."""
     if op.attrs is ReduceAttrs:
         return reduction_samples(op.dtypes)
     if op.attrs is ArgAttrs:
@@ -26,7 +26,7 @@ def default_samples(op: OpSpec) -> Samples | None:
         return None
     try:
         attrs = (op.attrs(),)
-    except TypeError:  # an attribute without a default
+    except TypeError:  # an attribute has no default
         return None
     least, most = op.arity
     if most == 1:
@@ -37,7 +37,8 @@ def default_samples(op: OpSpec) -> Samples | None:
 
 
 def _many_samples(dtypes: Sequence[DType], least: int, most: int, attrs: Any) -> Samples:
-    """`most` operands of different ranks, and `least` of them, where they are vectors."""
+    """Returns samples of `most` operands with different ranks, and of `least` operands that are
+    vectors."""
 
     def vectors(*arrays: Array) -> tuple[Array, ...]:
         return arrays[:most] + (arrays[-1],) * (least - len(arrays))

@@ -33,7 +33,7 @@ def _guarded_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _neighbours() -> Expr:
-    """x[i, j] + x[i, j + 1], where zero follows the last."""
+    """Returns x[i, j] + x[i, j + 1], with zero after the last element."""
     b = ExprBuilder(tensor(F32, 3, 8))
     i, j = b.iters(3, 8)
     b.stage((i, j), fn("add", b.read(0, i, j), b.read(0, i, j + 1, fill=0.0)))
@@ -41,7 +41,8 @@ def _neighbours() -> Expr:
 
 
 def _interleaved(pairs: int) -> Expr:
-    """Sums and differences of neighbours in turn; of an odd number of results the last is a sum."""
+    """Returns alternating sums and differences of neighbours; the last of an odd number of results
+    is a sum."""
     count = 2 * pairs - pairs % 2
     b = ExprBuilder(tensor(F32, 3, 8))
     j, i = b.iters(count, 3)
@@ -53,7 +54,7 @@ def _interleaved(pairs: int) -> Expr:
 
 
 def _sum_and_product() -> Expr:
-    """The sums of rows of one operand, and the other one scaled by them."""
+    """Returns the row sums of one operand, and the other operand scaled by them."""
     b = ExprBuilder(tensor(F32, 3, 8), None, tensor(F32, 3, 8))
     i, k = b.iters(3, 8)
     total = b.stage((i,), b.read(0, i, k), over=(k,), monoid="sum")
@@ -63,7 +64,7 @@ def _sum_and_product() -> Expr:
 
 
 def _scaled() -> Expr:
-    """One operand scaled by the sums of the rows of another."""
+    """Returns one operand scaled by the row sums of another."""
     expr = _sum_and_product()
     return Expr(expr.params, expr.stages, expr.outputs[1:])
 

@@ -1,4 +1,4 @@
-"""What a sample is, and random operands in every element type that an op takes."""
+"""The type of a sample, and random operands in every element type that an op takes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0], np.
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
-    """Normally distributed samples of f32."""
+    """Returns f32 samples of the normal distribution."""
     return rng.standard_normal(shape).astype(np.float32)
 
 
 def draw(
     rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], lo: float, hi: float
 ) -> Array:
-    """Random values in `[lo, hi)`, made representable in `dtype`."""
+    """Returns random values in `[lo, hi)` that `dtype` represents exactly."""
     if dtype.kind is DTypeKind.BOOL:
         return np.asarray(rng.integers(0, 2, shape) == 1)
     if dtype.is_integer:
@@ -45,7 +45,7 @@ def draw(
 
 
 def spread(dtypes: Sequence[DType]) -> tuple[DType, ...]:
-    """The element types that samples cover, the main one first."""
+    """Returns the element types that samples cover, the main type first."""
     order = ("f32", "f64", "f16", "i32", "i64", "i8", "u8", "bool")
     return tuple(DTYPES[n] for n in order if DTYPES[n] in dtypes)
 
@@ -58,7 +58,8 @@ def unary_samples(
     attrs: Sequence[Any] = (NoAttrs(),),
     special: bool = True,
 ) -> Samples:
-    """One operand: odd sizes in every element type, a scalar, size zero, special floats."""
+    """Returns samples of one operand: odd sizes in every element type, a scalar, size zero, special
+    floats."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         main, *others = spread(dtypes)
@@ -83,7 +84,8 @@ def binary_samples(
     attrs: Sequence[Any] = (NoAttrs(),),
     special: bool = True,
 ) -> Samples:
-    """Two operands: equal shapes, both directions of broadcasting, scalar, size zero."""
+    """Returns samples of two operands: equal shapes, both directions of broadcasting, scalar, size
+    zero."""
     low, high = right or (lo, hi)
 
     def pair(

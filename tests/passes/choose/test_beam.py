@@ -1,4 +1,4 @@
-"""Choices for several places: the least total, within the room there is."""
+"""Choices for several places have the least total price within the byte limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_places_alone_take_their_cheapest_option() -> None:
 
 
 def test_neighbours_that_gain_together_beat_each_ones_best() -> None:
-    # The second option is the best of each place; the third ones save 3 where they meet.
+    # The second option is the best for each place alone; adjacent third options save 3.
     places = [[Option(9), Option(4), Option(5)]] * 3
     saved = [[0, 0, 0], [0, 0, 0], [0, 0, -3]]
     table: Table = {(0, 1): saved, (1, 2): saved}
@@ -56,7 +56,7 @@ def test_room_goes_to_what_saves_most_for_a_byte() -> None:
     assert choose_together(places, {}, 7) == (0, 1, 1)
     assert choose_together(places, {}, 0.5) == (0, 0, 0)
     many = [[Option(10), Option(9, 5)]] * 30 + [[Option(10), Option(1, 5)]] * 2
-    assert choose_together(many, {}, 10) == (0,) * 30 + (1,) * 2  # the room is gone before the end
+    assert choose_together(many, {}, 10) == (0,) * 30 + (1,) * 2  # no room is left for the last
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Decisions that a compile lists and forces: sites by content, alternatives by text."""
+"""A compile lists and forces decisions: sites by content, alternatives by text."""
 
 from __future__ import annotations
 

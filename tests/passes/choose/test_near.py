@@ -1,4 +1,4 @@
-"""Alternatives near the best price: the ones that are worth a measurement."""
+"""Alternatives near the best price are selected for measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def decision(choice: str, **prices: float) -> Decision[Any]:
     [
         ("a", {"a": 10.0, "b": 12.9, "c": 13.1, "d": 11.0}, ["d", "b"], 10.0),
         ("b", {"a": 10.0, "b": 20.0}, ["a"], 20.0),
-        # Differences: nothing is near the best price unless it is equal or was not chosen.
+        # Price differences: an alternative is near if its difference is equal, or if the choice was
+        # not the best.
         ("a", {"a": 0.0, "b": 1e-9}, [], 0.0),
         ("b", {"a": 0.0, "b": 5.0}, ["a"], 5.0),
         ("a", {"a": -10.0, "b": 0.0, "c": -8.0}, ["c"], 10.0),

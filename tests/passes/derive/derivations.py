@@ -1,4 +1,5 @@
-"""Regions that searches start from, what they are to find, and random regions with their chains."""
+"""Regions from which searches start, the goals that they must find, and random regions with
+chains."""
 
 from __future__ import annotations
 
@@ -27,19 +28,19 @@ from tests.passes.derive.rules.moves import offered_steps
 
 
 def price(region: Region) -> float:
-    """An estimate in which no parameter is constant."""
+    """Returns an estimate in which no parameter is constant."""
     return estimate(region, (False,) * len(region.params), TYPICAL_RATES)
 
 
-# ---- what is found ------------------------------------------------------------------------------
+# ---- goals --------------------------------------------------------------------------------------
 
 
 class Contraction(NamedTuple):
-    """A sum of products by extents, those of 1 left out, each row sorted.
+    """A sum of products, described by sorted extents; extents of 1 are left out.
 
-    `windows` are of sum loops that share an index with a result loop, `bands` of result loops that
-    do; `batch` of result loops that both operands have alone; `rows` and `columns` are how many
-    points the loops of one operand alone have; `added` are the sums that its result goes through.
+    `windows`: sum loops that share an index with a result loop. `bands`: result loops that do.
+    `batch`: result loops that both operands use alone in an index. `rows`, `columns`: the number of
+    points of the loops of one operand alone. `added`: the sums to which its result is added.
     """
 
     windows: tuple[int, ...]
@@ -51,7 +52,8 @@ class Contraction(NamedTuple):
 
 
 def contractions(region: Region) -> list[Contraction]:
-    """Those of two operands whose indices are sums of loops, each its own step."""
+    """Returns the contractions of two operands whose indices are sums of loops with different
+    steps."""
     found = []
     for number, stage in enumerate(region.stages):
         forms = [form for factor in stage.factors for form in factor.forms]
@@ -99,8 +101,8 @@ def _contraction(stage: RegionStage, added: tuple[int, ...]) -> Contraction:
 
 
 class Case(NamedTuple):
-    """A region at its size and small, and contractions that candidates have within so many
-    states."""
+    """A region at full and at small size, and contractions that the search must reach within
+    `states` states."""
 
     states: int
     full: Callable[[], Region]
@@ -123,7 +125,7 @@ def conv(
 def transposed(
     batch: int, channels: int, size: int, features: int, taps: int = 4, stride: int = 2
 ) -> Region:
-    """A transposed convolution with padding 1."""
+    """Returns a transposed convolution with padding 1."""
     types = tensor(F32, batch, channels, size, size), tensor(F32, channels, features, taps, taps)
     attrs = ConvTransposeAttrs((stride, stride), (1, 1), (1, 1), (1, 1), (0, 0), 1)
     spec = OPS["conv_transpose"].expr
@@ -132,8 +134,8 @@ def transposed(
 
 
 def band(heads: int, rows: int, width: int, half: int, dilation: int, *, sums: bool) -> Region:
-    """`y[b, m, w] = sum(k) A[b, m, k] * B[b, m + d*(w - half), k]`; with `sums`
-    `y[b, m, n] = sum(w) A[b, m, w] * B[b, m + d*(w - half), n]`."""
+    """Returns `y[b, m, w] = sum(k) A[b, m, k] * B[b, m + d*(w - half), k]`, or, with `sums`, `y[b,
+    m, n] = sum(w) A[b, m, w] * B[b, m + d*(w - half), n]`."""
     wide = 2 * half + 1
     b, m = affine(1, 0, 0, 0), affine(0, 1, 0, 0)
     w, k = affine(0, 0, 0, 1) if sums else affine(0, 0, 1, 0), affine(0, 0, 0, 1)
@@ -239,7 +241,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
 
 
 def reached(case: Case, candidates: tuple[DerivationState, ...]) -> list[DerivationState | None]:
-    """The first candidate with each goal of a case."""
+    """Returns, for each goal of a case, the first candidate that reaches it, or None."""
     found = [contractions(state.region) for state in candidates]
     return [
         next((s for s, own in zip(candidates, found, strict=True) if goal in own), None)
@@ -251,7 +253,8 @@ def reached(case: Case, candidates: tuple[DerivationState, ...]) -> list[Derivat
 
 
 def random_region(rng: random.Random) -> Region:
-    """A sum of products of two or three accesses with strides, digits and uneven padding."""
+    """Returns a sum of products of two or three accesses with strides, digits and uneven
+    padding."""
     iters = tuple(rng.randint(1, 6) for _ in range(rng.randint(1, 3)))
     sums = tuple(rng.randint(1, 5) for _ in range(rng.randint(1, 3)))
     loops = iters + sums
@@ -279,7 +282,7 @@ def random_region(rng: random.Random) -> Region:
 def random_chain(
     region: Region, rng: random.Random, most: int = 4
 ) -> tuple[Region, list[DerivationStep]]:
-    """The region after up to `most` steps, each drawn among those that hold."""
+    """Returns the region after up to `most` random valid steps, and the steps."""
     chain: list[DerivationStep] = []
     for _ in range(most):
         offered = [*offered_steps(region)]

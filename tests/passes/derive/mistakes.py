@@ -1,7 +1,7 @@
-"""Wrong regions that a check has to see: mistakes by name, and changes drawn at random.
+"""Wrong regions that a check must detect: named mistakes, and random changes.
 
-The unsound forms are those of derivations in the literature: residues one after the other, over
-whose seams windows slide, and a reshape that takes neighbours for residues.
+The unsound forms come from derivations in the literature: residues in one sequence, over whose
+seams windows slide, and a reshape that takes neighbours for residues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .derivations import CASES, band
 
 
 class Pair(NamedTuple):
-    """A region, one that computes the same, and one that does not."""
+    """A region, an equivalent region, and a wrong region."""
 
     origin: Region
     right: Region
@@ -34,7 +34,8 @@ class Pair(NamedTuple):
 
 
 def agree(a: Region, b: Region) -> bool:
-    """Whether two regions give the same for integers everywhere; False where one reads outside."""
+    """Returns True if two regions give the same integers everywhere, and False if a region reads
+    outside."""
     arrays = operands(a)
     try:
         pairs = zip(values(a, arrays), values(b, arrays), strict=True)
@@ -47,7 +48,7 @@ def agree(a: Region, b: Region) -> bool:
 
 
 def mistakes(size: int) -> Iterator[tuple[str, Pair]]:
-    """Mistakes in a convolution of `size` x `size` points and in dilated bands, by name."""
+    """Yields named mistakes in a convolution of `size` x `size` points and in dilated bands."""
     region = convolution(size)
     (stage,) = region.stages
     image, kernel = stage.factors
@@ -85,7 +86,7 @@ def mistakes(size: int) -> Iterator[tuple[str, Pair]]:
 
 
 def offset_add(size: int, taps: int, shift: int = 0) -> Region:
-    """A convolution as a product per tap, added at an offset."""
+    """Returns a convolution as one multiplication per tap, added at an offset."""
     region = convolution(size, taps)
     wide = size + taps - 1
     inner = RegionStage(
@@ -109,8 +110,9 @@ def offset_add(size: int, taps: int, shift: int = 0) -> Region:
 
 
 def residues(grouped: bool, batched: bool = False) -> Region:
-    """sum(k) A[m, k] * B[m + 4*w - 8 else 0, k] over 10,000 rows, or B's rows by residues modulo 4:
-    in one sequence, over whose seams the band slides, or as a batch."""
+    """Returns sum(k) A[m, k] * B[m + 4*w - 8 else 0, k] over 10,000 rows. `grouped` orders B's rows
+    by residues modulo 4, in one sequence whose seams the band crosses, or, if `batched`, as a
+    batch."""
     zero = literal(0, F32)
     m, _, k = (unit(n, 3) for n in range(3))
     at: tuple[Affine, ...] = (affine(1, 4, 0, plus=-8),)
@@ -134,13 +136,13 @@ def residues(grouped: bool, batched: bool = False) -> Region:
 
 
 def group_edges() -> Pair:
-    """Residues one after the other: a window reads rows of its neighbour."""
+    """Returns residues in one sequence, where a window reads rows of a neighbouring residue."""
     region = band(2, 24, 3, 2, 4, sums=False)
     right = replay(region, ["split stage=0 loop=1 inner=4 shift=0"])
     stage = region.stages[0]
     left, other = stage.factors
     row = Affine((0, 1, 0, 0))
-    moved = row._replace(steps=(0, 1, 1, 0), offset=-2)  # as if group edges were none
+    moved = row._replace(steps=(0, 1, 1, 0), offset=-2)  # ignores the edges of groups
 
     def regrouped(form: Affine) -> Affine:
         return Affine((0, 0, 0, 0), 0, (Digit(4, form, 1, 6), Digit(1, form, 6, 0)))
@@ -157,7 +159,7 @@ def group_edges() -> Pair:
 
 
 def reshaped() -> Pair:
-    """Dilation 2 by a reshape: rows 2*x + a as [a, x]."""
+    """Returns dilation 2 by a reshape: rows 2*x + a as [a, x]."""
     dilated = CASES["3x3 d2"].small()
     split = replay(dilated, ["split stage=0 loop=2 inner=2 shift=0"])
     inner, copy = split.stages
@@ -171,7 +173,7 @@ def reshaped() -> Pair:
 
 
 def mutated(step: DerivationStep, rng: random.Random) -> DerivationStep:
-    """A step with one number changed."""
+    """Returns a step with one number changed."""
     place = rng.randrange(len(step.arguments) + 1)
     by = rng.choice((-2, -1, 1, 2))
     if place == len(step.arguments):
@@ -182,8 +184,8 @@ def mutated(step: DerivationStep, rng: random.Random) -> DerivationStep:
 
 
 def wrong_chain(seed: int) -> tuple[Region, Region | None]:
-    """A region, and what a right chain with one number changed makes of it; None if that is
-    refused."""
+    """Returns a region, and its result by a valid chain with one number changed; None if the chain
+    is refused."""
     rng = random.Random(seed)
     region = origin = CASES[rng.choice(list(CASES))].small()
     chain = rng.choice(search(region, 40).candidates).chain
@@ -197,8 +199,8 @@ def wrong_chain(seed: int) -> tuple[Region, Region | None]:
 
 
 def wrong_result(seed: int) -> tuple[Region, Region]:
-    """A region, and what a right chain makes of it with one access changed: its fill, two axes, or
-    an offset."""
+    """Returns a region, and its result by a valid chain with one access changed: its fill, two
+    axes, or an offset."""
     rng = random.Random(seed)
     origin = CASES[rng.choice(list(CASES))].small()
     region = rng.choice(search(origin, 40).candidates).region

@@ -1,4 +1,4 @@
-"""Graphs whose sites are to be derived by the whole pass, with the prices of a server."""
+"""Graphs whose sites the whole pass must derive, with the prices of a server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def linear_attention(tokens: int = 256, width: int = 8, heads: int = 2) -> Graph
 
 
 def low_rank(rows: int = 64, width: int = 192, rank: int = 24) -> Graph:
-    """`xW + (xA)B` of constants."""
+    """Returns `xW + (xA)B` with constant matrices."""
     m = Model("low_rank")
     x, w = m.input("x", rows, width), m.weight(width, width)
     side = m.op("matmul", m.op("matmul", x, m.weight(width, rank)), m.weight(rank, width))
@@ -70,7 +70,7 @@ def low_rank(rows: int = 64, width: int = 192, rank: int = 24) -> Graph:
 
 
 def updated(rows: int = 1, width: int = 192, rank: int = 8) -> Graph:
-    """`x(W + AB)` of inputs."""
+    """Returns `x(W + AB)` of inputs."""
     m = Model("updated")
     x, w = m.input("x", rows, width), m.input("w", width, width)
     side = m.op("matmul", m.input("a", width, rank), m.input("b", rank, width))
@@ -78,7 +78,7 @@ def updated(rows: int = 1, width: int = 192, rank: int = 8) -> Graph:
 
 
 def mean_of_rows(rows: int = 64, width: int = 96) -> Graph:
-    """The mean of the rows of a matmul with a bias."""
+    """Returns the mean of the rows of a matmul with a bias."""
     m = Model("mean_of_rows")
     y = m.op("matmul", m.input("x", rows, width), m.weight(width, width))
     y = m.op("add", y, m.weight(width))
@@ -86,14 +86,14 @@ def mean_of_rows(rows: int = 64, width: int = 96) -> Graph:
 
 
 def mean_of_image(size: int = 14, channels: int = 96) -> Graph:
-    """A global average pool behind a 1 x 1 convolution with a bias."""
+    """Returns a global average pool behind a 1 x 1 convolution with a bias."""
     m = Model("mean_of_image")
     y = m.conv(m.input("x", 1, channels, size, size), channels, 1, bias=True)
     return m.finish(m.op("reduce_mean", y, attrs=ReduceAttrs((2, 3), True)))
 
 
 def mean_of_windows(size: int = 28, channels: int = 96) -> Graph:
-    """An average pool of 2 x 2 behind a 1 x 1 convolution."""
+    """Returns a 2 x 2 average pool behind a 1 x 1 convolution."""
     m = Model("mean_of_windows")
     y = m.conv(m.input("x", 1, channels, size, size), channels, 1)
     two, none, one = (2, 2), (const(0),) * 2, (1, 1)
@@ -101,7 +101,7 @@ def mean_of_windows(size: int = 28, channels: int = 96) -> Graph:
 
 
 def mean_between(tokens: int = 50, width: int = 96) -> Graph:
-    """A matmul, the mean of its tokens, and another matmul."""
+    """Returns a matmul, the mean of its tokens, and another matmul."""
     m = Model("mean_between")
     y = m.op("matmul", m.input("x", 1, tokens, width), m.weight(width, width))
     mean = m.op("reduce_mean", y, attrs=ReduceAttrs((1,), False))
@@ -121,7 +121,7 @@ def total(size: int = 96) -> Graph:
 
 
 def normalised(rows: int = 64, width: int = 2048, features: int = 64) -> Graph:
-    """A root mean square norm before a matmul."""
+    """Returns a root mean square norm before a matmul."""
     m = Model("normalised")
     x = m.op("relu", m.input("x", rows, width))
     mean = m.op("reduce_mean", m.op("mul", x, x), attrs=ReduceAttrs((1,), True))
@@ -137,7 +137,8 @@ def conv(size: int, channels: int, *, stride: int = 1) -> Graph:
 
 
 def upsampled(size: int = 24, channels: int = 64, features: int = 64) -> Graph:
-    """A transposed convolution of 4 x 4 taps, whose stride 2 makes four phases of 2 x 2."""
+    """Returns a transposed convolution with 4 x 4 taps, whose stride 2 gives four phases of 2 x 2
+    taps."""
     m = Model("upsampled")
     x = m.op("relu", m.input("x", 1, channels, size, size))
     attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
@@ -149,13 +150,14 @@ def upsampled(size: int = 24, channels: int = 64, features: int = 64) -> Graph:
 
 
 class SiteCase(NamedTuple):
-    """A graph, and a part of a chain that a candidate for one of its sites has."""
+    """A graph, and a part of the chain of a candidate for one of its sites."""
 
     graph: Callable[[], Graph]
     goal: str
 
     def decision(self) -> SiteOptions:
-        """Returns the decision of the first site that has such a candidate, else of the first."""
+        """Returns the decision of the first site that has such a candidate, else of the first
+        site."""
         every = decisions(self.graph(), limits())
         reached = (d for d in every if any(self.goal in o.candidate.chain for o in d.options))
         return next(reached, every[0])
@@ -183,8 +185,8 @@ SITES: Mapping[str, SiteCase] = MappingProxyType(
 
 
 def is_exact(site: DerivationSite, candidate: Candidate) -> bool:
-    """Whether a candidate computes what its site does: a region by its values modulo two primes, a
-    bilinear form by the identity of its factors, in rational numbers."""
+    """Returns True if a candidate computes its site: regions are compared modulo two primes,
+    bilinear forms by the identity of their factors in rational numbers."""
     if isinstance(candidate, Tiled):
         forms = [each for each in candidate.form if each.points > 1]
         return all(computes(f.algorithm, correlation(f.tile, f.taps)) for f in forms)
@@ -192,11 +194,11 @@ def is_exact(site: DerivationSite, candidate: Candidate) -> bool:
     return equal_at(composed(site.nodes), candidate.region)
 
 
-# ---- merged and grouped products ----------------------------------------------------------------
+# ---- merged and grouped matmuls -----------------------------------------------------------------
 
 
 class Whole(Model):
-    """A graph whose weights are small whole numbers, so that sums of f32 are exact."""
+    """A graph whose weights are small integers, so that sums of f32 are exact."""
 
     def weight(self, *shape: int, low: float = -3) -> Value:
         array = self._rng.integers(int(low), 4, shape).astype(np.float32)
@@ -204,8 +206,8 @@ class Whole(Model):
 
 
 class GraphCase(NamedTuple):
-    """A graph of whole numbers, a pass that makes it another, and how many nodes of an op that
-    has."""
+    """A graph of integers, a pass that rewrites it, and the number of nodes of an op in the
+    result."""
 
     graph: Callable[[], Graph]
     derived: Callable[[Graph], Graph]
@@ -214,7 +216,7 @@ class GraphCase(NamedTuple):
 
 
 def shared_rows(width: int = 512) -> Graph:
-    """A token's queries, keys and values."""
+    """Returns a token's queries, keys and values."""
     m = Whole("shared_rows")
     x = m.op("relu", m.input("x", 1, width))
     weights = (m.weight(width, n) for n in (width, 64, 64))
@@ -222,7 +224,7 @@ def shared_rows(width: int = 512) -> Graph:
 
 
 def experts(tokens: int = 256, depth: int = 64, width: int = 128, number: int = 4) -> Graph:
-    """Rows by matrices that data choose, two for each."""
+    """Returns matmuls of rows with two data-dependent matrices for each row."""
     m = Whole("experts")
     index, rows = m.input("index", tokens, 2, dtype=I64), m.input("x", tokens, 1, 1, depth)
     chosen = m.op("gather", m.weight(number, depth, width), index, attrs=AxisAttrs(0))
@@ -246,7 +248,8 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
 
 
 def is_reached(case: GraphCase) -> bool:
-    """Whether the other graph has the nodes and gives exactly what the first one does."""
+    """Returns True if the rewritten graph has the nodes and gives exactly the results of the
+    original."""
     graph = case.graph()
     after = case.derived(graph)
     if [node.op.name for node in after.nodes].count(case.op) != case.count:

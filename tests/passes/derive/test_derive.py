@@ -1,4 +1,4 @@
-"""The pass: sites in graphs, what it replaces and what it must leave alone."""
+"""The derive pass replaces sites in graphs, and leaves other nodes unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Agree = Callable[..., None]
 
 
 def sites(graph: Graph) -> list[DerivationSite]:
-    """The sums of products of a graph and its bodies."""
+    """Returns the sites of contractions in a graph and its bodies."""
     return [site for scope in scopes(graph) for site in scope.sums()]
 
 
@@ -63,7 +63,7 @@ def ops(graph: Graph) -> list[str]:
 
 
 def chains(graph: Graph) -> list[str]:
-    """The chains of the replacements that are chosen."""
+    """Returns the chains of the chosen replacements."""
     found = decisions(graph, limits())
     return [d.chosen.candidate.chain for d in found if d.chosen is not None]
 
@@ -125,7 +125,7 @@ def test_a_sum_of_a_bias_counts_its_rows() -> None:
         stage._replace(sums=tuple(1024 if n == 1023 else n for n in stage.sums))
         for stage in wrong.region.stages
     )
-    # The divisor, or the number of times that the bias counts, is that of 1,023 rows.
+    # The divisor, or the multiplicity of the bias, still belongs to 1,023 rows.
     with pytest.raises(Unchecked):
         same(region, wrong.region._replace(params=params, stages=stages))
 
@@ -152,14 +152,15 @@ def test_weights_grow_within_bounds() -> None:
 
 
 def parallel(channels: int = 64, size: int = 28) -> Graph:
-    """Two convolutions of the same windows of an image, added."""
+    """Returns two convolutions of the same windows of an image, added."""
     m = Model("parallel")
     x = m.op("relu", m.input("x", 1, channels, size, size))
     return m.finish(m.op("add", *(m.conv(x, channels, 3, pad=1) for _ in range(2))))
 
 
 def test_a_node_is_replaced_by_one_site_alone(agree: Agree) -> None:
-    """The sum is one convolution of added weights; alone, each has bilinear forms."""
+    """The sum is one convolution of added weights; each convolution alone has bilinear forms
+    too."""
     graph = parallel()
     found = decisions(graph, limits())
     whole, *parts = found
@@ -169,7 +170,7 @@ def test_a_node_is_replaced_by_one_site_alone(agree: Agree) -> None:
     agree(graph, derive(graph, limits()), tolerance=1e-4)
 
 
-# ---- what must stay -----------------------------------------------------------------------------
+# ---- unchanged graphs ---------------------------------------------------------------------------
 
 
 def dearer_order() -> Graph:
@@ -179,7 +180,7 @@ def dearer_order() -> Graph:
 
 
 def between(name: str) -> Graph:
-    """Linear attention with a function between the products."""
+    """Returns linear attention with a function between the matmuls."""
     m = Model("between")
     q, k, v = m.input("q", 512, 16), m.input("k", 16, 512), m.input("v", 512, 16)
     return m.finish(m.op("matmul", m.op(name, m.op("matmul", q, k)), v))
@@ -207,7 +208,7 @@ def halves() -> Graph:
 
 
 def far_number() -> Graph:
-    """A scale that keeps products from overflowing."""
+    """Returns a scale that keeps matmuls from overflowing."""
     m = Model("far")
     q, k, v = m.input("q", 512, 16), m.input("k", 16, 512), m.input("v", 512, 16)
     small = m.op("mul", m.op("matmul", q, k), m.scalar(1e-30))
@@ -215,7 +216,7 @@ def far_number() -> Graph:
 
 
 def far_literal() -> Graph:
-    """The same number in an expression."""
+    """Returns `far_number` with the scale inside an expression."""
     m = Model("far")
     q, k, v = m.input("q", 512, 16), m.input("k", 16, 512), m.weight(512, 16)
     b = ExprBuilder(q.type, k.type)
@@ -228,7 +229,7 @@ def far_literal() -> Graph:
 
 
 def difference() -> Graph:
-    """What cancels before a product: `x(W - AB)` of few rows."""
+    """Returns `x(W - AB)` of few rows, where the subtraction before the matmul cancels."""
     m = Model("difference")
     x, w = m.input("x", 1, 192), m.input("w", 192, 192)
     side = m.op("matmul", m.input("a", 192, 8), m.input("b", 8, 192))
@@ -236,7 +237,8 @@ def difference() -> Graph:
 
 
 def padded() -> Graph:
-    """A convolution that reads zeros around what another makes with a bias."""
+    """Returns a convolution that reads zeros around the result of another convolution with a
+    bias."""
     m = Model("padded")
     return m.finish(m.conv(m.conv(m.input("x", 1, 8, 12, 12), 2, 1), 8, 3, pad=1))
 
@@ -297,7 +299,7 @@ def test_small_models_compute_the_same(name: str, agree: Agree) -> None:
 
 
 def random_graph(rng: np.random.Generator) -> Graph:
-    """Products, sums, scales and maps of small matrices in any nesting."""
+    """Returns matmuls, sums, scales and maps of small matrices in any nesting."""
     m = Model("random")
     sizes = [int(n) for n in rng.integers(1, 7, 3)]
 
@@ -352,7 +354,7 @@ def test_random_sites_are_the_same_exactly(seed: int) -> None:
 
 
 def evaluated(region: Region, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """A region of f32 in f64, where integers are exact."""
+    """Evaluates a region of f32 in f64, where integers are exact."""
     made = fold(region, (True,) * len(region.params), arrays)
     return tuple(made[n][c] for n, c in region.outputs)
 
@@ -405,7 +407,7 @@ def test_sizes_of_nothing_and_one(sizes: tuple[int, int, int, int], agree: Agree
 
 
 def test_a_wrong_candidate_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check stands between the search and the graph: products of another operand are found."""
+    """The check between search and graph detects a contraction of the wrong operand."""
 
     def wrong(*args: Any) -> Rewrites:
         found = reassociated(*args)
@@ -479,7 +481,7 @@ def test_options_leave_the_pass_out() -> None:
 
 
 def test_narrow_weights_stay_narrow() -> None:
-    """Computed ahead of the run, weights of 4 bits would take eight times their bytes."""
+    """Precomputed weights would take eight times the bytes of the 4-bit weights."""
     m = Model("levels")
     rng = np.random.default_rng(3)
     levels = nibbles(rng.integers(-8, 8, (576, 192)).astype(np.int8), 0)

@@ -1,4 +1,5 @@
-"""Sums of products that share a factor become one where that is priced lower; others stay."""
+"""Contractions that share an operand are merged if the merged price is lower, and stay separate
+otherwise."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ Agree = Callable[..., None]
 
 
 class All(MergePrices):
-    """Everything that may be merged is."""
+    """Prices that merge everything that may be merged."""
 
     def __init__(self) -> None:
         super().__init__(CoreChooser(CoreModel(16, 16)))
@@ -46,7 +47,7 @@ class All(MergePrices):
 
 
 class Sizes(All):
-    """A node takes the square of its parts away from three: pairs and threes are the cheapest."""
+    """Prices under which merged nodes of two or three parts are cheapest: (parts - 2.5)**2 + 1."""
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
         return sum((len(group) - 2.5) ** 2 + 1 for group in groups)
@@ -57,7 +58,7 @@ def names(graph: Graph) -> list[str]:
 
 
 def heads(rows: int, widths: Sequence[int] = (16, 4, 8)) -> Graph:
-    """Products of unequal width, each read in its own shape."""
+    """Returns matmuls of different widths, each read in a different shape."""
     m = Model("heads")
     x = m.input("x", 1, rows, 12)
 
@@ -106,8 +107,8 @@ def test_what_saves_less_than_the_margin_stays() -> None:
 def pair(
     op: str, x: tuple[int, ...], *weights: tuple[int, ...], named: bool = True, **attrs: Any
 ) -> Graph:
-    """Two nodes of one input, the second with twice as much along the first axis of the last
-    weights that is even."""
+    """Returns two nodes of one input; the first axis of the second node's weights is twice as
+    long."""
     b = GraphBuilder("g")
     value = b.input("x", tensor(F32, *x))
     results = []
@@ -154,8 +155,8 @@ def test_what_is_no_part_of_one_result_stays(name: str) -> None:
 
 
 def of_rows(stage: Callable[..., Any], after: Any = None, count: int = 4) -> Graph:
-    """Two expressions of x[4] and weights of their own, 4 x 4, summed over k: `stage(b, j, k)`, and
-    `after(b, sums, j)` of the sums."""
+    """Returns two expressions of x[4] and separate 4 x 4 weights: `stage(b, j, k)` summed over k,
+    then `after(b, sums, j)`."""
     b, kind = GraphBuilder("g"), tensor(F32, 4, 4)
     x, results = b.input("x", tensor(F32, 4)), []
     for _ in range(2):
@@ -259,7 +260,7 @@ def test_equal_layers_are_priced_once_and_work_grows_with_the_layers() -> None:
     few, many = layers(20), layers(40)
     prices = Counted()
     assert names(merge_contractions(few, prices)).count("split") == 20
-    assert prices.priced <= 6  # the first, the last and those between, apart and joined
+    assert prices.priced <= 6  # the first, the last and those between, separate and merged
     first = calls_of(lambda: merge_contractions(few, All()))
     assert calls_of(lambda: merge_contractions(many, All())) < 2.2 * first
 
@@ -288,7 +289,8 @@ def test_many_parts_are_looked_at_a_few_at_a_time(agree: Agree) -> None:
 
 
 def test_prices_join_what_streams_weights_and_leave_what_meets() -> None:
-    """A token's queries, keys and values; a gate, which the second product to run finishes."""
+    """A token's queries, keys and values share streamed weights; the result of the first matmul
+    waits for a gate, which the second matmul finishes."""
     server = shipped_machine("icelake-server")
     core = CoreModel(16, 32, server.l2.size, server.cores)
     planner = CoreChooser(core, Pricer(server))
@@ -306,7 +308,7 @@ def test_prices_join_what_streams_weights_and_leave_what_meets() -> None:
 def test_options_leave_the_pass_out() -> None:
     for options, found in (
         (Options(), True),
-        (Options(numerics="strict"), True),  # it moves data alone
+        (Options(numerics="strict"), True),  # merging moves data only
         (Options(derive=False), False),
         (Options(level=1), False),
     ):

@@ -1,4 +1,4 @@
-"""Searches find, with no list of rules, what each case is to become, and that is exact."""
+"""Searches find the goal of each case without a list of rules, and the result is exact."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_random_chains_are_exact_everywhere(seed: int) -> None:
     assert equal_at(region, derived, points=4), text
 
 
-# ---- what is refused ----------------------------------------------------------------------------
+# ---- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,4 +1,4 @@
-"""Sites that a search derives anew: what is taken, what is refused, and the check of the chosen."""
+"""A search derives sites anew, and a check confirms each chosen region."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Agree = Callable[..., None]
 
 
 def banded(dilation: int, *, sums: bool = False) -> Graph:
-    """Products within a band of 17 rows, 256 rows of each of 2 heads."""
+    """Returns contractions within a band of 17 rows, for 256 rows of each of 2 heads."""
     m = Model("banded")
     region = band(2, 256, 16, 8, dilation, sums=sums)
     shapes = ([d.const for d in p.shape] for p in region.params if p is not None)
@@ -70,7 +70,7 @@ def test_strict_numerics_regroup_a_band_in_the_order_of_its_sums(agree: Agree) -
 
 
 def test_one_region_of_equal_estimates_is_priced() -> None:
-    """A window's sums may be split along either axis: the same kernels."""
+    """The sum of a window may be split along either axis, with the same kernels."""
     graph = conv(28, 16)
     found = [o.candidate for o in only(graph).options if isinstance(o.candidate, Rewritten)]
     estimates = [candidate.estimate for candidate in found]
@@ -85,7 +85,8 @@ def test_a_dense_band_stays() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_convolution_is_no_faster_as_a_contraction_and_a_sum(stride: int) -> None:
-    """512 channels, 7 x 7: the search finds it, and its estimate or its price refuses it."""
+    """The convolution has 512 channels and 7 x 7 pixels: the search finds this form, and its
+    estimate or its price rejects it."""
     found = only(conv(7, 512, stride=stride))
     derived = [o for o in found.options if "nest" in o.candidate.chain]
     assert derived
@@ -93,7 +94,7 @@ def test_a_convolution_is_no_faster_as_a_contraction_and_a_sum(stride: int) -> N
 
 
 def test_a_wrong_region_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of another residue are read."""
+    """The planted region reads rows of another residue."""
     original = rewritten._derived
 
     def wrong(region: Region, strict: bool) -> Derivation:
@@ -121,8 +122,8 @@ def _shifted(region: Region) -> Region:
 def transposed(
     image: tuple[IndexLike, ...], kernel: int, stride: int, before: int, *, batch: IndexLike = 2
 ) -> Graph:
-    """A transposed convolution among pointwise functions; as many outputs as inputs, times the
-    stride, where that can be."""
+    """Returns a transposed convolution between pointwise functions; the output has `stride` times
+    the input's size if possible."""
     rank, m = len(image), Model("transposed")
     extra = max(0, stride - kernel + 2 * before)
     lists = ((stride,), (before,), (before,), (1,), (extra if extra < stride else 0,))
@@ -153,7 +154,7 @@ def test_transposed_convolutions_become_phases(
     )
     names = {node.op.name for node in after.nodes}
     assert "conv_transpose" not in names
-    # Phases of fewer taps are convolutions of their own: zeros would make NaN of infinities.
+    # Phases with fewer taps are separate convolutions: padded zeros would turn infinities into NaN.
     assert ("conv" in names) == (kernel % stride > 0)
     agree(graph, after, tolerance=1e-5, n=2)
 
@@ -179,7 +180,7 @@ def test_a_bad_value_stays_with_the_phases_that_read_it(
 
 
 def test_phases_of_two_compute_nothing_that_is_cropped() -> None:
-    """Products of the contraction, in multiply-adds: 4 taps for each of 10 x 12 outputs."""
+    """Multiply-adds of the contraction: 4 taps for each of 10 x 12 outputs."""
     candidates = [o.candidate for o in only(transposed((5, 6), 4, 2, 1)).options]
     regions = [c.region for c in candidates if isinstance(c, rewritten.Rewritten)]
     work = [sum(map(products, region.stages)) for region in regions]

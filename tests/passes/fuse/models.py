@@ -1,4 +1,4 @@
-"""Small graphs with the structures of real networks; sizes are symbols where they can be."""
+"""Small graphs with the structures of real networks; sizes are symbolic if possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tcc.ops.shapes import AxisAttrs
 
 
 class Model:
-    """A graph being written; constants are random, the same in every process."""
+    """A builder of a graph; constants are random, and the same in every process."""
 
     def __init__(self, name: str) -> None:
         self.builder = GraphBuilder(name)
@@ -94,8 +94,8 @@ def residual_block() -> Graph:
 
 
 def strided_shortcut(stride: int = 2, shown: bool = False) -> Graph:
-    """A residual block whose shortcut reads every other row and column of a wide value, after the
-    main branch did; `shown`: the caller sees that value too."""
+    """Returns a residual block whose shortcut reads every other row and column of a wide value,
+    after the main branch has read the value. With `shown`, the value is an output too."""
     m = Model("strided_shortcut")
     wide = m.op("relu", m.conv(m.input("x", 2, 4, 9, 7), 16, 1))
     main = m.op("relu", m.conv(m.op("relu", m.conv(wide, 8, 1)), 8, 3, pad=1, stride=stride))
@@ -119,7 +119,7 @@ def dilated() -> Graph:
 
 
 def up_and_down() -> Graph:
-    """A U-net step: pool, transposed convolution, concat with the skip."""
+    """Returns a U-net step: pool, transposed convolution, concat with the skip."""
     m = Model("up_and_down")
     x = m.input("x", 1, 4, 8, 8)
     low = m.op("max_pool", x, attrs=PoolAttrs((2, 2), (0, 0), (0, 0), (1, 1), (2, 2)))
@@ -130,7 +130,7 @@ def up_and_down() -> Graph:
 
 
 def phases() -> Graph:
-    """Transposed convolutions, of phases that begin in different places."""
+    """Returns transposed convolutions whose phases begin in different places."""
     m = Model("phases")
     x = m.op("relu", m.conv(m.input("x", 1, 2, symbol("h", 1, 9), 3), 2, 3, pad=1))
     twice = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
@@ -183,7 +183,7 @@ def masked_softmax() -> Graph:
 
 
 def attention() -> Graph:
-    """One head-split attention block with projections, residual and norm."""
+    """Returns one head-split attention block with projections, residual and norm."""
     m = Model("attention")
     n, s, heads, width = symbol("n", 1, 4), symbol("s", 1, 64), 2, 4
     x = m.input("x", n, s, heads * width)
@@ -205,7 +205,8 @@ def attention() -> Graph:
 
 
 def shared_heads(rows: int = 3) -> Graph:
-    """Attention of eight heads over the keys and values of two, each of which four heads share."""
+    """Returns attention of eight heads over two heads of keys and values, each shared by four
+    heads."""
     m = Model("shared_heads")
     q = m.input("q", 1, 8, rows, 16)
 
@@ -220,7 +221,8 @@ def shared_heads(rows: int = 3) -> Graph:
 
 
 def few_rows(rows: int = 3) -> Graph:
-    """Two products of the same normalised rows: one of a width that panels do not divide."""
+    """Returns two matmuls of the same normalised rows; the width of one is no multiple of a
+    panel."""
     m = Model("few_rows")
     x = m.input("x", rows, 16)
     norm = m.op("layer_normalization", x, m.weight(16), m.weight(16), attrs=NormAttrs(1))
@@ -229,7 +231,7 @@ def few_rows(rows: int = 3) -> Graph:
 
 
 def projections() -> Graph:
-    """Reshapes and transposes before and after products."""
+    """Returns reshapes and transposes before and after matmuls."""
     m = Model("projections")
     x = m.input("x", 2, 6, 5)
     a = m.op("matmul", m.transpose(x, 0, 2, 1), m.weight(6, 8))
@@ -248,8 +250,8 @@ def split_concat() -> Graph:
 
 
 def joined_maps() -> Graph:
-    """A concat in parts of which kernels store; a part has padded readers of its own, and a skip of
-    the caller and a second use of one operand are copied."""
+    """Returns a concat into whose parts kernels store. One part has other, padded readers; an input
+    and a second use of one operand are copied."""
     m = Model("joined_maps")
     n, h = symbol("n", 1, 2), symbol("h", 4, 24)
     x = m.input("x", n, 3, h, 6)
@@ -260,7 +262,8 @@ def joined_maps() -> Graph:
 
 
 def joined_twice() -> Graph:
-    """Features that grow: each joined value is a part of the next, the last one is given out."""
+    """Returns growing features: each concat is a part of the next concat, and the last is an
+    output."""
     m = Model("joined_twice")
     x = m.input("x", symbol("n", 1, 2), 3, 5, 5)
     features = m.conv(x, 4, 3, pad=1)
@@ -271,7 +274,8 @@ def joined_twice() -> Graph:
 
 
 def joined_along_windows() -> Graph:
-    """Windows slide along the axis that is joined: what lies beyond a part is no padding."""
+    """Returns windows that slide along the axis of a concat, where elements beyond a part are no
+    padding."""
     m = Model("joined_along_windows")
     x = m.input("x", 2, 3, 7, 9)
     a = m.conv(x, 4, 3, pad=1)
@@ -281,7 +285,7 @@ def joined_along_windows() -> Graph:
 
 
 def joined_rows() -> Graph:
-    """Products of symbolic sizes side by side and one below the other."""
+    """Returns matmuls of symbolic sizes side by side, and one below another."""
     m = Model("joined_rows")
     s, t = symbol("s", 1, 40), symbol("t", 1, 40)
     x, y = m.input("x", s, 6), m.input("y", t, 6)
@@ -304,7 +308,8 @@ def slices() -> Graph:
 
 
 def gathered() -> Graph:
-    """A gather of a computed table; indices from outside count from the end or give nothing."""
+    """Returns a gather of a computed table; negative indices count from the end, and others outside
+    give nothing."""
     m = Model("gathered")
     s: Index = symbol("s", 1)
     ids = m.input("ids", 2, s, dtype=I64)
@@ -315,7 +320,7 @@ def gathered() -> Graph:
 
 
 def shared_value() -> Graph:
-    """One value read by two kernels and given out."""
+    """Returns a value that two kernels read and that is an output."""
     m = Model("shared_value")
     x = m.input("x", 5, 16)
     y = m.op("exp", x)

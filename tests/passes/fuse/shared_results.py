@@ -1,4 +1,4 @@
-"""Expressions that several tests of values in the places of results take."""
+"""Expressions that several tests use in which values lie in the memory of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tcc.ir.types import F32, tensor
 
 
 def two_powers(rows: int, columns: IndexLike) -> Expr:
-    """The product of two softmaxes: two values could both lie in the one result."""
+    """Returns a product of two softmaxes: two values could both lie in the single result."""
     b = ExprBuilder(tensor(F32, rows, columns), tensor(F32, rows, columns))
     totals, powers = [], []
     for n in range(2):

@@ -1,4 +1,4 @@
-"""Attention in its variants: joined where one kernel is predicted to take less, and only there."""
+"""Variants of attention are fused exactly if one kernel is predicted to take less time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ ATTENTION = {
 
 
 def model(name: str, keys: int, heads: int = 8, twice: bool = False) -> onnx.ModelProto:
-    """Attention of as many queries of 64 elements as keys; twice: of two kinds of queries."""
+    """Returns attention with as many queries as keys, of 64 elements; with `twice`, for two kinds
+    of queries."""
     form = f"float[1, {heads}, {keys}, 64]"
     result = {
         "side by side": f"float[1, {keys}, {heads}, 64]",
@@ -85,14 +86,14 @@ def graph(name: str, keys: int = 512, twice: bool = False) -> Graph:
 
 
 def parts(made: Graph) -> list[list[str]]:
-    """The ops of each kernel but for index maps, in order."""
+    """Returns the ops of each kernel in order, without index maps."""
     groups = partition(made, planner())
     maps = {"reshape", "transpose"}
     return [[n.op.name for n in g.members if n.op.name not in maps] for g in groups]
 
 
 def seconds(made: Graph, ends: Collection[Node] = ()) -> float:
-    """Of all kernels, where nothing joins across `ends`."""
+    """Returns the predicted seconds of all kernels; nothing fuses across `ends`."""
     kernels = planner()
     placed = place_graph(made, model=kernels, ends=ends)
     return sum(kernels.seconds(k, placed.layouts, made.constants) for k in placed.kernels)
@@ -106,7 +107,7 @@ def test_kernels_are_predicted_to_take_less_than_one_for_each_node(name: str) ->
 
 @pytest.mark.parametrize(("name", "keys"), part("cuts", product(ATTENTION, [128, 512]), 2))
 def test_no_cut_behind_a_node_is_predicted_to_take_less(name: str, keys: int) -> None:
-    """Joins are decided a node at a time; here a whole kernel is priced in two parts each."""
+    """Fusion is decided node by node; the test prices each cut of a complete kernel in two."""
     made = graph(name, keys)
     whole = seconds(made)
     cut = {f"{n.op.name} {n.outputs[0].name}": seconds(made, [n]) / whole for n in made.nodes}
@@ -115,7 +116,7 @@ def test_no_cut_behind_a_node_is_predicted_to_take_less(name: str, keys: int) ->
 
 @pytest.mark.parametrize("name", ["normalised", "cosine"])
 def test_what_units_would_make_again_has_a_kernel_of_its_own(name: str) -> None:
-    """Rows of keys are normalised once, not once for each unit of queries."""
+    """Keys are normalised in a separate kernel, once, and not again for each tile of queries."""
     last = partition(graph(name), planner())[-1].members
     assert any(node.op.name == "matmul" for node in last)
     assert not {"km", "kr"} & {value.name for node in last for value in node.outputs}
@@ -126,7 +127,8 @@ def test_a_kernel_that_costs_less_whole_stays_whole() -> None:
 
 
 def test_units_hold_more_than_half_a_cache_where_that_costs_less() -> None:
-    """Biased scores of 1500 keys are 3 MB a unit; normalised queries join their product even so."""
+    """Biased scores of 1500 keys take 3 MB per tile; normalised queries still fuse with their
+    matmul."""
     made = graph("cosine", 1500)
     assert parts(made)[-1] == ["reduce_l2", "div", "matmul", "mul", "add", "softmax", "matmul"]
     lengths = [n for n in made.nodes if n.outputs[0].name == "qr"]
@@ -134,7 +136,7 @@ def test_units_hold_more_than_half_a_cache_where_that_costs_less() -> None:
 
 
 def test_rows_that_stream_may_lie_around_heads() -> None:
-    """As where heads are put side by side: the softmax is no kernel of its own."""
+    """The heads lie side by side here, and the softmax is still no separate kernel."""
     assert parts(graph("side by side")) == [["matmul", "mul", "softmax", "matmul"]]
 
 

@@ -1,4 +1,5 @@
-"""What composing a group costs, which the partition asks for with every node that might join."""
+"""The cost of composing a group stays low, because the partition composes once for each candidate
+node."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tcc.schedule.limits import TYPICAL_LIMITS
 
 
 def test_a_chain_of_nodes_is_inlined_without_being_rebuilt() -> None:
-    """A stage that reads another element by element takes its body over as it is."""
+    """A stage that reads another stage elementwise takes over its body unchanged."""
     builder = GraphBuilder("chain")
     value = first = builder.input("x", tensor(F32, 4, 5))
     for _ in range(60):

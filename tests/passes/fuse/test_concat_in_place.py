@@ -1,5 +1,5 @@
-"""Concatenations without a kernel: which they are, where their operands lie, and that results are
-right in every form."""
+"""Concatenations without a kernel: which qualify, where their operands lie, and correct results in
+every form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JOINED = [name for name in MODELS if name.startswith("joined")]
 
 
 def kernels(placed: Placed) -> list[tuple[list[str], list[str]]]:
-    """Names of what each kernel reads (constants aside) and stores."""
+    """Returns the names of the values that each kernel reads (except constants) and stores."""
     known = placed.graph.constants
     return [
         ([v.name for v in k.operands if v not in known], [v.name for v in k.results])
@@ -41,7 +41,8 @@ def kernels(placed: Placed) -> list[tuple[list[str], list[str]]]:
 
 
 def skip(*, shown: bool = False) -> Graph:
-    """Two convolutions joined for a third; `shown` gives one of them out."""
+    """Returns two convolutions, concatenated for a third; with `shown`, one of them is an
+    output."""
     m = Model("skip")
     x = m.input("x", 1, 3, 6, 6)
     a, b = (m.op("relu", m.conv(x, n, 1)) for n in (4, 5))
@@ -69,7 +70,7 @@ def test_what_the_caller_sees_is_copied() -> None:
 
 
 def test_an_operand_has_one_place() -> None:
-    """Two concats of one value, and one concat of it twice."""
+    """One value occurs in two concats, and twice in one concat."""
     m = Model("places")
     x = m.input("x", 1, 3, 6, 6)
     a, b, c = (m.conv(x, 16, 1) for _ in range(3))
@@ -81,7 +82,7 @@ def test_an_operand_has_one_place() -> None:
 
 
 def test_pointwise_operands_stay_one_kernel() -> None:
-    """Rotary embedding: nothing computes the halves anyway."""
+    """In a rotary embedding, no kernel computes the halves anyway."""
     m = Model("rotary")
     x, angle = m.input("x", 2, 64), m.input("angle", 2, 64)
     starts = (tuple(map(as_index, (0, n))) for n in (0, 32))
@@ -101,7 +102,7 @@ def test_many_small_copies_are_not_worth_it() -> None:
 
 
 def test_a_launch_of_a_gpu_is_worth_more_bytes() -> None:
-    """Two launches more, or 64 KiB that are copied."""
+    """The alternatives are two more launches, or a copy of 64 KiB."""
     m = Model("launches")
     x, *rest = (m.input(f"x{n}", 1, 3, 32, 32) for n in range(3))
     joined = m.op("concat", m.conv(x, 16, 1), *rest, attrs=CHANNELS)
@@ -185,7 +186,7 @@ graph g(%a : f32[1,2], %b : f32[1,3], %c : f32[1,4]) {
 
 
 def test_growing_features_have_one_place_each() -> None:
-    """As DenseNet is written: every layer joins all features so far."""
+    """In DenseNet, every layer concatenates all features so far."""
     m = Model("dense")
     features: list[Value] = [m.conv(m.input("x", 1, 3, 6, 6), 4, 1)]
     for _ in range(3):

@@ -1,4 +1,5 @@
-"""Kernels that can hold their rows or walk along them: the form that is predicted to take less."""
+"""A kernel that can hold its rows or stream along them takes the form that is predicted to be
+faster."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from tests.passes.placing import place_graph
 
 from .test_attention_joins import graph
 
-_GAINS = ("plain", 1500), ("normalised", 512)  # walking saves 7 %, and loses half a percent
+_GAINS = ("plain", 1500), ("normalised", 512)  # streaming saves 7 %, and loses half a percent
 
 
 class OneForm(CoreChooser):
-    """Every kernel walks that can, or none that need not."""
+    """Streams in every kernel that can (`streams`), or in none that need not."""
 
     def __init__(self, like: CoreChooser, *, streams: bool) -> None:
         super().__init__(like.core, like.pricer)
@@ -31,7 +32,8 @@ class OneForm(CoreChooser):
 
 @cache
 def seconds(name: str, keys: int, streams: bool | None = None) -> float:
-    """Of all kernels; None: each in the form that is chosen."""
+    """Returns the predicted seconds of all kernels, in the forms that `streams` fixes, or in the
+    chosen forms if None."""
     kernels = planner() if streams is None else OneForm(planner(), streams=streams)
     placed = place_graph(graph(name, keys), model=kernels)
     constants = placed.graph.constants

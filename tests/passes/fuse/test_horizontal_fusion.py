@@ -1,4 +1,4 @@
-"""Which kernels of a loop's body become one."""
+"""Independent kernels of a loop body are fused where they should be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def united(graph: Graph) -> tuple[Group, ...]:
 
 
 def cell(wide: int = 32, *, rows: int = 1) -> tuple[Graph, Value]:
-    """A gated step with two results, and the one that the other is made of."""
+    """Returns a gated step with two results, and the result from which the other is computed."""
     m = Model("cell")
     h, c = m.input("h", rows, wide), m.input("c", rows, wide)
     enter, leave = (m.op("sigmoid", m.op("matmul", h, m.weight(wide, wide))) for _ in range(2))

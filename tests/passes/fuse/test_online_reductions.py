@@ -1,4 +1,4 @@
-"""The online form of chained reductions: where there is one, and that it gives the same."""
+"""The online form of chained reductions is found where it exists, and gives the same results."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_terms_that_do_not(term: Scalar) -> None:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_factor_is_never_wrong(data: st.DataObject) -> None:
-    """Whatever scalar: if there is a factor, terms times it are terms of the new state."""
+    """For every scalar: if there is a rescaling factor, terms times the factor are terms of the new
+    state."""
     leaf = st.sampled_from([_X, _V, _M, number(0.5), number(-2)])
 
     def grow(inner: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
@@ -119,7 +120,7 @@ def test_a_factor_is_never_wrong(data: st.DataObject) -> None:
 def attention(
     rows: IndexLike, keys: IndexLike, *, causal: bool = False, clean: bool = False
 ) -> Expr:
-    """softmax(q k^T + mask) v of two heads, 8 wide; `clean` takes 0 for shares that are NaN."""
+    """Returns softmax(q k^T + mask) v of two heads, 8 wide; `clean` replaces NaN shares by 0."""
     q, k = tensor(F32, 2, rows, 8), tensor(F32, 2, keys, 8)
     b = ExprBuilder(q, k, tensor(F32, keys), k)
     h, i, j, d = b.iters(2, rows, keys, 8)
@@ -151,14 +152,14 @@ def attention(
 
 
 def inlined(expr: Expr) -> Expr:
-    """As the composition of nodes leaves it: what is read once is put in."""
+    """Inlines stages that are read once, as the composition of nodes does."""
     kept, _ = drop_unused(hoist_normalisers(expr))
     kept, _ = drop_unused(inline_pointwise(kept, costly(kept, TYPICAL_LIMITS)))
     return canonical(kept)
 
 
 def expected(q: Array, k: Array, mask: Array, v: Array, *, causal: bool, clean: bool) -> Array:
-    """In float64, whole rows at once."""
+    """Returns the result in float64, computed on whole rows."""
     q, k, mask, v = (a.astype("f8") for a in (q, k, mask, v))
     with np.errstate(all="ignore"):
         s = q @ k.transpose(0, 2, 1) + mask
@@ -212,7 +213,7 @@ def test_attention_in_runs(mask: str, causal: bool, clean: bool, open_: bool) ->
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("keys", [0, 40])
 def test_attention_over_keys_that_may_be_none(keys: int, causal: bool, clean: bool) -> None:
-    """A sum of no terms is 0, whatever its total would divide it by."""
+    """A sum without terms is 0, for any divisor."""
     expr = attention(symbol("r"), symbol("s"), causal=causal, clean=clean)
     assert streamed(expr, TYPICAL_LIMITS) is not None
     operands = inputs(9, keys)
@@ -235,7 +236,8 @@ def test_attention_under_any_schedule(seed: int, rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_a_few_rows_multiply_keys_as_they_lie(rows: int) -> None:
-    """The scores' sums run along the vectors: neither keys nor rows are turned around."""
+    """The sums of the scores run along the vectors, so that neither keys nor rows are
+    transposed."""
     expr = attention(rows, 64)
     assert streamed(expr, TYPICAL_LIMITS) is None
     assert streamed(attention(8, 64), TYPICAL_LIMITS) is not None
@@ -247,7 +249,7 @@ def test_a_few_rows_multiply_keys_as_they_lie(rows: int) -> None:
 
 
 def test_many_keys_take_little_memory() -> None:
-    """Scratch does not grow with the keys, and the total follows the product."""
+    """Scratch does not grow with the number of keys."""
     small, large = (tiles.build(attention(64, keys)) for keys in (512, 8192))
     assert resident(small) == resident(large) < 1 << 17
     assert small.unproved == large.unproved == ()
@@ -258,7 +260,8 @@ def resident(built: tiles.Built) -> int:
 
 
 def chain(term: Scalar | None = None, *, keep: bool = False) -> Expr:
-    """m = max x, l = sum term(x, m), and a result of both; `keep` reads the terms again."""
+    """Returns m = max x, l = sum term(x, m), and a result of both; with `keep`, the result reads
+    the terms again."""
     n = symbol("n", 1)
     b = ExprBuilder(tensor(F32, 3, n))
     i, j = b.iters(3, n)
@@ -293,7 +296,8 @@ def test_what_is_read_after_the_walk_must_not_be_made_in_it() -> None:
 
 
 def shares(*, bounded: bool) -> Expr:
-    """sum (e / sum e) v with e = exp(x - max x), or with e = exp(x), which may be of any size."""
+    """Returns sum (e / sum e) v with e = exp(x - max x) if `bounded`, else e = exp(x), which may
+    overflow."""
     b = ExprBuilder(tensor(F32, 3, 8), tensor(F32, 8, 4))
     i, j = b.iters(3, 8)
     top = b.stage((i,), b.read(0, i, j), over=(j,), monoid="max")

@@ -1,4 +1,4 @@
-"""What joins what: the groups of small graphs, and rules that hold for every graph."""
+"""Partition groups the nodes of small graphs as expected, and keeps its rules for every graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.passes.placing import TYPICAL, place_graph
 
 
 def names(graph: Graph) -> list[list[str]]:
-    """The ops of each group, in the order in which the groups run."""
+    """Returns the ops of each group, in the order in which the groups run."""
     return [[n.op.name for n in g.members] for g in partition(graph, planner())]
 
 
@@ -69,7 +69,7 @@ def test_cut_and_swapped_halves_join_what_reads_them() -> None:
 
 
 def test_a_value_used_twice_in_the_epilogue_is_computed_once() -> None:
-    """GELU written out reads the biased product in two places."""
+    """An explicit GELU reads the biased matmul in two places."""
     m = Model("gelu")
     x = m.input("x", symbol("n", 1), 12)
     biased = m.op("add", m.op("matmul", x, m.weight(12, 20)), m.weight(20))
@@ -100,7 +100,7 @@ def test_keys_are_transposed_first_where_a_product_would_read_across_them(width:
 
 @pytest.mark.parametrize(
     ("rows", "wide", "joined"),
-    # Each call of a product's kernel prepares all rows: a range of many units has several calls.
+    # Each call of a matmul kernel prepares all rows, and a range of many tiles has several calls.
     [(16, 64, False), (16, 4096, False), (2, 128, True)],
 )
 def test_what_is_small_beside_each_product_is_prepared_again_for_it(
@@ -116,14 +116,15 @@ def test_what_is_small_beside_each_product_is_prepared_again_for_it(
     assert sum(alone in group for group in found) == (2 if joined else 1)
 
 
-# Pointwise work joins the product that it completes, whatever vectors few columns leave empty.
+# Pointwise work joins the matmul that it completes, even if few columns leave vectors partly empty.
 NARROW = {"conv_norm_relu", "joined_maps", "matmul_gelu"}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - NARROW))
 def test_no_partition_is_predicted_to_take_longer_than_a_kernel_for_each_node(name: str) -> None:
     graph, prices = MODELS[name](), planner()
-    # Schedules of open sizes are chosen at several sets of sizes, not at the typical one alone.
+    # Schedules of symbolic sizes are chosen for several sets of sizes, not for the typical set
+    # alone.
     part = 0.03 if free_vars(*(n for v in graph.inputs for n in v.type.shape)) else 0.0
     assert seconds(graph, prices, ()) <= (1 + part) * seconds(graph, prices, graph.nodes)
 
@@ -134,7 +135,8 @@ def seconds(graph: Graph, prices: CoreChooser, ends: Collection[Node]) -> float:
 
 
 def test_pointwise_work_does_not_join_a_product_that_reads_it() -> None:
-    """Each element of a factor is read once a row block: even a sum would be repeated."""
+    """A matmul reads each element of an operand once per row block, so even an addition would be
+    repeated."""
     m = Model("factor")
     x = m.input("x", 8, 16)
     graph = m.finish(m.op("matmul", m.op("add", x, x), m.weight(16, 4)))
@@ -155,12 +157,13 @@ def test_reshapes_and_transposes_join_producers_and_readers() -> None:
 
 @pytest.mark.parametrize("rows", [1, 12, 40])
 def test_heads_that_share_keys_read_them_where_they_lie(rows: int) -> None:
-    """The loop over heads is cut at what they share, in softmax and sums too: no key is copied."""
+    """The loop over heads is split at the shared heads, in softmax and sums too, so that no key is
+    copied."""
     (group,) = partition(shared_heads(rows), TYPICAL)
     assert [a.op.name for a in group.anchors] == ["matmul", "softmax", "matmul"]
 
 
-# ---- what stays apart ---------------------------------------------------------------------------
+# ---- separate kernels ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [60, symbol("n", 2)], ids=["fixed", "open"])
@@ -210,7 +213,7 @@ def test_a_movement_of_two_kernels_joins_both() -> None:
 
 
 def test_a_normalised_sum_is_stored_by_the_kernel_that_normalises_it() -> None:
-    """The sum is no epilogue, so nothing is lost where its first reader stores it."""
+    """The sum is no epilogue, so storing it in its first reader loses nothing."""
     m = Model("residual")
     both = m.op("add", m.input("x", 300, 64), m.input("y", 300, 64))
     norm = m.op("layer_normalization", both, m.weight(64), m.weight(64), attrs=NormAttrs(1))
@@ -288,7 +291,8 @@ def test_groups_are_cones_that_can_run_in_order(name: str) -> None:
 
 
 def _check_cone(group: Group, ready: set[Value]) -> None:
-    """Members read stored values or each other; all lead to the sink; anchors are known."""
+    """Checks that members read stored values or each other, that all values lead to the sink, and
+    that the anchors are known."""
     anchors = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
     assert group.anchors == [n for n in group.members if classify(n) in anchors]
     inside: set[Value] = set()

@@ -1,4 +1,4 @@
-"""Values of open size that wait for later stages where results go."""
+"""Values of symbolic size wait for later stages in the memory of results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZES = (0, 1, 2, 15, 16, 17, 64, 75)
 
 
 def softmax(n: IndexLike = N, times: int = 1) -> Expr:
-    """Each softmax is one of the one before it."""
+    """Returns `times` softmaxes in a chain."""
     b = ExprBuilder(tensor(F32, ROWS, n))
     x: int | tuple[int, int] = 0
     for _ in range(times):
@@ -48,7 +48,7 @@ def softmax(n: IndexLike = N, times: int = 1) -> Expr:
 
 
 def residual() -> Expr:
-    """x + y, which is a result, less its mean."""
+    """Returns x + y, which is a result, minus its mean."""
     b = ExprBuilder(tensor(F32, ROWS, N), tensor(F32, ROWS, N))
     i, j = b.iters(ROWS, N)
     both = b.stage((i, j), apply("add", b.read(0, i, j), b.read(1, i, j)))
@@ -61,7 +61,7 @@ def residual() -> Expr:
 
 
 def turned() -> Expr:
-    """A result whose last reader takes another element than it replaces."""
+    """Returns an expression whose last reader reads another element than it replaces."""
     b = ExprBuilder(tensor(F32, ROWS, N, N))
     n, i, j = b.iters(ROWS, N, N)
     power = b.stage((n, i, j), apply("exp", b.read(0, n, i, j)))
@@ -72,14 +72,14 @@ def turned() -> Expr:
 
 
 def rounded() -> Expr:
-    """A softmax that is stored in less than its powers have."""
+    """Returns a softmax that is stored in a narrower type than its powers."""
     whole = softmax()
     *others, last = whole.stages
     return replace(whole, stages=(*others, replace(last, body=(cast(last.body[0], BF16),))))
 
 
 def shares(x: Array) -> Array:
-    """The softmax of rows, also of no elements."""
+    """Returns the softmax of rows, which may have no elements."""
     power = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
     return np.asarray(power / power.sum(-1, keepdims=True))
 
@@ -134,7 +134,8 @@ def test_results_under_many_schedules(name: str) -> None:
     ],
 )
 def test_values_lie_in_results_and_others_are_made_again(name: str, kept: int) -> None:
-    """The number of values that later stages read where the result goes; none lies in scratch."""
+    """`kept` is the number of values that later stages read from the memory of the result; no value
+    lies in scratch."""
     built = tiles.build(EXPRS[name](), limits=CORE_LIMITS)
     assert not built.kernel.locals
     places = [b for b in built.group.buffers if b.scope is MemorySpace.LOCAL]
@@ -174,7 +175,7 @@ def test_a_value_lies_as_its_result_does(size: int) -> None:
 
 
 def test_a_place_that_no_store_proves_is_refused() -> None:
-    """Here the place of the powers is said to be the operand's."""
+    """The test claims that the powers lie in the memory of the operand."""
     built = tiles.build(softmax(), limits=CORE_LIMITS)
     buffers = tuple(b if b.place is None else replace(b, place=0) for b in built.group.buffers)
     assert buffers != built.group.buffers

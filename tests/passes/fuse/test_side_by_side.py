@@ -1,4 +1,4 @@
-"""Neighbouring reductions of the same elements, made in one walk."""
+"""Neighbouring reductions of the same elements share one loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FUNCTIONS = {"max": np.max, "min": np.min, "sum": np.sum, "prod": np.prod}
 
 
 def reductions(monoids: Sequence[str], rows: int = 5, sizes: Sequence[int] = (37,)) -> Expr:
-    """One after the other, of the rows of operands of these sizes in turn."""
+    """Returns consecutive reductions, each over the rows of the next operand; operands have these
+    sizes."""
     b = ExprBuilder(*(tensor(F32, rows, size) for size in sizes))
     found = []
     for n, monoid in enumerate(monoids):
@@ -67,7 +68,7 @@ def test_each_result_is_that_of_its_reduction_under_any_schedule(names: Sequence
     for chooser in choosers:
         got = tiles.run(expr, [data], {}, chooser)
         for name, result in zip(names, got, strict=True):
-            want = FUNCTIONS[name](data.astype(np.float64), axis=1)  # of positive numbers
+            want = FUNCTIONS[name](data.astype(np.float64), axis=1)  # the numbers are positive
             np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5 * np.nanmin(want))
 
 

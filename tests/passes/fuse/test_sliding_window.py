@@ -1,4 +1,4 @@
-"""Stages that read each other through windows, in one kernel: strips of rows."""
+"""Stages that read each other through windows form one kernel that keeps strips of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .models import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Height, width, kernel, stride, zeros before and after the rows and columns, dilation.
+# Height, width, kernel, stride, padding before and after the rows and columns, dilation.
 WINDOWS = {
     "same": (9, 5, 3, 1, ((1, 1), (1, 1)), 1),
     "halved": (8, 6, 3, 2, ((0, 0), (1, 1)), 1),
@@ -33,7 +33,7 @@ WINDOWS = {
 
 
 def inverted(name: str, batch: int = 1) -> Graph:
-    """A product over channels, a window over each channel, and a product again."""
+    """Returns a matmul over channels, a window over each channel, and another matmul."""
     height, width, kernel, stride, (before, after), dilation = WINDOWS[name]
     m = Model(name)
     x = m.input("x", batch, 3, height, width)
@@ -44,7 +44,7 @@ def inverted(name: str, batch: int = 1) -> Graph:
 
 
 def convolutions() -> Graph:
-    """Three windows over all channels, each over the one before."""
+    """Returns three consecutive windows over all channels."""
     m = Model("chain")
     y = m.input("x", 1, 2, 10, 6)
     for channels, stride in ((3, 1), (4, 2), (2, 1)):
@@ -53,7 +53,7 @@ def convolutions() -> Graph:
 
 
 def pooled() -> Graph:
-    """A largest element of windows: what is outside is less than anything."""
+    """Returns a maximum over windows, where elements outside are less than any other."""
     m = Model("pooled")
     y = m.conv(m.input("x", 1, 3, 11, 7), 4, 3, stride=2, pad=1)
     attrs = PoolAttrs((2, 2), (1, 1), (1, 1), (1, 1), (3, 3))
@@ -61,7 +61,7 @@ def pooled() -> Graph:
 
 
 def line() -> Graph:
-    """One spatial axis."""
+    """Returns a chain with a single spatial axis."""
     m = Model("line")
     y = m.input("x", 2, 3, 13)
     for size, pads in ((3, (1,)), (5, (2,))):
@@ -80,7 +80,8 @@ GRAPHS = {
 
 
 def check(graph: Graph, chooser: Chooser) -> Built:
-    """Compares the kernel of a whole graph with the graph's own meaning; all is proved."""
+    """Compares the kernel of a whole graph with the graph, and checks that all its accesses are
+    proved."""
     expr, values = compose(graph.nodes, graph.outputs)
     built = build(expr, chooser)
     assert built.unproved == ()
@@ -113,7 +114,8 @@ def test_every_schedule_of_strips_is_right(name: str, seed: int) -> None:
 def test_rows_that_windows_reach_add_up() -> None:
     built = check(convolutions(), chosen)
     strips = [s.strip for s in built.group.stages if s.strip is not None]
-    # Rows 2*i - 1 .. 2*i + 1 of rows i - 1 .. i + 1: of the first, 2*i - 3 .. 2*i + 3.
+    # A strip reads rows 2*i - 1 .. 2*i + 1 of rows i - 1 .. i + 1, hence rows 2*i - 3 .. 2*i + 3 of
+    # the first.
     assert (strips[0].scale, strips[0].low, strips[0].high) == (2, -3, 3)
     assert strips[0].count(4) == 13
 

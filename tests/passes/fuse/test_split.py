@@ -1,4 +1,5 @@
-"""What a unit cannot hold is stored: the parts of every row with symbolic sizes, run one by one."""
+"""A value that a tile cannot hold is stored: the parts of every row with symbolic sizes agree, run
+one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def pieces(kernel: Kernel) -> tuple[Kernel, ...]:
     return split(kernel)
 
 
-# The rows of which some sample is split.
+# The rows with a sample that is split.
 SPLIT = ("layer_normalization",)
 
 
@@ -34,7 +35,7 @@ def test_parts_compute_what_the_whole_does(case: Case) -> None:
     known: dict[Value, Array] = dict(zip(one.operands, arrays, strict=True))
     sizes = {f"n{n}": n for a in arrays for n in a.shape}
     for part in parts:
-        tiles.build(part.expr)  # refuses what it cannot hold
+        tiles.build(part.expr)  # refuses values that it cannot hold
         found = evaluate_expr(part.expr, [known[v] for v in part.operands], sizes)
         assert not set(part.results) & set(known)
         known.update(zip(part.results, found, strict=True))

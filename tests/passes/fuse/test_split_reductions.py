@@ -1,4 +1,5 @@
-"""Totals over whole tensors and windows in two steps: on numbers, and where kernels are cut."""
+"""Reductions over whole tensors and windows in two steps are correct, and kernels are split where
+it pays."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def total(shape: tuple[int, ...], monoid: str) -> Expr:
 
 
 def centred(shape: tuple[int, ...]) -> Expr:
-    """x less its largest element."""
+    """Returns x minus its largest element."""
     b = ExprBuilder(TensorType(F32, shape))
     over = b.iters(*shape)
     top = b.stage((), b.read(0, *over), over=over, monoid="max")
@@ -42,7 +43,7 @@ def centred(shape: tuple[int, ...]) -> Expr:
 
 
 def pieces(expr: Expr) -> tuple[Kernel, ...]:
-    """The kernels of `expr` by price: x0, x1, ... in, y out."""
+    """Returns the kernels of `expr`, split by price, with operands x0, x1, ... and result y."""
     operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
     kernels = planner()
 
@@ -56,7 +57,7 @@ def pieces(expr: Expr) -> tuple[Kernel, ...]:
 
 
 def run(kernels: Sequence[Kernel], *arrays: np.ndarray) -> np.ndarray:
-    """The value y."""
+    """Returns the value y."""
     values = {f"x{n}": array for n, array in enumerate(arrays)}
     for kernel in kernels:
         results = evaluate_expr(kernel.expr, [values[v.name] for v in kernel.operands])
@@ -69,7 +70,7 @@ def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
     found = pieces(total(SHAPE, monoid))
     assert [[len(s.iters) for s in p.expr.stages] for p in found] == [[1], [0]]
     assert callable(numpy)
-    # of 153,600 terms one after the other the sum is off by less than a 1e6th of their magnitudes
+    # a sequential sum of 153,600 terms would be off by less than 1e-6 of their magnitudes
     atol = 1e-6 * np.abs(X.astype(np.float64)).sum()
     np.testing.assert_allclose(run(found, X), numpy(X.astype(np.float64)), rtol=0, atol=atol)
 
@@ -81,13 +82,14 @@ def test_a_small_total_is_a_kernel() -> None:
 
 def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
     found = pieces(centred(SHAPE))
-    # Every unit of the second one repeats the short step over parts.
+    # Every tile of the second kernel repeats the short reduction over parts.
     assert [len(p.expr.stages) for p in found] == [1, 2]
     np.testing.assert_array_equal(run(found, X), X - X.max())
 
 
 def spread(*sources: int) -> Expr:
-    """p0 less the least of p`sources[0]`, over its distance from the largest of p`sources[1]`."""
+    """Returns p0 minus the minimum of p`sources[0]`, divided by its distance from the maximum of
+    p`sources[1]`."""
     b = ExprBuilder(*(TensorType(F32, SHAPE) for _ in range(1 + max(sources))))
     ends = []
     for monoid, source in zip(("min", "max"), sources, strict=True):
@@ -122,8 +124,8 @@ def test_small_chains_and_shared_loops_stay_whole() -> None:
 
 
 def test_results_that_the_first_kernel_computes_are_read_by_the_rest() -> None:
-    """Scale and zero point are results that all levels need: one thread computes both, and all
-    threads the levels."""
+    """All levels need scale and zero point, which are results: one thread computes both, and all
+    threads compute the levels."""
     op = OPS["dynamic_quantize_linear"]
     assert op.expr is not None
     found = pieces(op.expr([TensorType(F32, SHAPE)], op.attrs()))
@@ -137,7 +139,7 @@ def test_results_that_the_first_kernel_computes_are_read_by_the_rest() -> None:
 
 
 def pool(op: str, shape: tuple[int, ...], kernel: int, stride: int = 1, dilation: int = 1) -> Expr:
-    """A pool with square windows, padded by half a window."""
+    """Returns a pool with square windows, padded by half a window."""
     rank = len(shape) - 2
     pads = tuple(const(kernel // 2 * dilation) for _ in range(rank))
     row = OPS[op]
@@ -147,7 +149,7 @@ def pool(op: str, shape: tuple[int, ...], kernel: int, stride: int = 1, dilation
 
 
 def windows(x: np.ndarray, kernel: int, fill: float) -> np.ndarray:
-    """[batch, channel, places..., window elements] of windows one apart, in f64."""
+    """Returns windows with stride 1 as [batch, channel, places..., window elements], in f64."""
     rank = x.ndim - 2
     half = (kernel // 2, kernel // 2)
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *[half] * rank), constant_values=fill)

@@ -1,4 +1,4 @@
-"""Reductions without terms that change nothing: what is left computes the same."""
+"""Dropping reduction terms that change nothing preserves results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at8(value: int) -> Scalar:
 
 
 def read(shift: int, step: int, spread: int, fill: float = 0.0) -> Body:
-    """Element `step * o + spread * k + shift` of the second axis."""
+    """Returns a body that reads element `step * o + spread * k + shift` of the second axis."""
     return lambda b, o, k: (b.read(0, 0, o * step + k * spread + shift, fill=fill),)
 
 
@@ -35,7 +35,7 @@ def of(body: Body, change: Callable[[Scalar], Scalar]) -> Body:
 
 
 def masked(condition: Callable[[Index, Index], Scalar], other: float) -> Body:
-    """Element k where the condition holds."""
+    """Returns a body that is element k if the condition holds, else `other`."""
     return lambda b, o, k: (choose(condition(o, k), b.read(0, 0, k, fill=2.0), other),)
 
 
@@ -44,7 +44,7 @@ def position(b: ExprBuilder, o: Index, k: Index) -> tuple[Scalar, ...]:
     return b.read(0, 0, k - 2, fill=-np.inf), choose(inside, at(k), (1 << 63) - 1)
 
 
-# Body, monoid, number of results and of terms, and which terms are left.
+# Body, monoid, number of results, number of terms, and the terms that remain.
 CASES: dict[str, tuple[Body, str, int, int, range]] = {
     "far beyond": (read(0, 1, 1), "sum", 2, 1280, range(7)),
     "both ends": (read(-5, 1, 1), "sum", 2, 40, range(4, 12)),
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Body, str, int, int, range]] = {
     "not": (masked(lambda o, k: fn("not", at(k) > 5), 0.0), "sum", 1, 64, range(6)),
     "one term": (masked(lambda o, k: fn("eq", at(k), at(o) + 3), 0.0), "sum", 2, 64, range(3, 5)),
     "first largest": (position, "argmax", 1, 20, range(2, 9)),
-    # what is not the identity stays
+    # terms other than the identity stay
     "another fill": (read(0, 1, 1, 1.0), "sum", 2, 20, range(20)),
     "wrong side": (masked(lambda o, k: at(k) <= at(o), 1.0), "sum", 4, 20, range(20)),
     "exponential": (of(read(0, 1, 1), lambda x: fn("exp", x)), "sum", 2, 20, range(20)),

@@ -1,4 +1,4 @@
-"""Axes of one element or none have no loop: what is read beyond their ends is still the fill."""
+"""Axes of one element or none have no loop, and reads beyond their ends still give the fill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops that choose between formulas become several results of a point."""
+"""A loop that selects between formulas becomes one result per formula."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def equal(index: Index, number: int) -> Scalar:
 
 
 def weave(count: IndexLike, by: int = 1) -> Expr:
-    """Of two results `by` apart one is a sum, one a difference; the row picks a factor."""
+    """Returns results that alternate every `by` elements between a sum and a difference; the row
+    selects a factor."""
     b = ExprBuilder(tensor(F32, 64))
     row, j = b.iters(3, count)
     at = j // (2 * by) * by + j % by
@@ -41,7 +42,7 @@ def test_every_choice_is_a_body_without_conditions() -> None:
     assert [[i.key for i in at] for at in unrolled.places] == [
         [str(row), "2*i1u0" + odd] for row in range(3) for odd in ("", "+1")
     ]
-    assert len(set(unrolled.stage.body)) == 5  # the row of negations is the same for both
+    assert len(set(unrolled.stage.body)) == 5  # both results share the row of negations
 
 
 def test_results_are_those_of_the_expression() -> None:
@@ -68,11 +69,11 @@ def test_what_is_no_choice_between_few_formulas_stays() -> None:
     b = ExprBuilder(tensor(F32, 100))
     (i,) = b.iters(100)
     b.stage((i,), choose(equal(i, 5), b.read(0, i), 0.0))
-    assert split(b.done().stages[0]) is None  # 100 formulas
+    assert split(b.done().stages[0]) is None  # would be 100 formulas
     b = ExprBuilder(tensor(F32, 8))
     (i,) = b.iters(8)
     b.stage((i,), choose(fn("lt", index_value(i, I64), 5), b.read(0, i), 0.0))
-    assert split(b.done().stages[0]) is None  # no equality
+    assert split(b.done().stages[0]) is None  # the condition is no equality
     b = ExprBuilder(tensor(F32, 8))
     (i,) = b.iters(8)
     b.stage((i,), b.read(0, i))

@@ -1,4 +1,4 @@
-"""A graph for each local rule, on which it fires."""
+"""For each local rule, a graph to which it applies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tcc.ops import OPS
 
 
 def _chain(name: str, *attrs: Any) -> Callable[[], Graph]:
-    """A graph of nodes `name` in a row on one input f32[2,3,1], with a `relu` behind them."""
+    """Returns a maker of a graph of consecutive nodes `name` on one input f32[2,3,1], followed by a
+    `relu`."""
 
     def example() -> Graph:
         b = GraphBuilder("example")
@@ -38,7 +39,8 @@ def _padded_conv_example() -> Graph:
 
 
 def _reaching_taps_example() -> Graph:
-    """Windows of three with a dilation of four over three rows, of five over two columns."""
+    """Returns windows of three with a dilation of four over three rows, and of five over two
+    columns."""
     b = GraphBuilder("example")
     x = b.input("x", tensor(F32, 1, 2, 3, 2))
     w = b.constant(np.arange(90, dtype=np.float32).reshape(3, 2, 3, 5), "w")
@@ -65,7 +67,7 @@ def _known_where_example() -> Graph:
 
 
 def _with_constant(op: str, constant: object) -> Callable[[], Graph]:
-    """`relu(op(x, constant))` of an input f32[2,3]."""
+    """Returns a maker of `relu(op(x, constant))` with an input f32[2,3]."""
 
     def example() -> Graph:
         b = GraphBuilder("example")
@@ -107,7 +109,7 @@ def _one_plus_erf_example() -> Graph:
 
 
 def _if_example() -> Graph:
-    """An `if` with a constant condition; its branches read what lies around."""
+    """Returns an `if` with a constant condition, whose branches read outer values."""
     b = GraphBuilder("example")
     form = tensor(F32, 2, 3)
     x = b.input("x", form)

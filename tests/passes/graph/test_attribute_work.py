@@ -1,6 +1,6 @@
-"""Attributes of a small model may be any number: no pass does work, or takes memory, in proportion.
+"""Attributes of a small model may be any number: the time and memory of passes do not grow with it.
 
-Before, each of these took minutes or gigabytes.
+Each of these models once took minutes or gigabytes.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Every rule on its example, and the cases in which rules must not fire."""
+"""Every rule applies to its example, and does not apply where it would be wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_rule_fires_on_its_example_and_keeps_the_meaning(rule: Rule, agree: Ag
 
 
 def one_node(read: Read, node: str, result: str = "f32[2,3]", **constants: Any) -> Graph:
-    """`y = relu(NODE)` of inputs x, z : f32[2,3]; each constant is @NAME."""
+    """Returns `y = relu(NODE)` of inputs x, z : f32[2,3]; each constant is @NAME."""
     lines = "".join(
         f"  %{name} = const @{name} : {_form(array)}\n" for name, array in constants.items()
     )
@@ -61,7 +61,7 @@ F = np.float32
         ("sub(%c, %x)", {"c": F([0])}),
         ("div(%c, %x)", {"c": F([1])}),
         ("div(%x, %c)", {"c": F([2, 3, 4])}),
-        ("div(%x, %c)", {"c": F([2.0**-127])}),  # the divisor is no normal number
+        ("div(%x, %c)", {"c": F([2.0**-127])}),  # the divisor is subnormal
         ("div(%x, %c)", {"c": F([np.inf])}),
         ("pow(%x, %c)", {"c": F([0.5])}),
         ("pow(%x, %c)", {"c": F([2, 3, 2])}),
@@ -83,7 +83,7 @@ def test_what_is_not_exact_stays(read: Read, node: str, constants: dict[str, Any
 @pytest.mark.parametrize(
     ("node", "constants"),
     [
-        ("add(%x, %c)", {"c": F([[[0.0]]]) * F(-1)}),  # a broadcast adds an axis
+        ("add(%x, %c)", {"c": F([[[0.0]]]) * F(-1)}),  # the broadcast adds an axis
         ("mul(%x, %c)", {"c": np.ones((4, 1, 1), F)}),
         ("where(%c, %x, %z)", {"c": np.ones((4, 1, 1), np.bool_)}),
     ],
@@ -172,11 +172,11 @@ graph g(%x : f32[2]) {
         (1, 1, 1, 1, 3, 1),
         (14, 18, 18, 18, 3, 1),
         (14, 12, 12, 12, 3, 3),
-        (4, 0, 9, 1, 10, 4),  # the last four windows begin outside, the first ones see four
+        (4, 0, 9, 1, 10, 4),  # the last four windows begin outside, the first four see 4
         (4, 9, 0, 1, 10, 4),
         (2, 3, 3, 2, 4, 2),
-        (2, 2, 0, 3, 2, 2),  # its last tap would have to crop
-        (3, 5, 5, 1, 3, 3),  # windows that lie outside, but no tap is always there
+        (2, 2, 0, 3, 2, 2),  # without its last tap it would have to crop
+        (3, 5, 5, 1, 3, 3),  # some windows lie outside, but every tap meets an element somewhere
     ],
 )
 def test_taps_that_meet_zeros_alone_go(

@@ -1,4 +1,4 @@
-"""Gathers whose indices lie inside of their axis by proof are not checked at run time."""
+"""Gathers whose indices provably lie inside their axis are not checked at run time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tcc.passes.graph.integer_bounds import integer_bounds
 
 Read = Callable[..., Graph]
 
-# Steps from %k, constants of 0 to 8, and %n, any integers, to the indices %i of an axis of nine.
+# Nodes from %k (constants of 0 to 8) and %n (any integers) to the indices %i of an axis of nine.
 INSIDE = (
     "%i = transpose(%k) {perm=(1, 0)} : i64[3,3]",
     "%i = where(%c, %k, %k) : i64[3,3]",
@@ -59,7 +59,7 @@ def checks(graph: Graph) -> int:
 
 @pytest.mark.parametrize("steps", INSIDE)
 def test_proved_indices_are_not_checked(read: Read, steps: str) -> None:
-    assert checks(gathered(read, steps)) == steps.count("gather")  # one of %n itself
+    assert checks(gathered(read, steps)) == steps.count("gather")  # one check of %n itself
 
 
 @pytest.mark.parametrize("steps", OUTSIDE)
@@ -69,7 +69,7 @@ def test_other_indices_are_checked(read: Read, steps: str) -> None:
 
 @pytest.mark.parametrize("steps", [*INSIDE, *OUTSIDE])
 def test_no_element_is_out_of_its_bounds(read: Read, steps: str) -> None:
-    """Beside evaluation on integers small and large."""
+    """The bounds hold for all elements when evaluated with small and large integers."""
     shape = steps[steps.rindex("[") :]
     dtype = steps[: steps.rindex("[")].rpartition(" ")[2]
     graph = graph_of(read, steps, f"%y = identity(%i) : {dtype}{shape}\n  return %y")

@@ -1,4 +1,4 @@
-"""Arrays that a compiled model cannot take: each is refused by name before anything runs."""
+"""Arrays that a compiled model cannot take are refused by name before anything runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N, M = symbol("n", 2, 64, 2), symbol("m", 1)
 
 
 def sized() -> Graph:
-    """x[n,3], y[2n] and z[n+m,m] for even n in 2..64 and m from 1 on."""
+    """Returns x[n,3], y[2n] and z[n+m,m] for even n in 2..64 and m >= 1."""
     b = GraphBuilder("g")
     x, y, z = (
         b.input(name, tensor(F32, *dims)) for name, dims in (

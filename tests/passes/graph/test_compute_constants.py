@@ -1,4 +1,5 @@
-"""Constants that follow from the places of their elements: nodes compute them and read in order."""
+"""Constants that are functions of the positions of their elements are computed by nodes, and read
+in order."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ INF = float("inf")
 
 
 def agree(graph: Graph) -> Graph:
-    """The graph with its constants computed, which gives the same."""
+    """Computes the graph's constants, checks that the result is unchanged, and returns the new
+    graph."""
     changed = compute_constants(graph, TYPICAL)
     rng = np.random.default_rng(0)
     inputs = {
@@ -58,7 +60,7 @@ def exprs(graph: Graph) -> list[Expr]:
 
 
 def chosen(graph: Graph) -> int:
-    """Reads at places that data choose."""
+    """Returns the number of reads at data-dependent positions."""
     return sum(bool(r.indirect) for e in exprs(graph) for s in e.stages for r in reads(s))
 
 
@@ -155,7 +157,7 @@ def test_numbers_that_are_added() -> None:
 
 
 class Dear(CpuKernels):
-    """Kernels that take as long as they have operations."""
+    """Prices a kernel by its number of operations."""
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float:
         return float(sum(isinstance(n, Apply) for s in expr.stages for n in walk(*s.body)))
@@ -208,7 +210,7 @@ def test_constants_behind_a_condition() -> None:
 
 
 def masked(rows: int, columns: int) -> Graph:
-    """Values below the diagonal of a constant mask, and before a constant position."""
+    """Returns values below the diagonal of a constant mask, and before a constant position."""
     m = Model("masked")
     x = m.input("x", 2, rows, columns)
     causal = np.tril(np.ones((1, rows, columns), np.bool_), 2)

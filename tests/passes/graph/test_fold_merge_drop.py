@@ -1,4 +1,5 @@
-"""Folding, merging, dropping, transposed convolutions: golden texts and numbers."""
+"""Folding, merging and dropping of nodes, and transposed convolutions, compared with golden texts
+and numbers."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ graph g(%x : f32[1]) {
 def test_results_as_large_as_their_operands_are_folded(
     read: Read, agree: Agree, node: str, shape: str
 ) -> None:
-    """Two MiB, more than what is always stored: relative positions and learned queries."""
+    """The results take two MiB, more than is always stored; examples are relative positions and
+    learned queries."""
     rng = np.random.default_rng(0)
     text = f"""\
 graph g(%x : f32[{shape}]) {{
@@ -114,7 +116,7 @@ def test_a_chain_that_grows_is_folded_only_so_far(read: Read) -> None:
          "  %y = add(%x, %s) : f32[1]", "  return %y", "}", ""]
     )  # fmt: skip
     after = fold_constants(read(text, k=np.ones(4**8, F)))
-    assert ops(after) == ["tile", "tile", "reduce_sum", "add"]  # of 64 MiB, beside what there was
+    assert ops(after) == ["tile", "tile", "reduce_sum", "add"]  # would store 64 MiB in addition
 
 
 def test_what_the_reference_refuses_is_left_to_the_run(read: Read) -> None:
@@ -171,7 +173,7 @@ graph g(%x : f32[2], %c : bool[]) {
         k=F([3]),
     )
     after = merge_equal_nodes(before)
-    # Both sums stay, for both are outputs; 0.0 and -0.0 are different attributes.
+    # Both sums stay, because both are outputs; 0.0 and -0.0 are different attributes.
     assert ops(after) == ["leaky_relu", "leaky_relu", "add", "add", "if", "exp", "add"]
     agree(before, after)
     assert merge_equal_nodes(after) is after
@@ -265,7 +267,7 @@ def test_transposed_convolutions_of_open_size(agree: Agree) -> None:
     assert ops(after) == ["conv", "reshape", "transpose", "reshape", "slice", "reshape", "add"]
     for h in (1, 2, 5):
         agree(graph, after, tolerance=1e-5, h=h)
-    # Padding of 3 drops all but the middle: how much is left of a symbolic size is not known.
+    # Padding of 3 drops all but the middle, which has an unknown extent for a symbolic size.
     crops = transposed(1, (1, 3, 2, 0), 1, symbolic=True)
     assert crops is not None
     assert decompose_transposed(crops) is crops

@@ -1,4 +1,5 @@
-"""Formulas of arrays: which are found, and that each gives all elements.  NumPy is the oracle."""
+"""The search finds formulas of arrays, and each formula gives all elements of its array in
+NumPy."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def test_random_tables_have_no_form_or_the_right_one() -> None:
 
 
 def condition(mask: Array) -> Array | None:
-    """What the comparisons found for `mask` give; None where there are none."""
+    """Returns the values of the comparisons that the search found for `mask`; None if it found
+    none."""
     at = iterators(mask)
     found = condition_form(mask, at)
     if found is None:

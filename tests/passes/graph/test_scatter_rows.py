@@ -1,4 +1,4 @@
-"""Embedding bags as Gather and ScatterND: their rows are read where they lie."""
+"""Embedding bags as Gather and ScatterND read their rows in place."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MODEL = """<ir_version: 10, opset_import: ["" : 18]> g
 
 
 def test_compiled_bags_are_equal_for_all_threads(tmp_path: Path) -> None:
-    """Sums of f32 in the order of the updates; an id or a place outside ends the run."""
+    """The f32 sums have the order of the updates; an id or a place outside ends the run."""
     artifact = tmp_path / "bag.so"
     tcc.compile(parser.parse_model(MODEL), target="cpu").save(artifact)
     rng = np.random.default_rng(6)
@@ -75,7 +75,7 @@ def test_compiled_bags_are_equal_for_all_threads(tmp_path: Path) -> None:
             "where": (rng.random((2000, 1)) ** 4 * 600 - 300).astype(np.int64),
         }
         want = x.copy()
-        np.add.at(want, feeds["where"][:, 0], table[feeds["ids"]])  # one after another, in f32
+        np.add.at(want, feeds["where"][:, 0], table[feeds["ids"]])  # sequentially, in f32
         for threads in (1, 2, 4):
             module = tcc.load(artifact, threads=threads)
             assert module.run(feeds)["y"].tobytes() == want.tobytes()

@@ -1,5 +1,5 @@
-"""Sizes to which symbolic sizes broadcast: which ones the model settles, and what is then
-checked."""
+"""Broadcast sizes of symbolic operands are settled by the model where possible, and checked in
+runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tcc.passes.graph.settle_sizes import settle_sizes
 from tests.lib.import_oracle import model_of
 
 ADDED = "g (float[n] a, float[m] b) => (float[k] y) { y = Add (a, b) }"
-# The sum is as long as a third operand, as one of its own, or as a sum before it.
+# The sum has the length of a third operand, of one of its own operands, or of an earlier sum.
 LATER = {
     "third": "g (float[n] a, float[m] b, float[4, k] w) => (float[4] y)"
     " { c = Add (a, b)  y = MatMul (w, c) }",
@@ -33,7 +33,8 @@ def ops(graph: Graph) -> list[str]:
 
 
 def run(graph: Graph, sizes: tuple[int, ...]) -> object:
-    """The graph's result for operands of `sizes`, the matrix having four rows; None if refused."""
+    """Returns the graph's result for operands of `sizes` and a matrix of four rows; None if
+    refused."""
     names = {dim.key: size for dim, size in zip(_open(graph), sizes, strict=True)}
     shapes = (tuple(names.get(d.key, d.const) for d in v.type.shape) for v in graph.inputs)
     arrays = (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes)

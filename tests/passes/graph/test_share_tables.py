@@ -1,4 +1,4 @@
-"""A table of rows that a matmul reads transposed."""
+"""A table of rows and a matmul that reads the table transposed share memory."""
 
 from __future__ import annotations
 

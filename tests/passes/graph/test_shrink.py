@@ -1,4 +1,4 @@
-"""Values whose readers read a part of them are computed in part, and nothing else changes."""
+"""Values of which readers use a part are computed in part, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shape(*sizes: int) -> tuple[Index, ...]:
 
 
 def dense(b: GraphBuilder, x: Value, width: int) -> Value:
-    """A matmul, a bias and a ReLU."""
+    """Returns a matmul, a bias and a ReLU."""
     weights = b.constant(matrix(x.type.shape[-1].const, width), "w")
     return emit(b, "relu", emit(b, "add", emit(b, "matmul", x, weights), b.constant(matrix(width))))
 
@@ -249,7 +249,7 @@ def test_a_dear_form_is_not_taken() -> None:
 
 
 def random_node(b: GraphBuilder, values: list[Value]) -> Value:
-    """A random node on random values, whose axes are short."""
+    """Adds a random node on random values with short axes."""
     x = values[-1 if RNG.integers(3) else RNG.integers(len(values))]
     axis = int(RNG.integers(x.type.rank))
     size = x.type.shape[axis].const
@@ -298,7 +298,7 @@ def test_random_graphs_compute_the_same(seed: int) -> None:
     last = values[-1]
     graph = b.finish([emit(b, "identity", cut(b, last, 0, last.type.shape[0].const - 1, 1))])
     new = check(graph)
-    # Inputs that the new graph reads through slices alone: other elements do not matter.
+    # The new graph reads these inputs through slices only, so other elements do not matter.
     feeds = feeds_of(graph)
     poisoned = {v.name: poison(new, v, feeds[v.name]) for v in new.inputs}
     for name, array in evaluate_graph(graph, feeds).items():

@@ -1,4 +1,4 @@
-"""The few largest elements by reductions: their order, equal ones, infinities and NaN."""
+"""Top-k of few elements by reductions handles order, ties, infinities and NaN."""
 
 from __future__ import annotations
 

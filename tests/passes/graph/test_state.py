@@ -1,4 +1,4 @@
-"""States: inputs updated in place, by scatters into a cache and by rows appended to one."""
+"""States are updated in place, by scatters into a cache and by rows appended to a cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ P, S = symbol("p"), symbol("s")
 
 
 def cache(reader_behind: bool) -> Graph:
-    """A cache of 4 rows: row `at` becomes x; y sums the rows after, or before, the update."""
+    """Returns a cache of 4 rows, whose row `at` becomes x; y sums the rows after the update, or
+    before it."""
     b = GraphBuilder("g")
     past, x = b.input("past", tensor(F32, 4, 3)), b.input("x", tensor(F32, 1, 3))
     at = b.input("at", tensor(I64, 1, 1))
@@ -98,8 +99,8 @@ def test_bad_states_are_refused(pairs: list[tuple[str, str]], message: str) -> N
 
 
 def growing(rows: IndexLike, new: IndexLike, *, late: bool = False, parts: int = 1) -> Graph:
-    """present = concat(past, x, ...) along axis 1; y is the sum of present less twice that of past,
-    which is read after the update where `late`."""
+    """Returns present = concat(past, x, ...) along axis 1, and y = the sum of present minus twice
+    the sum of past. With `late`, past is read after the update."""
     b = GraphBuilder("g")
     past, x = b.input("past", tensor(F32, 2, rows, 3)), b.input("x", tensor(F32, 2, new, 3))
     sums = OPS["reduce_sum"].attrs((1,), False)

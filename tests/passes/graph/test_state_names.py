@@ -1,4 +1,4 @@
-"""Patterns of states: which inputs and outputs they pair, and which patterns are refused."""
+"""Patterns of states pair inputs and outputs, and wrong patterns are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def graph(inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
     return b.finish(results)
 
 
-LAYERS = (10, 2, 1)  # in another order than their numbers
+LAYERS = (10, 2, 1)  # not in numeric order
 MODEL = graph(
     ["x", *(f"past.{n}.{kind}" for n in LAYERS for kind in ("value", "key")), "past*"],
     ["y", *(f"present.{n}.{kind}" for n in LAYERS for kind in ("key", "value")), "now*"],

@@ -1,4 +1,4 @@
-"""What follows from one index becomes a table of constants: which scalars do, and their values."""
+"""Scalars that depend on one index become tables of constants with the right values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Formula = Callable[[ExprBuilder, Index, Index], Scalar]
 
 
 def half(i: Index) -> Scalar:
-    """Half of an index, rounded to an integer, in floats."""
+    """Returns half of an index as a float, from a rounded integer."""
     return fn("floor", (index_value(i, F32) + 0.5) / 2.0)
 
 
@@ -41,7 +41,7 @@ def weighted(b: ExprBuilder, i: Index, j: Index) -> Scalar:
 
 
 def unbounded(b: ExprBuilder, i: Index, j: Index) -> Scalar:
-    """Not a number, then infinite."""
+    """Returns a scalar that is NaN for small indices, and infinite for others."""
     return b.read(0, i, j) * ((index_value(i, F32) - 1.0) / 0.0 + half(i) / half(i))
 
 
@@ -66,7 +66,7 @@ def expr_of(formula: Formula, rows: Any = ROWS, columns: int = COLUMNS) -> Expr:
 
 
 def tabulated(expr: Expr) -> tuple[Expr, list[np.ndarray[Any, Any]]]:
-    """The kernel of `expr` after the pass, and its tables."""
+    """Returns the kernel of `expr` after the pass, and its tables."""
     x, y = Value("x", expr.params[0]), Value("y", expr.params[0])
     graph = Graph("g", (x,), (y,), (), {}, ConstantStore())
     step = ProgramStep(Kernel(expr, (x,), (y,), "kernel"))

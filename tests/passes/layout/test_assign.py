@@ -1,4 +1,4 @@
-"""Where values lie: channels last, row-major for others' eyes, halos and copies."""
+"""Layout assignment: channels last inside, row-major for the caller, halos and copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.passes.placing import place_graph
 
 
 def stored(placed: Placed) -> dict[Value, Layout]:
-    """The layouts of what kernels store."""
+    """Returns the layouts of the values that kernels store."""
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
     return {v: placed.layouts[v] for k in kernels for v in k.results}
 
@@ -40,7 +40,7 @@ def test_values_between_convolutions_have_channels_last() -> None:
 
 
 def test_channels_that_a_kernel_moves_to_the_end_stay_there() -> None:
-    """As in speech models: tokens of a sequence are made by convolutions."""
+    """In speech models, convolutions compute the tokens of a sequence this way."""
     m = Model("tokens")
     first = m.op("relu", m.conv(m.input("x", 1, 3, 8, 8), 4, 1))
     y = m.op("add", m.transpose(m.conv(first, 5, 3), 0, 2, 3, 1), m.scalar(1.0))
@@ -85,7 +85,7 @@ def test_wide_padding_is_stored_where_reads_outnumber_it() -> None:
 
 
 def test_padding_that_is_hardly_read_is_checked_instead() -> None:
-    """Three results of two elements each, a million elements apart."""
+    """The pool has three results of two elements each, a million elements apart."""
     m = Model("far")
     y = m.op("relu", m.input("x", 1, 1, 4))
     far = 1 << 20
@@ -120,7 +120,8 @@ def test_what_calls_read_is_row_major() -> None:
 
 
 def is_row_major(where: Layout, shape: tuple[Index, ...]) -> bool:
-    """Whether storage is the plain row-major array of `shape` (axes of size one do not matter)."""
+    """Returns True if storage is the plain row-major array of `shape`; axes of size one are
+    ignored."""
     plain = row_major(shape)
     one = {v: const(0) for v in plain.axes if v.extent is not None and as_int(v.extent) == 1}
     same = substitute(offset(where, axis_vars(shape)), one)

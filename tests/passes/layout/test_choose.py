@@ -1,4 +1,5 @@
-"""Orders of values between kernels: where the rule's lose, where they stay, what moves together."""
+"""The search improves the storage orders between kernels where the rule is worse, and moves linked
+values together."""
 
 from __future__ import annotations
 
@@ -56,19 +57,19 @@ def kernels_of(placed: Placed) -> list[Kernel]:
 
 
 def order(where: Layout) -> tuple[int, ...]:
-    """The axes of a value, outermost in storage first."""
+    """Returns the axes of a value, outermost in storage first."""
     axes = {v: n for n, v in enumerate(where.axes)}
     return tuple(axes[v] for i in where.indices for v in free_vars(i) if v in axes)
 
 
 def seconds(placed: Placed) -> float:
-    """The price of all kernels, made anew."""
+    """Returns the price of all kernels, computed anew."""
     fresh, constants = planner(), placed.graph.constants
     return sum(fresh.seconds(k, placed.layouts, constants) for k in kernels_of(placed))
 
 
 def moved(before: Placed, after: Placed) -> dict[str, tuple[int, ...]]:
-    """The names of the values that lie differently, and their new orders."""
+    """Returns the new orders of the values whose order changed, by name."""
     assert list(before.layouts) == list(after.layouts)
     return {
         v.name: order(where) for v, where in after.layouts.items() if where != before.layouts[v]
@@ -76,7 +77,8 @@ def moved(before: Placed, after: Placed) -> dict[str, tuple[int, ...]]:
 
 
 def blurred(size: int = 64, channels: int = 3) -> Graph:
-    """Windows over images of few channels: channels last would leave most lanes idle."""
+    """Returns windows over images of few channels, where channels last would leave most lanes
+    idle."""
     m = Model("blurred")
     pool = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     x = m.input("x", 1, channels, size, size)
@@ -86,7 +88,7 @@ def blurred(size: int = 64, channels: int = 3) -> Graph:
 
 
 def scores(keys: int = 128) -> Graph:
-    """Products with keys: the lanes are neighbouring keys, and each key is a row."""
+    """Returns matmuls with keys: lanes are neighbouring keys, and each key is a row."""
     m = Model("scores")
     x = m.input("x", 2, keys, 32)
     k, q = m.op("matmul", x, m.weight(32, 32)), m.op("matmul", x, m.weight(32, 32))
@@ -136,7 +138,7 @@ def test_the_rule_stays_where_it_is_right() -> None:
 
 def test_a_small_gain_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = place_graph(blurred())
-    monkeypatch.setattr(module, "_MARGIN", 100.0)  # nothing is a hundredth of the rule
+    monkeypatch.setattr(module, "_MARGIN", 100.0)  # no gain is that large
     assert choose(placed) is placed
 
 
@@ -156,7 +158,7 @@ def test_the_budget_bounds_what_is_priced(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "BUDGET", 3)
     few = planner()
     choose(placed, few)
-    # What one class adds is priced to its end.
+    # The search stops after it has priced all changes of a class.
     assert few.estimated <= rule.estimated + 3 + 2 < all_.estimated
 
 
@@ -196,7 +198,7 @@ def test_equal_graphs_get_equal_layouts_and_open_sizes_are_typical_ones() -> Non
 def test_any_order_gives_the_same_results(
     graph: Graph, turn: int, compiled: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every free value in an order that nothing recommends, compiled and run."""
+    """Every free value gets a random order, and the graph is compiled and run."""
 
     def turned(where: Layout) -> Layout:
         first, *sizes = where.sizes
@@ -227,7 +229,7 @@ def test_any_order_gives_the_same_results(
 
 
 def windows(channels: int, size: int, count: int = 1) -> Graph:
-    """Depthwise windows over an input."""
+    """Returns depthwise windows over an input."""
     m = Model(f"windows_{channels}_{size}")
     x = m.input("x", 2, channels, size, size)
     made = [m.conv(x, channels, 3, stride=2, pad=1, group=channels) for _ in range(count)]
@@ -259,7 +261,7 @@ def test_a_copy_that_two_kernels_read_stays() -> None:
 
 
 def test_a_copy_that_is_a_result_stays() -> None:
-    """The caller gets the image with its padding; the window reads it as it lies."""
+    """The caller gets the padded image, and the window reads it in place."""
     m = Model("result")
     around = (const(0), const(0), const(1), const(1))
     wide = m.op("pad", m.input("x", 2, 48, 56, 56), attrs=PadAttrs(around, around, "constant"))
@@ -282,8 +284,8 @@ def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
 
 
 def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:
-    """A depthwise window, its channels' norm and two products: the rule has the rows between the
-    products lie like the window's image, where no pair lies side by side."""
+    """The graph is a depthwise window, a norm over channels and two matmuls. The rule gives rows
+    between the matmuls the order of the window's image, in which pairs are not adjacent."""
     m = Model("block")
     x = m.op("relu", m.conv(m.input("x", 1, 64, 14, 14), 64, 1))
     rows = m.transpose(m.conv(x, 64, 7, pad=3, group=64), 0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Sums in parts: on numbers, and where they are worth it."""
+"""Sums divided in parts are correct, and are divided where it pays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICE = BlockProfile(processors=100)
 
 
 def product(m: IndexLike, n: IndexLike, k: IndexLike) -> Expr:
-    """exp of a[m, k] b[k, n]."""
+    """Returns exp of a[m, k] b[k, n]."""
     b = ExprBuilder(tensor(F32, m, k), tensor(F32, k, n))
     i, j = b.iters(m, n)
     (c,) = b.iters(k)
@@ -52,7 +52,7 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     pieces = divided(Kernel(expr, (a, b), (y,), "y"), {y: row_major(y.type.shape)}).kernels
     assert len(pieces) == 2
     (parts,) = pieces[0].results
-    # A first axis of one element becomes that of the parts.
+    # A first axis of size one becomes the axis of the parts.
     count = as_int(parts.type.shape[0])
     assert count in (2, 4, 8, 16, 32)
     assert parts.type == tensor(F32, *((count, 40) if rows == 1 else (count, rows, 40)))
@@ -62,7 +62,8 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
         values.update(zip(piece.results, results, strict=True))
     wide = x.astype(np.float64), w.astype(np.float64)
     want, magnitudes = np.exp(wide[0] @ wide[1]), np.abs(wide[0]) @ np.abs(wide[1])
-    # the exponent is off by a part of its magnitudes, the power by as large a part of itself
+    # the error of the exponent is relative to its magnitudes, and is the relative error of the
+    # power
     assert_within(values[y], want, 1e-6 * (1 + magnitudes) * want)
 
 
@@ -79,9 +80,9 @@ def test_parts_are_stored_in_the_order_of_the_result(rows: int, order: tuple[int
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
-        (2048, 2048, 4096),  # results for all processors
+        (2048, 2048, 4096),  # enough results for all processors
         (1, 40, 512),  # a short sum
-        (1, 40, 8191),  # nothing divides it
+        (1, 40, 8191),  # no part count divides it
         (symbol("m"), 40, 4096),  # there may be many rows
     ],
 )
@@ -90,8 +91,8 @@ def test_other_sums_stay_whole(m: IndexLike, n: IndexLike, k: IndexLike) -> None
 
 
 def test_parts_cost_less_than_the_whole() -> None:
-    """What is cut is a kernel of few units; its parts are more, and cheaper together with a launch
-    for their sums."""
+    """The undivided kernel has few tiles; its parts have more, and are cheaper even with the launch
+    that sums them."""
     planner = BlockChooser(DEVICE)
     expr = product(1, 40, 8192)
     whole = planner.best(expr)
@@ -106,7 +107,7 @@ def test_parts_cost_less_than_the_whole() -> None:
 
 
 def test_halves_are_priced_as_halves() -> None:
-    """What will be rounded moves half the bytes, and its products meet matrix units."""
+    """Values that will be rounded move half the bytes, and their matmuls use matrix units."""
     exact, halves = (BlockChooser(DEVICE, floats) for floats in (F32, BF16))
     expr = product(512, 512, 4096)
     whole, rounded = exact.best(expr), halves.best(expr)

@@ -1,4 +1,4 @@
-"""Planes that points touch together lie a line more than whole pages apart."""
+"""Planes that one point reads together begin in different cache sets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.passes.placing import place_graph
 
 
 def planes(count: int, size: IndexLike, *, together: bool = True, seen: bool = False) -> Graph:
-    """A value of `count` planes, then sums over all planes, or of two neighbours in the last one;
-    the caller sees the value where `seen`."""
+    """Returns a value of `count` planes, then sums over all planes, or over two neighbours in the
+    last plane. With `seen`, the value is an output."""
     b = GraphBuilder("planes")
     op, attrs = OPS["expression"], OPS["expression"].attrs
     x = b.input("x", tensor(F32, size, count))
@@ -48,7 +48,7 @@ def first(placed: Placed) -> tuple[Value, Layout]:
 
 
 def distance(value: Value, where: Layout) -> int:
-    """Bytes between planes."""
+    """Returns the bytes between planes."""
     rest = [const(0)] * (value.type.rank - 1)
     here, there = (as_int(offset(where, (const(p), *rest))) for p in (0, 1))
     assert here == 0
@@ -64,7 +64,7 @@ def test_planes_of_whole_pages_that_a_point_reads_are_set_apart() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        planes(16, 1000),  # planes begin in different sets
+        planes(16, 1000),  # the planes begin in different sets already
         planes(4, 1024),  # few planes
         planes(16, 1024, together=False),  # a point reads one plane
         planes(16, 1024, seen=True),  # the caller wants whole arrays
@@ -102,7 +102,8 @@ def test_elements_of_planes_set_apart_lie_as_before_within_their_plane() -> None
 
 @pytest.mark.parametrize("channels", [1, 24, 64])
 def test_planes_of_an_open_size_begin_in_sets_of_their_own_at_every_size(channels: int) -> None:
-    """The lines of so many planes as there are sets lie in different sets, and none overlap."""
+    """The lines at the starts of as many planes as there are sets lie in different sets, and planes
+    do not overlap."""
     size = symbol("n", 1)
     value, where = first(place_graph(planes(16, size * channels)))
     apart = offset(where, (const(1), const(0))) - offset(where, (const(0), const(0)))

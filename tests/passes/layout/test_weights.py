@@ -1,4 +1,4 @@
-"""The weight section: packing against a loop over elements, bytes, offsets, sharing."""
+"""The weight section: packing equals a loop over elements, and bytes and sharing are right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dims(shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 
 def packed_by_hand(array: Array, where: Layout) -> Array:
-    """Element by element, as the definition of a layout says."""
+    """Packs element by element, by the definition of a layout."""
     out = np.full([s.const for s in where.sizes], where.fill or 0, array.dtype)
     for at in product(*map(range, array.shape)):
         values = {var.name: n for var, n in zip(where.axes, at, strict=True)}
@@ -33,7 +33,8 @@ def packed_by_hand(array: Array, where: Layout) -> Array:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Array, Layout]:
-    """A random permutation of axes, some cut into panels, some with a halo."""
+    """Draws an array and a layout: a random permutation of axes, some cut into panels, some with a
+    halo."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
     sizes: list[Index] = []
     indices: list[Index] = []
@@ -73,7 +74,7 @@ def test_scalars_and_empty_arrays(shape: tuple[int, ...]) -> None:
 
 
 def test_an_axis_cut_unevenly_is_no_reshape() -> None:
-    """Quotient and remainder of two divisors: rows of 2 in places of 4."""
+    """Quotient and remainder have two divisors: rows of 2 lie in rows of 4."""
     (axis,) = axis_vars((const(8),))
     where = layout((const(8),), (const(4), const(4)), (axis // 2, axis % 4), 0.0)
     array = np.arange(1, 9, dtype=np.float32)

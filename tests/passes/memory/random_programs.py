@@ -1,4 +1,4 @@
-"""Random programs, and memory of tags to run planned ones on."""
+"""Random programs, and tagged memory on which planned programs run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNIT = 64  # bytes that carry one tag
 
 @dataclass
 class Writer:
-    """A program being written.  A launch reads all its buffers but the last, which it writes."""
+    """A builder of programs. A launch reads all its buffers but the last, and writes the last."""
 
     out: list[Instr] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Writer:
         return self.registers - 1
 
     def size(self, units: int, open_: bool = False) -> Register:
-        """`units` times 64 bytes; times the input's size where `open_`."""
+        """Returns a register of `units` times 64 bytes, times the input's size if `open_`."""
         if (units, open_) not in self.known:
             number = self.const(units * UNIT)
             if open_:
@@ -80,8 +80,8 @@ class Writer:
 
 
 class Memory:
-    """Runs a planned program on memory that holds tags, and checks that what a buffer is read for
-    is what was last written to it."""
+    """Runs a planned program on memory that holds tags, and checks that each read of a buffer finds
+    the last write to it."""
 
     def __init__(self, program: Program, dim: int, branches: random.Random) -> None:
         self.program, self.dim, self.branches = program, dim, branches
@@ -125,7 +125,7 @@ class Memory:
                     raise AssertionError(instr)
 
     def plan(self, node: PlanArena) -> None:
-        """By the greedy planner, as the runtime does."""
+        """Plans by the greedy planner, as the runtime does."""
         spans = [node.lives[at : at + 3] for at in range(0, len(node.lives), 3)]
         lives = [
             Life(first, last + 1, max(self.values[size], 1), UNIT, over)
@@ -144,7 +144,7 @@ class Memory:
         return {IntOp.ADD: x + y, IntOp.MUL: x * y, IntOp.FLOORDIV: x // max(y, 1)}[op]
 
     def units(self, buffer: BufferId) -> list[tuple[tuple[BufferId, int], int]]:
-        """Of each unit: whose it is, and where it lies."""
+        """Returns, for each unit of a buffer, (its owner, its place in memory)."""
         count, base, skip = None, buffer, 0
         while base in self.views:
             base, offset = self.views[base]
@@ -209,14 +209,15 @@ class Author:
         return ready
 
     def nested(self, ready: list[BufferId], depth: int) -> tuple[list[Instr], list[BufferId]]:
-        """The instructions of a body, and what is ready at its end."""
+        """Returns the instructions of a body, and the buffers that are written at its end."""
         outer, self.w.out = self.w.out, []
         inside = self.body(ready, depth + 1)
         made, self.w.out = self.w.out, outer
         return made, inside
 
     def loop(self, ready: list[BufferId], depth: int) -> list[BufferId]:
-        """A carried value: set before, used in a trip, and set again at its end."""
+        """Adds a loop with a carried value, which is set before the loop, used in a trip, and set
+        again at its end."""
         carried = self.fresh()
         self.w.launch(self.rng.choice(ready), carried)
         made, inside = self.nested([*ready, carried], depth)
@@ -227,7 +228,8 @@ class Author:
         return [carried]
 
     def scan(self, ready: list[BufferId], depth: int) -> list[BufferId]:
-        """Rows stacked from every trip; nothing touches the stack before the loop."""
+        """Adds a loop that stacks rows from every trip; nothing touches the stack before the
+        loop."""
         trips = self.rng.randint(1, 4)
         stack, row = self.w.arena(trips), self.w.buffer(Alias())
         counter, offset = self.w.register(), self.w.register()

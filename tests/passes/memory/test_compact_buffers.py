@@ -1,4 +1,4 @@
-"""Values of which a strided reader leaves a part: what is kept, where, and when they stay whole."""
+"""Values of which a strided reader uses a part are stored in part where it is safe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def program_of(graph: Graph) -> Program:
 
 
 def test_a_shortcut_keeps_what_it_reads_at_the_front_of_its_operand() -> None:
-    """That programs compute the same is among the tests of all programs."""
+    """The tests of all programs check that the results stay the same."""
     found = program_of(strided_shortcut())
     known = {i.target: i.a for i in found.body if isinstance(i, Let) and i.op is IntOp.CONST}
     (call,) = (i for i in found.body if isinstance(i, CallOp) and i.op == "thin")

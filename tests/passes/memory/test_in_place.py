@@ -1,4 +1,4 @@
-"""Results over operands: which launches of a chain do it, and what comes out."""
+"""Launches write results over operands where that is allowed, and results stay correct."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ COUNT = 100
 
 
 def chain(*, read_again: bool = False, copied: bool = False) -> tuple[Program, list[Bound]]:
-    """output = 2 x + 2 x ... : x to a, a to b, b to the output, each time twice what it was.
+    """Returns a program that doubles x to a, a to b, and b to the output.
 
-    `read_again`: a is read after b was made; `copied`: it is copied to b as well.
+    `read_again`: a is read after b was written. `copied`: a is also copied to b.
     """
     m = Model("twice")
     x = m.input("x", COUNT)
@@ -72,7 +72,7 @@ def _run(launch: Launch, source: BufferId, target: BufferId) -> Launch:
 
 
 def arena_buffers(program: Program) -> int:
-    """Buffers of the arena that anything touches."""
+    """Returns the number of arena buffers that an instruction touches."""
     used = dict.fromkeys(b for i in program.body for b in buffers_of(i))
     return sum(isinstance(program.buffers[b].place, Arena) for b in used)
 

@@ -1,5 +1,7 @@
-"""Orders of launches: the least peak of small programs by all orders, what programs compute, what
-keeps its place."""
+"""The order of launches has the least peak of small programs by brute force, and keeps results.
+
+Instructions that may not move keep their place.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,12 @@ from tcc.passes.memory.plan_arena import plan_arena
 
 from .random_programs import UNIT, Author, Memory, Writer
 
-MOST = 48  # buffers of a launch, whose kernel's number is their count: it writes the last
+MOST = 48  # buffers of a launch; its kernel number is their count, and it writes the last
 RESULTS = [(n - 1,) for n in range(MOST + 1)]
 
 
 def numbered(body: Body) -> Body:
-    """`body` with a kernel's number at each launch."""
+    """Returns `body` with a kernel number at each launch."""
     return tuple(
         replace(i, kernel=len(i.buffers)) if isinstance(i, Launch) else renumbered(i, {}, numbered)
         for i in body
@@ -59,7 +61,7 @@ def numbered(body: Body) -> Body:
 
 
 def ordered(program: Program) -> tuple[Program, Program]:
-    """A program as launches with kernels' numbers, and ordered."""
+    """Returns a program with kernel numbers at launches, and the same program reordered."""
     kernels = tuple(f"k{n}" for n in range(MOST + 1))
     before = replace(program, kernels=kernels, body=numbered(program.body))
     dims = {(n, axis): 128 for n, p in enumerate(program.inputs) for axis, _ in enumerate(p.dims)}
@@ -70,7 +72,7 @@ def ordered(program: Program) -> tuple[Program, Program]:
 
 
 def straight(steps: Sequence[tuple[int, Sequence[int]]]) -> Program:
-    """One buffer a step: its size in units, and the steps it reads."""
+    """Returns a program with one buffer per step: (size in units, steps that it reads)."""
     writer = Writer()
     for size, sources in steps:
         writer.launch(*sources, writer.arena(size))
@@ -78,7 +80,7 @@ def straight(steps: Sequence[tuple[int, Sequence[int]]]) -> Program:
 
 
 def peak(steps: Sequence[tuple[int, Sequence[int]]], order: Sequence[int]) -> int:
-    """The most units that are live at one time."""
+    """Returns the most units that are live at one time."""
     ends = {
         n: max(order.index(m) for m, (_, read) in enumerate(steps) if n in (m, *read))
         for n in order
@@ -89,7 +91,7 @@ def peak(steps: Sequence[tuple[int, Sequence[int]]], order: Sequence[int]) -> in
 
 
 def least(steps: Sequence[tuple[int, Sequence[int]]]) -> int:
-    """By all orders in which what a step reads comes before it."""
+    """Returns the least peak by brute force over all orders in which operands come first."""
     orders = permutations(range(len(steps)))
     fit = (o for o in orders if all(o.index(r) < o.index(n) for n in o for r in steps[n][1]))
     return min(peak(steps, order) for order in fit)
@@ -112,7 +114,7 @@ def test_small_programs_have_the_least_peak_of_all_orders(rng: random.Random) ->
         assert after is before
 
 
-# x; query, value and key of it; scores of query and key; a result of scores and value.
+# The steps are x; query, key and value of x; scores of query and key; a result of scores and value.
 ATTENTION = [(3, []), (3, [0]), (3, [0]), (3, [0]), (9, [1, 3]), (3, [4, 2, 0])]
 
 
@@ -124,7 +126,7 @@ def test_a_value_is_computed_behind_the_scores() -> None:
 
 
 def block(w: Writer, scale: int, *between: Instr) -> None:
-    """Writes `ATTENTION`, with sizes of so many times as much, and instructions behind step 2."""
+    """Writes `ATTENTION` with sizes times `scale`, and the instructions `between` after step 2."""
     made = [w.arena(size * scale) for size, _ in ATTENTION]
     for n, (_, sources) in enumerate(ATTENTION):
         w.launch(*(made[source] for source in sources), made[n])
@@ -132,7 +134,8 @@ def block(w: Writer, scale: int, *between: Instr) -> None:
 
 
 def test_only_what_takes_too_much_moves() -> None:
-    """Two blocks with a check between them: the first takes more in any order."""
+    """Two blocks have a check between them, and the first block has the larger peak in any
+    order."""
     w = Writer()
     block(w, 3)
     w.out.append(Check(Relation.LE, w.size(1), w.size(1), "no"))
@@ -142,7 +145,7 @@ def test_only_what_takes_too_much_moves() -> None:
 
 
 def test_what_lies_behind_loops_is_ordered() -> None:
-    """A loop has a position more than it has instructions."""
+    """A loop has one more position than it has instructions."""
     w = Writer()
     w.out += [Loop(w.size(1), -1, w.register(), ()) for _ in range(8)]
     block(w, 1)
@@ -151,8 +154,8 @@ def test_what_lies_behind_loops_is_ordered() -> None:
 
 
 def test_wide_programs_are_ordered_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 pairs of a large value and a small one of it, all large ones first; one reads the small
-    ones."""
+    """There are 40 pairs of a large value and a small value computed from it, all large values
+    first; one step reads all small values."""
     steps: list[tuple[int, Sequence[int]]] = [(8, []) for _ in range(40)]
     steps += [(1, [n]) for n in range(40)]
     steps.append((1, range(40, 80)))
@@ -163,11 +166,12 @@ def test_wide_programs_are_ordered_within_the_budget(monkeypatch: pytest.MonkeyP
     assert looked.call_count < 2 * module.WORK
 
 
-# ---- what programs compute -----------------------------------------------------------------------
+# ---- results of programs -------------------------------------------------------------------------
 
 
 class Terms:
-    """Runs a program whose buffers hold terms: what each unit was computed by, and of what."""
+    """Runs a program whose buffers hold terms: the launch that computed each unit, and its
+    operands."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -227,8 +231,8 @@ class Terms:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_programs_compute_what_they_did(open_: bool, seed: int) -> None:
-    """Random ones, with copies, views, loops and branches, of which a launch may write anew what
-    was read before."""
+    """Random programs have copies, views, loops and branches, and launches may overwrite values
+    that were read before."""
     rng = random.Random(seed)
     author = Author(rng, open_)
     made = author.program()
@@ -239,11 +243,11 @@ def test_programs_compute_what_they_did(open_: bool, seed: int) -> None:
     verify_program(plan_arena(after, arena_planner()))
 
 
-# ---- what keeps its place ------------------------------------------------------------------------
+# ---- fixed positions -----------------------------------------------------------------------------
 
 
 def attention(*between: Instr, w: Writer) -> tuple[Program, Program]:
-    """`ATTENTION` with instructions behind step 2, before and ordered."""
+    """Returns `ATTENTION` with instructions after step 2, before and after the pass."""
     block(w, 1, *between)
     return ordered(w.program())
 
@@ -273,7 +277,7 @@ def collective(w: Writer) -> Instr:
     ids=["check", "look", "size", "thin", "branch", "collective"],
 )
 def test_nothing_passes_what_others_may_count_on(made: Callable[[Writer], Instr]) -> None:
-    """The value comes before it in the graph, and so it does in the program."""
+    """The value precedes the instruction in the graph, and so it does in the program."""
     w = Writer()
     before, after = attention(made(w), w=w)
     assert after is before
@@ -286,7 +290,8 @@ def test_other_calls_move() -> None:
 
 
 def test_allocations_stay_behind_sizes() -> None:
-    """A shape may need those that the allocation does not name; the size here is read before."""
+    """A shape may depend on sizes that the allocation does not name; here a size is read before
+    it."""
     w = Writer()
     size, kept, output = w.const(64), w.arena(1), w.buffer(Dynamic())
     read = Launch(0, size, (kept,), ())
@@ -326,8 +331,8 @@ def test_bodies_are_ordered_too() -> None:
 
 
 def tasks(rows: int) -> tuple[Program, Program]:
-    """Two values are reduced to smaller ones, the second of so many units times a size that inputs
-    decide; before and ordered."""
+    """Returns a program, before and after ordering, that reduces two values to smaller values; the
+    second has `rows` units times an input's size."""
     w = Writer()
     small = [w.arena(50), w.arena(10)]
     for large, made in zip((w.arena(100), w.arena(rows, open_=True)), small, strict=True):
@@ -338,8 +343,8 @@ def tasks(rows: int) -> tuple[Program, Program]:
 
 
 def test_no_size_takes_more() -> None:
-    """The larger value comes first, but not if it may be the smaller one: 150 units would be 160
-    where the size is 1, and 188 are 160 where it is 128."""
+    """With one unit per size, another order would lower the peak from 188 to 160 units at size 128,
+    but raise it from 150 to 160 units at size 1."""
     before, after = tasks(rows=200)
     assert results(after) != results(before)
     before, after = tasks(rows=1)

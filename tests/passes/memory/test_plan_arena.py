@@ -1,5 +1,5 @@
-"""The memory plan: random programs run on tagged memory, slots of symbolic sizes, peaks by
-search."""
+"""The memory plan is safe for random programs on tagged memory and slots of symbolic sizes, and its
+peaks equal a search."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_buffer_is_overwritten_while_it_is_needed(open_: bool, seed: int) -> 
 
 
 def straight(steps: Sequence[tuple[int, Sequence[int]]]) -> Program:
-    """One buffer a step: its size in units, and the steps it reads."""
+    """Returns a program with one buffer per step: (size in units, steps that it reads)."""
     writer = Writer()
     for size, sources in steps:
         writer.launch(*sources, writer.arena(size))
@@ -61,7 +61,7 @@ def spans(steps: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, int, in
 
 
 def best_peak(steps: Sequence[tuple[int, Sequence[int]]]) -> int:
-    """The least peak of any order in which buffers take the lowest free place."""
+    """Returns the least peak of any order in which buffers take the lowest free place."""
     best = sum(size for size, _ in steps)
     for order in permutations(spans(steps)):
         placed: list[tuple[int, int, int, int]] = []
@@ -153,7 +153,7 @@ def test_a_buffer_that_nothing_touches_takes_no_memory() -> None:
 
 
 def test_sizes_come_before_all_work() -> None:
-    """A size that is computed between launches moves to the entry; what data decides stays."""
+    """A size that is computed between launches moves to the entry; a data-dependent size stays."""
     w = Writer()
     source, result = w.arena(1), w.arena(1)
     w.launch(source)

@@ -1,4 +1,4 @@
-"""Shared halos: which values of a chain share a buffer, and what the halos hold when it runs."""
+"""Values of a chain share a buffer with its halo where that is right and saves memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tcc.ir.program import (
 from tcc.ir.types import F32
 from tcc.passes.memory.share_halos import share_halos
 
-KINDS = 3  # of halos: a buffer of kind k has k + 1 times 64 bytes and the fill k
+KINDS = 3  # kinds of halos: a buffer of kind k has (k + 1) * 64 bytes and the fill k
 
 
 def fill(buffer: BufferId, kind: int) -> CallOp:
@@ -33,9 +33,10 @@ def fill(buffer: BufferId, kind: int) -> CallOp:
 def program(
     kinds: Sequence[int], reads: Sequence[Sequence[int]], *, copied: bool = False
 ) -> Program:
-    """Step n fills the halo of value n, of the kind kinds[n], and computes it from values reads[n].
+    """Returns a program whose step n fills the halo of value n, of kind kinds[n], and computes the
+    value from values reads[n].
 
-    `copied`: the last value is copied at the end.
+    With `copied`, the last value is copied at the end.
     """
     buffers = [Buffer(Input(0))] + [Buffer(Arena(-1, kind)) for kind in kinds]
     body: list[Instr] = [Let(k, IntOp.CONST, (k + 1) * 64) for k in range(KINDS)]
@@ -57,7 +58,7 @@ def results(found: Program) -> list[BufferId]:
 
 
 def run(found: Program) -> list[tuple[object, ...]]:
-    """What each launch computes, as a term of what it read, with the halos it saw."""
+    """Returns for each launch a term of the values that it read, with the halos that it saw."""
     values: dict[BufferId, object] = {0: "input"}
     halos: dict[BufferId, int] = {}
     seen: list[tuple[object, ...]] = []
@@ -73,7 +74,7 @@ def run(found: Program) -> list[tuple[object, ...]]:
 
 
 def peak(found: Program) -> int:
-    """The most bytes between the first and the last use of buffers at one time."""
+    """Returns the most bytes of buffers between their first and last use at one time."""
     uses: dict[BufferId, list[int]] = {}
     for position, instr in enumerate(found.body):
         if isinstance(instr, CallOp):
@@ -108,7 +109,7 @@ def test_a_value_that_is_still_needed_keeps_its_buffer() -> None:
 
 
 def test_sharing_takes_no_more_memory() -> None:
-    # Between the two small values a large one is computed from a large one.
+    # Between the two small values, one large value is computed from another.
     given = program([0, 2, 2, 0], [[], [0], [1], [2]])
     assert share_halos(given) is given
 

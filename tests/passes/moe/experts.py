@@ -1,4 +1,4 @@
-"""Products of rows with matrices that data choose: layers of experts."""
+"""Matmuls of rows with data-dependent matrices: layers of experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPERTS = 8
 
 
 def layer(tokens: int, rows: int, depth: int, width: int) -> Graph:
-    """For each token the product of its rows with one expert's weights, and of that with another
+    """Returns, for each token, its rows times one expert's weights, and the result times another
     matrix of the same expert."""
     m = Model("layer")
     x = m.input("x", tokens, rows, depth)
@@ -27,7 +27,7 @@ def layer(tokens: int, rows: int, depth: int, width: int) -> Graph:
 
 
 def several(tokens: int, top: int, depth: int, width: int) -> Graph:
-    """For each token its product with the weights of several experts, added up."""
+    """Returns, for each token, the sum of its matmuls with the weights of several experts."""
     m = Model("several")
     x = m.input("x", tokens, 1, 1, depth)
     index = m.input("index", tokens, top, dtype=I64)
@@ -38,7 +38,7 @@ def several(tokens: int, top: int, depth: int, width: int) -> Graph:
 
 
 def rows_of_a_table(tokens: int, depth: int, width: int) -> Graph:
-    """Rows chosen one by one, times weights: no matrices."""
+    """Returns rows that are gathered one by one, times weights: no data-dependent matrices."""
     m = Model("rows_of_a_table")
     index = m.input("index", tokens, dtype=I64)
     chosen = m.op("gather", m.weight(EXPERTS, depth), index, attrs=AxisAttrs(0))

@@ -1,4 +1,4 @@
-"""Matrices that data choose are multiplied where they lie, on cores and in block kernels."""
+"""Cores and block kernels multiply data-dependent matrices in place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAYS: dict[str, tuple[KernelModel, Callable[[Graph], Any]]] = {
 
 
 def stored(graph: Graph, model: KernelModel) -> list[Sequence[int]]:
-    """The shapes of what kernels hand each other, results included."""
+    """Returns the shapes of the values that kernels exchange, including results."""
     found = []
     for group in partition(graph, model):
         for value in group.results(graph, graph.users()):
@@ -57,7 +57,7 @@ def test_rows_are_still_copied_side_by_side(way: str) -> None:
 
 
 def test_positions_are_loaded_before_the_sum() -> None:
-    """Loads in the loop would wait for them in every step."""
+    """A load inside the loop would wait for the position in every step."""
     _, kernels, _ = lowered_blocks(layer(3, 40, 512, 48))
     (loop,) = [s for s in kernels[0].body if isinstance(s, TileLoop)]
     loads = [s for s in statements(loop.body) if isinstance(s, Load)]

@@ -1,4 +1,5 @@
-"""Rows by the matrices that data choose for them: their places and back, against a stable sort."""
+"""The places of rows, grouped by their data-dependent matrices, equal those of a stable sort, and
+lead back."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def _check(index: np.ndarray, matrices: int, tile: int) -> None:
     place, matrix, *rest = evaluate_expr(forms[0], [flat])
     (row,) = evaluate_expr(forms[1], [place, matrix, *rest])
     chosen = flat % matrices
-    # Group by group in order, each from a multiple of the tile on.
+    # Groups follow each other, and each begins at a multiple of the tile.
     want, at = np.empty(len(flat), int), 0
     for group in range(matrices):
         (own,) = np.nonzero(chosen == group)
@@ -41,7 +42,7 @@ CASES = ((1, 4, 16), (5, 8, 4), (7, 3, 2), (300, 5, 16), (513, 8, 1), (64, 64, 8
 def test_places_are_those_of_a_stable_sort(
     count: int, matrices: int, tile: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where rows are compared a chunk at a time; negative indices count from the end."""
+    """The rows may be compared in chunks; negative indices count from the end."""
     monkeypatch.setattr(group_forms, "_MANY", many)
     monkeypatch.setattr(group_forms, "_CHUNK", 16)
     index = np.random.default_rng(count).integers(-matrices, matrices, count)
@@ -51,5 +52,5 @@ def test_places_are_those_of_a_stable_sort(
 def test_all_rows_in_one_group_and_tiles_at_their_worst() -> None:
     _check(np.full((20, 2), 3), 4, 8)
     _check(np.arange(8), 8, 16)
-    # One row over in every group: no tile is to spare.
+    # Every group has one row too many for its tiles, so that no tile is unused.
     _check(np.repeat(np.arange(4), 9), 4, 8)

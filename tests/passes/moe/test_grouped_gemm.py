@@ -1,4 +1,4 @@
-"""Products with matrices that data choose: by tiles they give what they gave, and others stay."""
+"""Matmuls with data-dependent matrices give the same results by tiles, and other matmuls stay."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def ops(graph: Graph) -> list[str]:
 
 
 class Layer(Model):
-    """A layer of experts being written: what chooses is an input."""
+    """A builder of an expert layer; an input selects the experts."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # Inputs of zero and one become the second matrix and the one before the last.
+        # Inputs of zero and one select the last matrix but one and the second.
         drawn = self.input("drawn", TOKENS, TOP, dtype=I64)
         three, two = (self.builder.constant(np.int64(n)) for n in (3, 2))
         self.index = self.op("sub", self.op("mul", drawn, three), two)
@@ -59,7 +59,7 @@ def test_a_chain_of_products_stays_in_tiles(agree: Agree) -> None:
     down = m.product(m.reshape(hidden, TOKENS, TOP, 1, WIDTH), WIDTH, DEPTH)
     graph = m.finish(m.reshape(down, TOKENS, TOP, DEPTH))
     made = group_gemms(graph, tile_of_four)
-    # Places, rows, rows to tiles, and back again once.
+    # Places, rows, rows to tiles, and one expression back.
     assert ops(made).count("expression") == 4
     agree(graph, made, tolerance=1e-6)
 

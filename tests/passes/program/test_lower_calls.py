@@ -1,4 +1,4 @@
-"""Calls, sizes that data decide and states, compiled and run against the evaluator."""
+"""Calls, data-dependent sizes and states, compiled and run, agree with the evaluator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def equal(graph: Graph, module: Module, feeds: dict[str, Array]) -> None:
 
 
 def data_dependent() -> Graph:
-    """Every call whose result's size data decides, with work behind it that depends on it."""
+    """Returns a graph of every call with a data-dependent result size, followed by work on the
+    result."""
     b = GraphBuilder("g")
     x, flags = b.input("x", tensor(F32, 3, 5)), b.input("flags", tensor(BOOL, 3))
     (picked,) = b.add(OPS["compress"], [x, flags], OPS["compress"].attrs(0, symbol("rows")))

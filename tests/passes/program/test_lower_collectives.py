@@ -1,4 +1,4 @@
-"""Graphs with collectives, and their programs, evaluated by all ranks in lockstep."""
+"""Graphs with collectives and their programs agree, evaluated by all ranks in lockstep."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ATTRS = {
 
 
 def every_kind(group: str = "", members: Members = ()) -> Graph:
-    """Each kind behind a kernel and before one, over rows of an open number."""
+    """Returns each kind of collective between two kernels, over a symbolic number of rows."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, symbol("n", 1, 100), 3))
     (clipped,) = b.add(OPS["relu"], [x])
@@ -130,13 +130,13 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
 
 
 def places(program: Program) -> list[set[type]]:
-    """Where sums have their ends."""
+    """Returns the kinds of places that hold operands and results of sums."""
     ends = ((i.send, i.receive) for i in sums(program))
     return [{type(program.buffers[n].place) for n in pair} for pair in ends]
 
 
 def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]) -> Program:
-    """The program of a graph of one input, which gives on all ranks what is wanted."""
+    """Returns the program of a graph, after a check that it gives `want` on all ranks."""
     program, table, _ = lower_program(
         place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
     )
@@ -195,8 +195,8 @@ def test_ranks_of_a_group_agree_with_a_job_of_their_own(group: str) -> None:
 
 
 def uneven(ranks: int) -> Graph:
-    """Rows of x go where `counts` says, those sent and then those received, behind a kernel and
-    before one; then all ranks have all rows of x, of which the rank r has `each[r]`."""
+    """Returns rows of x, exchanged between two kernels by `counts` (those sent, then those
+    received); then an all_gather of x, of which rank r has `each[r]` rows."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, symbol("n", 0, 100), 3))
     counts, each = b.input("counts", tensor(I64, 2 * ranks)), b.input("each", tensor(I64, ranks))
@@ -219,7 +219,7 @@ def uneven(ranks: int) -> Graph:
 
 
 def uneven_feeds(matrix: Sequence[Sequence[int]]) -> list[dict[str, Array]]:
-    """For ranks of which a sends `matrix[a][b]` rows to b."""
+    """Returns feeds of all ranks, where rank a sends `matrix[a][b]` rows to rank b."""
     sent, rng = np.array(matrix), np.random.default_rng(5)
     return [
         {
@@ -259,7 +259,7 @@ def test_ranks_exchange_blocks_of_any_sizes() -> None:
 def test_counts_of_blocks_that_cannot_be(
     rank: int, name: str, at: int, value: int, why: str
 ) -> None:
-    """Blocks that are not all rows, another rank's count, a negative one."""
+    """The counts do not add up to all rows, differ from another rank's, or are negative."""
     graph, feeds = uneven(3), uneven_feeds(MATRIX)
     want = graph_on_ranks(graph, feeds)
     feeds[rank][name][at] = value
@@ -268,7 +268,7 @@ def test_counts_of_blocks_that_cannot_be(
 
 
 def test_a_rank_whose_counts_are_refused_has_not_begun() -> None:
-    """A start goes to the front, but not past a check, where its counts are several."""
+    """A collective starts early, but not before a check if it has several counts."""
     lets = [Let(n, IntOp.CONST, n) for n in range(4)]
     launch, check = Launch(0, 0, (2,), ()), Check(Relation.EQ, 0, 1, "no")
     buffers = tuple(map(Buffer, (Input(0), Dynamic(), Dynamic())))
@@ -284,7 +284,7 @@ def test_a_rank_whose_counts_are_refused_has_not_begun() -> None:
 def test_ranks_with_programs_of_their_own_share_no_memory(
     counts: tuple[int, ...], place: type
 ) -> None:
-    """Constants that make blocks unequal are a rank's own: plans of other ranks are different."""
+    """Constants that make blocks unequal differ by rank, so other ranks have other memory plans."""
     lets = [Let(n, IntOp.CONST, 64) for n in range(4)] + [ReadInt(4, 0, I64)]
     buffers = [Buffer(Input(0)), *(Buffer(Arena(-1, 0)) for _ in range(4))]
     body: list[Instr] = [*lets]
@@ -313,7 +313,8 @@ def test_ranks_have_numbers() -> None:
 
 
 def test_collectives_of_crossing_groups_overlap() -> None:
-    """Sums of rows, of columns and of all ranks: two of a mesh make one of all."""
+    """The groups are rows, columns and all ranks of a mesh: sums of two groups make a sum of
+    all."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, 64))
     attrs = {n: CollectiveAttrs(2, group=n, members=members) for n, members in MESH.items()}
@@ -358,7 +359,8 @@ def test_a_program_without_collectives_keeps_its_version() -> None:
 
 
 def trips(own: bool) -> Graph:
-    """As many all_reduces as the element of `count`, a rank's `own` or the largest of all."""
+    """Returns a loop with as many all_reduces as the element of `count` says: the rank's own, or
+    the maximum over ranks."""
     inner = GraphBuilder("body")
     inner.input("i", tensor(I64))
     go, carried = inner.input("go", tensor(BOOL)), inner.input("a", tensor(F32, 2))

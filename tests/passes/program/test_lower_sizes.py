@@ -1,4 +1,4 @@
-"""Sizes in registers: what they hold is what the index is, in scopes and where data decides."""
+"""Registers hold the value of their index, in all scopes and for data-dependent sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ N, M = symbol("n", 0), symbol("m", 1)
 
 
 def run(out: Sequence[Instr], values: dict[Register, int]) -> dict[Register, int]:
-    """Executes the instructions; each register is written once, from registers written before."""
+    """Executes the instructions, and checks that each register is written once, from registers
+    written before."""
     for instr in out:
         assert isinstance(instr, Let)
         assert instr.target not in values

@@ -1,4 +1,5 @@
-"""Where collectives start and are waited for, beside what touches their buffers."""
+"""Collectives start early and are waited for late, around other instructions that touch their
+buffers."""
 
 from __future__ import annotations
 
@@ -72,12 +73,12 @@ LOOP = "loop r3 < r0 { copy b5 = b0 r1 }"
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        # up to what makes the operand, down to what reads the result
+        # a start moves up to the producer of the operand, a wait down to the reader of the result
         (
             (copy(0, 2), copy(0, 3), both(2, 4), copy(0, 5), copy(4, 6)),
             (copy(0, 2), start(2, 4), copy(0, 3), copy(0, 5), wait(2, 4), copy(4, 6)),
         ),
-        # two under way have tickets of their own; a ticket is free behind its wait
+        # two collectives under way have different tickets; a ticket is free after its wait
         (
             (copy(0, 2), both(2, 4), both(0, 5), copy(4, 6), both(6, 3), copy(3, 1)),
             (
@@ -85,13 +86,13 @@ LOOP = "loop r3 < r0 { copy b5 = b0 r1 }"
                 start(6, 3), wait(0, 5, 1), wait(6, 3), copy(3, 1),
             ),
         ),
-        # nothing that needs the result, or reads what is sent, comes between
+        # a reader of the result or a writer of the operand does not move in between
         ((copy(0, 4), both(4, 2), copy(2, 3)),) * 2,
         ((copy(8, 3), copy(3, 4), both(3, 2), copy(2, 3)),) * 2,
         # memory is shared through views
         (("view b7 = b2 + r2", copy(0, 7), both(2, 4), copy(4, 1)),) * 2,
         (("view b7 = b4 + r2", both(8, 7), copy(4, 1)),) * 2,
-        # bodies are passed whole, where they do not touch its buffers
+        # bodies are passed as a whole, if they do not touch the buffers
         (
             (copy(0, 2), LOOP, both(2, 4), copy(0, 3), "branch r0 { } else { copy b1 = b4 r1 }"),
             (
@@ -99,10 +100,11 @@ LOOP = "loop r3 < r0 { copy b5 = b0 r1 }"
                 "branch r0 { } else { copy b1 = b4 r1 }",
             ),
         ),
-        # a size that is computed before, and operations in bodies, stay before and behind
+        # computed sizes stay before the collective; collectives in bodies stay before and after
         (("r4 = add(r0, r2)", f"{start(8, 4, 'r4')} {wait(8, 4)}", copy(4, 1)),) * 2,
         ((f"loop r3 < r0 {{ {both(8, 5)} }}", both(8, 4), f"loop r3 < r0 {{ {both(8, 5)} }}"),) * 2,
-        # within bodies too, to their ends; tickets of what is under way around are not taken
+        # collectives move within bodies too; tickets of collectives under way outside are not
+        # reused
         (
             (copy(0, 2), both(2, 4), f"branch r0 {{ {copy(0, 3)} {both(8, 5)} }} else {{ }}"),
             (
@@ -140,8 +142,8 @@ def on_two_ranks(made: Program, xs: list[Array]) -> list[Array]:
 
 @pytest.mark.parametrize("seed", range(16))
 def test_random_programs_compute_what_they_did(seed: int) -> None:
-    """Copies and sums among a few buffers, also in a loop, before and after; the arena's bytes are
-    poisoned where its plan says that nothing lives."""
+    """The programs have copies and sums among a few buffers, also in a loop, before and after it.
+    Arena bytes are poisoned where the plan says that nothing is live."""
     rng = random.Random(seed)
 
     def some(n: int, made: set[int]) -> list[str]:
@@ -170,7 +172,8 @@ def test_random_programs_compute_what_they_did(seed: int) -> None:
 
 
 def test_what_is_under_way_keeps_its_memory() -> None:
-    """The operand of the first sum is read no more, but nothing else lies there before its wait."""
+    """The operand of the first sum has no other reader, but nothing else lies there before its
+    wait."""
     made = program(copy(0, 2), both(2, 4), copy(8, 3), both(3, 5), copy(5, 6), copy(4, 1))
     planned = plan_arena(overlap_collectives(made), arena_planner())
     xs = [np.float32(10 * rank) + np.arange(16, dtype=np.float32) for rank in range(2)]

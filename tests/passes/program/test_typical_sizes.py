@@ -1,4 +1,4 @@
-"""Typical sizes: what prices count symbolic sizes as, and that choices are those of known sizes."""
+"""Prices use typical sizes for symbolic sizes, and choices equal those for known sizes."""
 
 from __future__ import annotations
 

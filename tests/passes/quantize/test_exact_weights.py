@@ -1,4 +1,5 @@
-"""Constants in types that have all of their values, in compiled models."""
+"""In compiled models, constants are stored in narrower types that represent all their values
+exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of dequantised bytes become products of bytes, for targets that multiply these."""
+"""Matmuls of dequantised bytes become 8-bit matmuls, for targets that have them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ M, K, N = 48, 96, 64
 def dense(
     *, columns: bool = False, bias: bool = False, turned: bool = False, signed: bool = True
 ) -> Graph:
-    """A quantised layer: x to bytes and back, times weights of bytes, plus a bias if `bias`."""
+    """Returns a quantised layer: x quantised and dequantised, times 8-bit weights, plus a bias if
+    `bias`."""
     m = Model("dense")
     rng = np.random.default_rng(3)
     x = m.input("x", M, K)
@@ -103,7 +104,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
 
 
 def rows() -> Graph:
-    """A scale for each step of the sum cannot be taken out of it."""
+    """Returns a matmul with one scale per step of the sum, which cannot be taken out of the sum."""
     m = Model("rows")
     x = m.builder.input("x", m.weight(M, K).type)
     scale = m.scalar(0.02)
@@ -123,7 +124,7 @@ def one_side() -> Graph:
 
 
 def halves() -> Graph:
-    """Bytes dequantised to a narrower type than that of their scales."""
+    """Returns bytes that are dequantised to a narrower type than that of their scales."""
     m = Model("halves")
     to_half = DequantizeAttrs(to=F16)
     x = m.input("x", M, K, dtype=U8)

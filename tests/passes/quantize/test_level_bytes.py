@@ -1,4 +1,4 @@
-"""Levels that are multiplied as bytes: the other factor is rounded in groups of 32."""
+"""Levels are multiplied as bytes, and the other operand is rounded in groups of 32."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ COLUMNS = 400
 
 
 def rounded_bytes(x: Array) -> tuple[Array, Array]:
-    """The bytes of x as integers, [rows, groups, 32], and the f32 scale of each group.
+    """Returns the bytes of x as integers, [rows, groups, 32], and the f32 scale of each group.
 
-    The rounding is NumPy's in f32.
+    NumPy rounds in f32.
     """
     groups = x.reshape(len(x), -1, 32)
     largest = np.maximum(np.abs(groups).max(-1, keepdims=True), np.float32(2.0**-100))
@@ -37,9 +37,9 @@ def rounded_bytes(x: Array) -> tuple[Array, Array]:
 
 
 def summed(x: Array, levels: Array, scales: Array, block: int) -> Array:
-    """The product of rounded x and levels, [depth, columns], with scales of `block` levels.
+    """Returns rounded x times levels [depth, columns], with one scale per `block` levels.
 
-    The sums over groups are integers, and all other arithmetic is in f64.
+    The sums in groups are integers, and all other arithmetic is in f64.
     """
     bytes_, steps = rounded_bytes(x)
     size = min(block, 32)
@@ -51,7 +51,7 @@ def summed(x: Array, levels: Array, scales: Array, block: int) -> Array:
 
 
 def contracted(graph: Graph, precision: Precision) -> list[tuple[set[DType], DType]]:
-    """The types of the operands and of the sums of each Contract."""
+    """Returns the operand types and the accumulator type of each Contract."""
     _, table, _ = lower_program(
         place_graph(graph, precision), CoreChooser(CoreModel(16, 32)), lower_node, precision
     )
@@ -65,7 +65,7 @@ def close(got: Array, want: Array) -> None:
 
 
 def drawn(rows: int, depth: int) -> Array:
-    """Rows of random sizes; the first group of the last row is zero."""
+    """Returns rows of random magnitudes; the first group of the last row is zero."""
     rng = np.random.default_rng([rows, depth])
     x = rng.standard_normal((rows, depth)) * np.exp2(rng.integers(-20, 20, (rows, 1)))
     x[-1, :32] = 0
@@ -91,7 +91,8 @@ def test_sums_of_groups_are_exact(rows: int, depth: int, bits: int, kind: DType)
 def with_stored_levels(
     rows: int, bits: int, block: int, zeros: bool, depth: int = 192
 ) -> tuple[Graph, Array, Array, Array]:
-    """A product of x with levels that the model stores, and its levels, scales and zero points."""
+    """Returns a matmul of x by levels that the model stores, and the levels, scales and zero
+    points."""
     m = Model("stored levels")
     rng = np.random.default_rng([rows, bits, block])
     low, high = (-8, 8) if bits == 4 else (-128, 128)

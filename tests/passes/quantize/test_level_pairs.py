@@ -1,4 +1,4 @@
-"""Levels that are multiplied as pairs of bf16: only the other factor is rounded."""
+"""Levels are multiplied as pairs of bf16, and only the other operand is rounded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAIRS_OF_BITS = {bits: Precision(BF16, bits, pairs=True) for bits in (4, 8)}
 
 
 def with_levels(rows: int, depth: int, columns: int) -> tuple[Graph, Value, Value]:
-    """relu(x @ v) @ w, where v is small and stays f32."""
+    """Returns relu(x @ v) @ w, where v is small and stays f32."""
     m = Model("levels")
     v, w = m.weight(8, depth), m.weight(depth, columns)
     hidden = m.op("relu", m.op("matmul", m.input("x", rows, 8), v))
@@ -35,7 +35,7 @@ def with_levels(rows: int, depth: int, columns: int) -> tuple[Graph, Value, Valu
 
 
 def contracted(graph: Graph, precision: Precision) -> list[set[DType]]:
-    """The types of the operands of each Contract."""
+    """Returns the operand types of each Contract."""
     planner = CoreChooser(CoreModel(16, 32))
     placed = place_graph(graph, precision)
     _, table, _ = lower_program(placed, planner, lower_node, precision)
@@ -59,13 +59,13 @@ def test_only_the_other_factor_is_rounded(rows: int, depth: int, bits: int) -> N
     scales = np.repeat(levels[1].astype(np.float64), group_size(depth), 0)
     want = hidden @ (levels[0] * scales)
     got = run(graph, precision, x)
-    # bf16 rounds x differently where f32 differs in its last bit: few elements may change by that.
+    # bf16 rounds x differently if f32 differs in its last bit, so that a few elements may change.
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=3e-3 * np.abs(want).max())
     assert np.abs(got - want).mean() < 2e-5 * np.abs(want).max()
 
 
 def with_stored_levels(rows: int, bits: int, block: int, kind: type) -> tuple[Graph, Array]:
-    """relu(x @ v) times levels that the model stores, and the f64 matrix of their values.
+    """Returns relu(x @ v) times levels that the model stores, and the f64 matrix of their values.
 
     `kind` is the type of the zero points.
     """

@@ -1,4 +1,4 @@
-"""What is stored in fewer bits, and that results are rounded there and nowhere else."""
+"""Narrow modes store the right values in fewer bits, and round results there and nowhere else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bf16(array: Array) -> Array:
 
 
 def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
-    """The first output, by the evaluator, of the program in `precision`."""
+    """Returns the first output of the program in `precision`, by the evaluator."""
     planner = CoreChooser(CoreModel(16, 32))
     program, table, weights = lower_program(
         place_graph(graph, precision), planner, lower_node, precision
@@ -63,13 +63,13 @@ def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
 
 
 def stored(placed: Placed) -> dict[str, DType]:
-    """The types of what kernels write, by name."""
+    """Returns the types of the values that kernels write, by name."""
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
     return {v.name: v.type.dtype for k in kernels for v in k.results}
 
 
 def constants(placed: Placed) -> list[DType]:
-    """The types of the constants that kernels read."""
+    """Returns the types of the constants that kernels read."""
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
     known = placed.graph.constants
     return [v.type.dtype for k in kernels for v in k.operands if v in known]
@@ -82,7 +82,7 @@ def array(graph: Graph, value: Value) -> Array:
 
 
 def two_products(depth: int = 128) -> tuple[Graph, Value, Value]:
-    """relu(x @ v) @ w."""
+    """Returns relu(x @ v) @ w, and v and w."""
     m = Model("two")
     v, w = m.weight(depth, 128), m.weight(128, 40)
     hidden = m.op("relu", m.op("matmul", m.input("x", 5, depth), v))
@@ -105,13 +105,13 @@ def test_pairs_are_multiplied_where_both_factors_are_ours_to_store() -> None:
     placed = place_graph(graph, PAIRS)
     between, last = stored(placed).values()
     assert (between, last) == (BF16, F32)
-    assert constants(placed) == [BF16, BF16]  # the large one, and the one that pairs need
+    assert constants(placed) == [BF16, BF16]  # the large constant, and the constant that pairs need
     x = rows(graph)
     hidden = bf16(np.maximum(x @ bf16(array(graph, v)), 0))
     want = hidden @ bf16(array(graph, w))
     got = run(graph, PAIRS, x)
     np.testing.assert_allclose(got, want, atol=2e-4)
-    # Not rounding the weights or what is between would be seen.
+    # The test would detect unrounded weights or an unrounded intermediate value.
     unrounded = np.maximum(x @ bf16(array(graph, v)), 0) @ bf16(array(graph, w))
     assert np.abs(got - unrounded).max() > 2e-3
 
@@ -137,7 +137,7 @@ def test_f16_weights_that_fit() -> None:
 
 
 def test_weights_that_a_run_uses_often_stay_exact() -> None:
-    graph, _, _ = two_products()  # of five rows
+    graph, _, _ = two_products()  # five rows
     assert constants(place_graph(graph, Precision(F16, uses=5))) == [F16, F32]
     assert constants(place_graph(graph, Precision(F16, uses=4.9))) == [F32, F32]
     assert constants(place_graph(graph, Precision(BF16, pairs=True, uses=1))) == [F32, BF16]
@@ -158,14 +158,14 @@ def test_every_result_of_a_window_uses_its_weights() -> None:
 
 @pytest.mark.parametrize("precision", [PAIRS, NO_PAIRS, Precision(F16)], ids=str)
 def test_transformed_filters_stay_exact(precision: Precision) -> None:
-    """What a rounded filter of the transformed ones would cost shows beside the direct sums."""
+    """The error of rounded transformed filters would show against the direct sums."""
     m = Model("transformed")
     x = m.input("x", 1, 64, 8, 8)
     graph = m.finish(m.conv(m.op("relu", x), 64, 3, pad=1, bias=False))
     faster = derive(graph, FREE)
     assert len(faster.nodes) > len(graph.nodes)
     placed = place_graph(faster, precision)
-    assert constants(placed) == [F32, F32]  # transformed, and for direct sums
+    assert constants(placed) == [F32, F32]  # of the transform, and of direct sums
     assert {t for t in stored(placed).values() if t.is_float} == {F32}
     image = rows(graph)
     np.testing.assert_allclose(run(faster, precision, image), run(graph, FULL, image), atol=1e-4)
@@ -189,7 +189,7 @@ def test_odd_depths(depth: int) -> None:
 
 
 def test_everything_but_products_is_computed_in_f32() -> None:
-    """The residual sum reads what no product does: it is not rounded."""
+    """No matmul reads the operand of the residual sum, so it is not rounded."""
     m = Model("residual")
     x, w, u = m.input("x", 4, 64), m.weight(64, 256), m.weight(256, 64)
     first = m.op("gelu", m.op("matmul", x, w), attrs=GeluAttrs("tanh"))
@@ -214,7 +214,7 @@ def test_images_keep_their_halo() -> None:
 
 
 def joined_images() -> Graph:
-    """Two convolutions joined for another one."""
+    """Returns two convolutions whose concatenation a third convolution reads."""
     m = Model("joined")
     x = m.input("x", 1, 4, 9, 11)
     a, b = (m.op("relu", m.conv(x, n, 1)) for n in (32, 16))
@@ -234,7 +234,7 @@ def test_parts_and_their_whole_are_stored_in_one_type() -> None:
 
 
 def test_a_part_stays_in_f32_where_its_whole_does() -> None:
-    """A product reads the part, the caller the whole."""
+    """A matmul reads the part, and the caller the whole."""
     m = Model("shown")
     x, y = m.input("x", 6, 32), m.input("y", 6, 32)
     a, b = (m.op("relu", m.op("matmul", v, m.weight(32, 64))) for v in (x, y))
@@ -249,12 +249,12 @@ def test_a_part_stays_in_f32_where_its_whole_does() -> None:
 
 
 def test_depthwise_images_stay_in_f32() -> None:
-    """No sum runs along the channels there; the image's padded copy is read by a dense window."""
+    """No sum runs along the channels there; a dense window reads the padded copy of the image."""
     m = Model("depthwise")
     x = m.input("x", 1, 4, 9, 9)
     first = m.op("relu", m.conv(x, 32, 3, pad=1))
     second = m.conv(first, 32, 3, pad=1, group=32)
-    graph = m.finish(m.op("add", second, first))  # a second reader: the image is stored
+    graph = m.finish(m.op("add", second, first))  # a second reader, for which the image is stored
     assert list(stored(place_graph(graph, PAIRS)).values()) == [BF16, F32, F32]
 
 
@@ -326,9 +326,9 @@ def test_a_window_of_one_place_is_a_matrix_where_there_is_one_place() -> None:
         assert constants(place_graph(graph, Precision(bits=8))) == types
 
 
-# ---- what the stages of one kernel exchange ------------------------------------------------------
+# ---- values between stages of one kernel ---------------------------------------------------------
 
-# Half the distance of neighbours of bf16, relative to the smaller.
+# Half the distance between neighbouring bf16 numbers, relative to the smaller.
 HALF = 2.0**-8
 
 
@@ -337,15 +337,15 @@ def kernel_count(placed: Placed) -> int:
 
 
 def normalised(x: Array) -> Array:
-    """Rows of mean 0 and variance 1, in f64."""
+    """Returns rows of mean 0 and variance 1, in f64."""
     x = x.astype(np.float64)
     centred = x - x.mean(-1, keepdims=True)
     return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5))
 
 
 def rounding_bound(a: Array, b: Array) -> Array:
-    """How far a product in f32 of factors rounded to bf16 may lie from that of `a` and `b`, of
-    which f32 knows `a` to 16 of its roundings."""
+    """Returns a bound of the error of a f32 matmul with operands rounded to bf16, if `a` itself has
+    an error of 16 f32 roundings."""
     products, depth = np.abs(a) @ np.abs(b), a.shape[-1]
     factors = (1 + HALF) ** 2 * (1 + 16 * 2.0**-24) - 1
     sums = depth * 2.0**-24 / (1 - depth * 2.0**-24)
@@ -353,7 +353,7 @@ def rounding_bound(a: Array, b: Array) -> Array:
 
 
 def rows_and_product(op: str, attrs: Any, *constants: float) -> Graph:
-    """op(x, constants) @ w."""
+    """Returns op(x, constants) @ w."""
     m = Model("rows")
     vectors = (m.builder.constant(np.full(64, v, np.float32), "c") for v in constants)
     made = m.op(op, m.input("x", 16, 64), *vectors, attrs=attrs)
@@ -373,14 +373,14 @@ def test_a_norm_and_its_product_share_a_kernel_and_multiply_pairs() -> None:
     x, w = rows(graph), weight_of(graph).astype(np.float64)
     n, got = normalised(x), run(graph, PAIRS, x)
     assert np.all(np.abs(got - n @ w) <= rounding_bound(n, w))
-    # Both factors are rounded as stored values would be, and nothing else is.
+    # Both operands are rounded like stored values, and nothing else is.
     assert np.median(np.abs(got - bf16(n) @ bf16(w))) < 1e-5
     assert np.median(np.abs(got - n @ bf16(w))) > 1e-3
     assert np.median(np.abs(got - bf16(n) @ w)) > 1e-3
 
 
 def test_who_else_reads_what_a_product_multiplies_sees_it_unrounded() -> None:
-    """The exponentials of a softmax are multiplied and summed: the sums are of exact ones."""
+    """The exponentials of a softmax are multiplied and summed; the sums use the exact values."""
     graph = rows_and_product("softmax", AxisAttrs(1))
     assert kernel_count(place_graph(graph, PAIRS)) == 1
     x, w = rows(graph), bf16(weight_of(graph))
@@ -392,7 +392,7 @@ def test_who_else_reads_what_a_product_multiplies_sees_it_unrounded() -> None:
 
 
 def heads(width: int) -> Graph:
-    """Four heads of `width` columns, made one by one, side by side in a product."""
+    """Returns four heads of `width` columns, computed separately, side by side in a matmul."""
     m = Model("heads")
     a, b = m.input("a", 1, 4, 5, 8), m.input("b", 1, 4, 8, width)
     together = m.transpose(m.op("matmul", a, b), 0, 2, 1, 3)
@@ -402,7 +402,7 @@ def heads(width: int) -> Graph:
 
 @pytest.mark.parametrize("width", [16, 15])
 def test_pairs_of_one_head_are_multiplied(width: int) -> None:
-    """Pairs that two heads share do not lie side by side: their product stays in f32."""
+    """Pairs that span two heads are not adjacent, so that their matmul stays in f32."""
     graph = heads(width)
     paired = width % 2 == 0
     assert constants(place_graph(graph, PAIRS)) == [BF16 if paired else F32]
@@ -417,7 +417,7 @@ def test_pairs_of_one_head_are_multiplied(width: int) -> None:
 
 
 def test_a_sum_is_rounded_in_a_stage_of_its_own() -> None:
-    """What is summed up cannot be rounded where it is made; other readers see the sum itself."""
+    """A sum cannot be rounded where it is accumulated; other readers see the unrounded sum."""
     builder = ExprBuilder(tensor(F32, 6, 8), tensor(F32, 6, 4))
     i, j, d = builder.iters(6, 4, 8)
     total = builder.stage((i,), builder.read(0, i, d), over=(d,), monoid="sum")

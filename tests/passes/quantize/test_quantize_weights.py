@@ -1,4 +1,4 @@
-"""Weights in fewer bits against the definitions of rounding and of grouped scales."""
+"""Weights in fewer bits agree with the definitions of rounding and of grouped scales."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FLOATS = st.integers(0, 2**32 - 1).map(lambda n: np.uint32(n).view(np.float32))
 
 
 def nearest_bf16(value: np.float32) -> np.float32:
-    """The nearer of the two bf16 around a finite value, the even one of two as near."""
+    """Returns the nearer of the two bf16 around a finite value, or the even of two equally near."""
     bits = int(value.view(np.uint32))
     below, above = (np.uint32(b << 16).view(np.float32) for b in (bits >> 16, (bits >> 16) + 1))
-    # One past the largest finite bf16 counts as the next power of two would.
+    # The number after the largest finite bf16 counts as the next power of two.
     far = float(above) if np.isfinite(above) else float(np.copysign(2.0**128, value))
     down, up = abs(float(value) - float(below)), abs(far - float(value))
     even = bits >> 16 & 1 == 0
@@ -71,12 +71,13 @@ def test_levels_times_scales_are_near_the_weights(bits: int, axis: int, spread: 
     np.testing.assert_array_equal(rounded(scales, BF16), scales)
     steps = np.repeat(scales.astype(np.float64), group, axis)
     error = np.abs(weights - levels * steps) / np.abs(steps)
-    # Half a level; of four bits the end opposite to the largest weight is one level short.
+    # The bound is half a level; with four bits, the end opposite to the largest weight lacks one
+    # level.
     short = (levels == 7) if bits == 4 else np.zeros_like(levels, np.bool_)
     assert error[~short].max() <= 0.5 + 1e-6
     assert error.max() <= 1.0 + 1e-6
     assert levels.min() >= (-8 if bits == 4 else -127)
-    # A coarser scale than needed would pass the bound: the range is used.
+    # The levels use their range; a coarser scale than needed would pass the bound.
     assert np.abs(levels).max(axis).min() >= (5 if bits == 4 else 100)
 
 

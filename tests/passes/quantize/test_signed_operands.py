@@ -1,4 +1,4 @@
-"""Products of bytes become products of signed bytes, exactly."""
+"""8-bit matmuls become exact matmuls of signed bytes."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def test_sums_are_exact(name: str) -> None:
         np.testing.assert_array_equal(array, wanted[value.name])
 
 
-# Kernels, and whether bytes are multiplied as matrices.
+# The number of kernels, and whether bytes are multiplied by a matrix instruction.
 STRUCTURE = {
     "signed": (1, True),
-    "unsigned": (2, True),  # sums of rows go beside
+    "unsigned": (2, True),  # a kernel adds sums of rows
     "mixed": (1, True),
     "symmetric": (1, True),
     "column": (2, True),
     "both": (2, True),
-    "no_constant": (2, True),  # sums of columns
-    "long": (2, True),  # parts of sums, and their sums
+    "no_constant": (2, True),  # a kernel adds sums of columns
+    "long": (2, True),  # parts of sums, and the sum of the parts
     "one_row": (1, False),
     "requantised": (1, True),
     "convolved": (1, True),

@@ -1,4 +1,4 @@
-"""Large narrow constants are multiplied as they are: which products, and what they compute."""
+"""Matmuls read large narrow constants directly where possible, and give the right results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def graph(
     turn: bool = False,
     bias: bool = False,
 ) -> Graph:
-    """x times dequantised levels; `turn`: these are given transposed, and turned by an op."""
+    """Returns x times dequantised levels; with `turn`, the levels are stored transposed and an op
+    transposes them."""
     b = GraphBuilder("levels")
     x = b.input("x", tensor(F32, 3, DEPTH))
     shape = (COLUMNS, DEPTH) if turn else (DEPTH, COLUMNS)

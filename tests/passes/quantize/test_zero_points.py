@@ -1,4 +1,4 @@
-"""Zero points leave sums of products of bytes, and nothing changes by it."""
+"""Zero points are taken out of sums of 8-bit matmuls without a change of the results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def integer_matmul(
 
 
 def computed(x: str, w: str, *, points: str = "", rows: bool = True) -> Graph:
-    """Both factors come at run time; zero points of `w` are one, or of columns, known or not."""
+    """Returns a matmul of two inputs; `w` has one zero point or one per column, constant or not."""
     m = Model("computed")
     values = m.input("x", *((2, 5, 13) if rows else (13,)), dtype=I8 if x == "i8" else U8)
     others = m.input("w", 2, 13, 6, dtype=I8 if w == "i8" else U8)
@@ -123,7 +123,8 @@ def test_padding_that_data_choose_stays() -> None:
 
 
 def quantised_layers(kind: str) -> Graph:
-    """Two convolutions between quantised tensors, the first one's result added to the second's."""
+    """Returns two convolutions between quantised tensors; the result of the first is added to the
+    second's."""
     m = Model("layers")
     to = I8 if kind == "i8" else U8
     scale, zero = m.scalar(0.05), constant(m, KINDS[kind](4))
@@ -162,13 +163,13 @@ def test_layers_keep_bytes_between_them(kind: str, signed: bool) -> None:
     x[0, 0, 0, 0] = np.nan
     (want,) = evaluate_graph(graph, {"x": x}).values()
     (got,) = evaluate_graph(changed, {"x": x}).values()
-    # A level here and there may be the next one: sums of floats were rounded.
+    # A few levels may differ by one, because the original rounds sums of floats.
     assert np.abs(got - want).max() <= 0.1001
     assert (got != want).mean() < 0.02
     ops = [n.op.name for n in changed.nodes]
     assert ops.count("conv_integer") == 2
     assert "conv" not in ops
-    assert ops.count("quantize_linear") == 2  # the caller's floats, and those of the sum
+    assert ops.count("quantize_linear") == 2  # of the caller's floats, and of the sum
     assert (U8 if signed else I8) not in {v.type.dtype for n in changed.nodes for v in n.outputs}
 
 

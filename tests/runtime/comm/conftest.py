@@ -1,4 +1,4 @@
-"""The communication library's programs are compiled once."""
+"""Compiles the programs of the communication library once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from library import build_objects, build_program, build_whole
 
-# Programs with files of the library, whose inside they look at.
+# Programs that are linked with files of the library, because they look at its internals.
 INSIDE = {"settings": ("environment", "launchers", "status"), "hosts": ("hosts",)}
 
 
 @pytest.fixture(scope="session")
 def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the programs of this folder that are linked with the library."""
+    """Returns the folder of this folder's programs that are linked with the library."""
 
     def build(folder: Path) -> None:
         names = ("matrix", "faults", "crossed", "chaos", "survivors", "joined", "beside")
@@ -37,8 +37,8 @@ def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def objects_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
-    """Returns the library's objects for some flags, compiled once a run; of all its files, or of
-    those with the stems `only`."""
+    """Returns a function that compiles the library's objects for some flags, once per run; `only`
+    selects files by stem."""
 
     def objects(*flags: str, only: Collection[str] = ()) -> list[Path]:
         digest = hashlib.sha256("\0".join(flags).encode()).hexdigest()[:16]

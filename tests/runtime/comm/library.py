@@ -1,4 +1,4 @@
-"""Programs of this folder with the communication library, as it is and watched by sanitizers."""
+"""Builds programs of this folder with the communication library, plain or with sanitizers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.runtime.interposer import interposed
 HERE = Path(__file__).parent
 FAKES = HERE.parents[1] / "lib" / "fake_gpu"
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
-# The libraries that move data between GPUs, by what test programs call them.
+# The libraries that move data between GPUs, by the names that test programs use.
 DEVICE_LIBRARIES = {"nccl": Platform.CUDA, "rccl": Platform.HIP}
 WATCHED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Calls of the library to the system can be made to fail.
 FAILING = (*WATCHED, "-DWRAPPED", *(f"-Wl,--wrap={name}" for name in sorted(interposed())))
-# Ranks are threads, and share what they map.
+# The ranks are threads, and share mappings.
 RACES = ("-O0", "-g", "-fsanitize=thread")
 THREADS = (*RACES, "-include", str(HERE / "one_mapping.h"))
 
@@ -35,7 +35,7 @@ def _command(*flags: str) -> tuple[str, ...]:
 
 
 def build_program(folder: Path, name: str, library: Path) -> Path:
-    """The program `name`.c of this folder, or of the path `name`, linked with libtcc_comm.so."""
+    """Builds `name`.c of this folder, or of the path `name`, linked with libtcc_comm.so."""
     made = folder / Path(name).name
     command = (*_command("-O1"), str(HERE / f"{name}.c"), str(library))
     run(*command, f"-Wl,-rpath,{library.parent}", "-o", made, *LIBRARIES)
@@ -43,8 +43,8 @@ def build_program(folder: Path, name: str, library: Path) -> Path:
 
 
 def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -> Path:
-    """The program `name`.c of this folder with files of the library, all compiled with `flags`;
-    the files may be objects that `build_objects` compiled with these."""
+    """Builds `name`.c of this folder with files of the library, all compiled with `flags`; the
+    files may be objects of `build_objects` with the same flags."""
     made = folder / name
     parts = [str(path) for path in sources]
     run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
@@ -52,8 +52,8 @@ def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -
 
 
 def build_objects(folder: Path, *flags: str) -> None:
-    """Compiles the files of the library to objects in `folder`, which are named after them; a
-    shared library can be made of them too."""
+    """Compiles the files of the library to objects with the same stems in `folder`; they can also
+    form a shared library."""
 
     def compile_one(source: Path) -> None:
         run(*_command(*flags, "-fPIC"), "-c", source, "-o", folder / f"{source.stem}.o")
@@ -63,15 +63,16 @@ def build_objects(folder: Path, *flags: str) -> None:
 
 
 def build_shared(folder: Path, name: str, parts: Sequence[Path], *flags: str) -> Path:
-    """The communication library as the shared object `name`, of its files, which are compiled with
-    `flags`, or of the objects that `build_objects` compiled with these."""
+    """Links the communication library as the shared object `name`, from its files, compiled with
+    `flags`, or from objects of `build_objects` with the same flags."""
     made = folder / name
     run(*_command(*flags, "-fPIC", "-shared"), *map(str, parts), "-o", made, *LIBRARIES)
     return made
 
 
 def build_nccl(folder: Path, name: str) -> dict[str, str]:
-    """fake_nccl.c as NCCL or RCCL, with the stand-in driver: variables for programs and ranks."""
+    """Builds fake_nccl.c as NCCL or RCCL, with the stand-in driver; returns variables for programs
+    and ranks."""
     driver = Fakes(folder).driver(DEVICE_LIBRARIES[name])
     made = folder / f"lib{name}.so"
     hip = ("-DRCCL",) if name == "rccl" else ()
@@ -82,7 +83,7 @@ def build_nccl(folder: Path, name: str) -> dict[str, str]:
 
 
 def run(*command: str | Path, seconds: float = 100, **variables: str) -> str:
-    """What a program prints; fails with its errors."""
+    """Returns the output of a program; fails with its errors."""
     result = finished(*command, seconds=seconds, env=os.environ | variables)
     assert result.returncode == 0, f"{command}: {result.returncode}\n{result.stderr[-3000:]}"
     return result.stdout

@@ -2,9 +2,10 @@
 
     python lifetimes.py FOLDER [--every N] [--seed S]
 
-Each order runs in a process of its own, forked from this one, on a comm of one rank.  Prints the
-number of orders and, for each that ended by a signal or raised what is no error of the runtime, a
-line.  FOLDER holds summed.so, a model with collectives in memory that ranks share, and plain.so.
+Each order runs in a new process, forked from this one, on a comm of one rank.  The program prints
+the number of orders, and a line for each order that ended by a signal or raised an error that the
+runtime does not define.  FOLDER holds summed.so, a model with collectives in memory that ranks
+share, and plain.so.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from tcc.runtime import Module, abi, load
 from tcc.runtime import comm as comms
 from tcc.runtime.planner import Life, Planner
 
-SECONDS = 60  # of one order
+SECONDS = 60  # seconds of one order
 Things = dict[str, Any]
 Use = Callable[[Any], object]
 
 X = np.arange(8, dtype=np.float32)
-LARGE = np.ones(1 << 15, np.float32)  # so that results come from the pool
+LARGE = np.ones(1 << 15, np.float32)  # so large that results come from the pool
 
 
 class Instance:
-    """An instance of the C interface, which alone keeps its comm."""
+    """An instance of the C interface, which holds the only reference to its comm."""
 
     def __init__(self, module: Module, comm: comms.Comm) -> None:
         self.module, self.comm = module, weakref.ref(comm)
@@ -51,7 +52,7 @@ class Instance:
         assert not create(module._handle, 0, comm.handle, ctypes.byref(self.handle))
 
     def run(self, within: Callable[[], object] = int) -> None:
-        """Runs it; `within` is called when the run has its memory, and before any kernel."""
+        """Runs the instance; `within` is called when the run has its memory, before any kernel."""
         y = np.empty_like(LARGE)
 
         def allocate(_context: Any, _index: int, _wanted: Any, out_data: Any) -> int:
@@ -74,7 +75,7 @@ class Instance:
         self.module._api.instance_destroy(self.handle)
 
 
-# What is done to each object, by its class and the name of the method or property.
+# The uses of each object, by its class and the name of the method or property.
 USES: dict[str, dict[str, Use]] = {
     "comm": {
         "__enter__": lambda comm: comm.__enter__(),
@@ -117,7 +118,7 @@ USES: dict[str, dict[str, Use]] = {
         "ffi": lambda module: module.ffi,
         "attributes": lambda module: (repr(module), module.manifest, module.inputs, module.outputs),
     },
-    "finder": {"__call__": lambda module: module(X)},  # of the process's comm
+    "finder": {"__call__": lambda module: module(X)},  # on the comm of the process
     "instance": {
         "run": lambda instance: instance.run(),
         "run_and_close": lambda instance: instance.run_and_close(),
@@ -145,7 +146,7 @@ OF_EACH = ("__enter__", "__exit__", "__call__", "__copy__", "__deepcopy__")
 
 
 def public_names(kind: type) -> set[str]:
-    """The public methods and properties of a class, with those of Python's protocols."""
+    """Returns the public methods and properties of a class, including Python's protocol methods."""
     own = {name for name in dir(kind) if not name.startswith("_")}
     return own | {name for name in OF_EACH if name in vars(kind)}
 
@@ -154,7 +155,7 @@ def public_names(kind: type) -> set[str]:
 
 EVENTS = ("close", "collect", "grow", "beside")
 Order = tuple[str, str, tuple[str, ...]]
-# Each of these ended in a signal.
+# Each of these orders once ended in a signal.
 KNOWN: tuple[Order, ...] = (
     ("arena", "read", ("close",)),
     ("comm", "all_reduce", ("beside",)),
@@ -167,9 +168,10 @@ KNOWN: tuple[Order, ...] = (
 
 
 def orders(every: int, draws: random.Random) -> list[Order]:
-    """The object, its use, and events in an order: the use comes before, between and after all.
+    """Returns orders: an object, its use, and events; the use comes before, between and after the
+    events.
 
-    Of each use one order of `every`, and those of KNOWN.
+    For each use, one order in `every` is taken, and the orders of KNOWN.
     """
     rows = [row for n in (1, 2, 3) for row in permutations(EVENTS, n)]
     uses = [(name, use) for name, uses in USES.items() for use in uses]
@@ -192,7 +194,7 @@ def make(folder: Path) -> Things:
         "plain": load(folder / "plain.so", threads=1),
         "planner": Planner(),
     }
-    things["half"] = comm.split(0)  # which is not shared: its memory is freed
+    things["half"] = comm.split(0)  # it is not shared, so its memory is freed
     things["instance"] = Instance(things["finder"], things["half"])
     things["result"] = things["summed"](X)
     things["pooled"] = things["plain"](LARGE)
@@ -200,7 +202,7 @@ def make(folder: Path) -> Things:
     return things
 
 
-# What ends a use, beside its result.
+# Errors that may end a use, besides its result.
 ERRORS = (comms.CommError, RuntimeError, OSError, TypeError)
 
 
@@ -283,7 +285,7 @@ def child(order: Order, folder: Path) -> int:
 
 
 def outcomes(chosen: Sequence[Order], folder: Path) -> Iterator[str]:
-    """A line for each order that ended in another way than it should."""
+    """Yields a line for each order that ended in another way than it should."""
     running: dict[int, Order] = {}
     for order in [*chosen, None]:
         while running and (order is None or len(running) > 1):
@@ -308,7 +310,7 @@ def main() -> int:
     faulthandler.enable()
     warnings.simplefilter("ignore", ResourceWarning)
     chosen = orders(given.every, random.Random(given.seed))
-    first = make(given.folder)  # all libraries are loaded
+    first = make(given.folder)  # loads all libraries
     close((first["comm"], first["half"]))
     first.clear()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Runs lifetimes.py: its models, and the sanitizers under which Python may run."""
+"""Runs lifetimes.py, with its models, and with sanitizers under which Python may run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.processes import finished
 
 
 def summed() -> Program:
-    """y = the sum of all ranks' relu(x): f32[n], in memory that ranks share."""
+    """Returns y = the sum of all ranks' relu(x): f32[n], in memory that ranks share."""
     b = Builder()
     n, four = b.let(IntOp.DIM, 0, 0), b.const(4)
     size = b.let(IntOp.MUL, n, four)
@@ -49,7 +49,7 @@ def summed() -> Program:
 
 
 def plain() -> Program:
-    """y = relu(x), f32[n]."""
+    """Returns y = relu(x), f32[n]."""
     b = Builder()
     n = b.let(IntOp.DIM, 0, 0)
     b.input("x", "f32", [n], "[n]")
@@ -72,7 +72,7 @@ def run_orders(
     seconds: float = 120,
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """The last line of lifetimes.py; fails with what it says of orders that are bad."""
+    """Returns the last line of lifetimes.py; fails with its lines on bad orders."""
     own = os.environ | {"TCC_COMM_LIBRARY": str(library)} | {**(variables or {})}
     command = (sys.executable, HERE / "lifetimes.py", folder, *arguments)
     done = finished(*command, seconds=seconds, env=own)
@@ -81,8 +81,8 @@ def run_orders(
 
 
 def watched_python() -> dict[str, str] | str:
-    """The environment variables with which this Python runs under ASan and UBSan; else a sentence
-    that says why it does not."""
+    """Returns the environment variables with which this Python runs under ASan and UBSan, or a
+    sentence that says why it cannot."""
     compiler = shutil.which("cc")
     if compiler is None:
         return "no C compiler"
@@ -96,7 +96,7 @@ def watched_python() -> dict[str, str] | str:
         return "the compiler has no libraries of ASan and UBSan"
     variables = {
         "LD_PRELOAD": " ".join(libraries), "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python itself leaks
     }  # fmt: skip
     command = (sys.executable, "-c", "import numpy")
     tried = finished(*command, env=os.environ | variables)
@@ -106,5 +106,6 @@ def watched_python() -> dict[str, str] | str:
 
 
 def build_watched_library(folder: Path, objects: Sequence[Path] = ()) -> Path:
-    """libtcc_comm.so with ASan and UBSan, of its files or of objects that were compiled so."""
+    """Builds libtcc_comm.so with ASan and UBSan, from its files or from objects with these
+    flags."""
     return build_shared(folder, "libtcc_comm.so", objects or comm_sources(), *WATCHED)

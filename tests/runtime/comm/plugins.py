@@ -17,7 +17,7 @@ INCLUDES = f"-I{runtime_folder() / 'include'}"
 
 
 def build_file_engine(folder: Path, *flags: str) -> Path:
-    """The engine of files as a plugin."""
+    """Builds the engine over files as a plugin."""
     made = folder / "engine.so"
     warnings = ("-Wall", "-Wextra", "-Werror")
     run("cc", "-O1", "-fPIC", "-shared", *warnings, INCLUDES, *flags, HERE / "file_engine.c",
@@ -27,26 +27,27 @@ def build_file_engine(folder: Path, *flags: str) -> Path:
 
 @dataclass(frozen=True)
 class Library:
-    """An engine's library, in a prefix with include/ and lib/, and its adapter."""
+    """The library of an engine, in a prefix with include/ and lib/, and its adapter."""
 
-    name: str  # of the adapter's linker flag
-    header: str  # that the adapter includes
+    name: str  # in the adapter's linker flag
+    header: str  # included by the adapter
     source: str  # in runtime/plugins
     remedy: str
     variables: Mapping[str, str]  # for ranks on this host
-    outlives_peers: bool = True  # it does not end ranks when another has ended
-    splits_at_once: bool = True  # several threads of a rank may make groups
+    outlives_peers: bool = True  # it does not end ranks when another ends
+    splits_at_once: bool = True  # several threads of a rank may create groups
 
     @property
     def prefix(self) -> Path:
-        """Where tests look for it: TCC_TEST_GLOO, TCC_TEST_ONECCL or TCC_TEST_UCC, else /usr."""
+        """Returns the prefix where tests look for the library: TCC_TEST_GLOO, TCC_TEST_ONECCL or
+        TCC_TEST_UCC, else /usr."""
         return Path(os.environ.get(f"TCC_TEST_{Path(self.source).stem.upper()}", "/usr"))
 
     def is_in(self, prefix: Path) -> bool:
         return (prefix / "include" / self.header).is_file()
 
     def build(self, folder: Path, prefix: Path) -> Path:
-        """The adapter for the library of a prefix."""
+        """Builds the adapter for the library of a prefix."""
         made = folder / f"tcc_{Path(self.source).stem}.so"
         warnings = ("-Wall", "-Wextra", "-Werror")
         compiler = ("cc", "-std=c11") if self.source.endswith(".c") else ("c++", "-std=c++17")
@@ -56,7 +57,7 @@ class Library:
         return made
 
     def environment(self, prefix: Path) -> dict[str, str]:
-        """Variables for programs that load the adapter."""
+        """Returns variables for programs that load the adapter."""
         paths = (prefix / "lib", prefix / "lib" / "x86_64-linux-gnu")
         before = os.environ.get("LD_LIBRARY_PATH", "")
         return {"LD_LIBRARY_PATH": ":".join((*map(str, paths), before)), **self.variables}
@@ -80,7 +81,7 @@ LIBRARIES = {
 
 
 def free_port() -> int:
-    """A port of the loopback device that nobody has."""
+    """Returns a free port of the loopback device."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -88,7 +89,8 @@ def free_port() -> int:
 def run_ranks(
     size: int, plugin: Path, *command: str | Path, seconds: float = 100, **variables: str
 ) -> list[str]:
-    """What ranks print that meet over TCP; raises AssertionError with the errors of one."""
+    """Returns the output of ranks that meet over TCP; raises AssertionError with the errors of a
+    rank."""
     shared = {"TCC_TOKEN": secrets.token_hex(16)} | variables | {
         "TCC_COMM_PLUGIN": str(plugin), "TCC_SIZE": str(size),
         "TCC_RENDEZVOUS": f"127.0.0.1:{free_port()}",

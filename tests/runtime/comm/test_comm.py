@@ -1,4 +1,5 @@
-"""Comms of processes on this host: every operation against exact oracles, and every fault.
+"""Comms of processes on this host: every operation agrees with exact oracles, and every fault is
+reported.
 
 The long version is scripts/comm_check.
 """
@@ -65,7 +66,7 @@ SURVIVED = re.compile(r"(\d+) trials, (\d+) ranks ended; the others had a right 
 
 
 def test_the_others_go_on_when_ranks_end_at_random(programs: Path) -> None:
-    """How soon, `scripts/runtime_bars --only survivors` measures."""
+    """`scripts/runtime_bars --only survivors` measures how soon."""
     found = SURVIVED.match(run(programs / "survivors", "1", "20", "8"))
     assert found is not None
     trials, ended = map(int, found.groups())
@@ -102,14 +103,14 @@ def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
     assert run(failing, scenario).endswith("ok\n")
 
 
-# Which of its errors a call has, whether all after it fail too, and which calls of all are tried.
+# (the error of a call, whether all later calls fail too, one call in how many is tried)
 @pytest.mark.parametrize(("error", "on", "every"), [(1, 0, 17), (0, 1, 29)])
 def test_calls_to_the_system_fail(failing: Path, error: int, on: int, every: int) -> None:
     assert run(failing, "fails_somewhere", str(error), str(on), str(every)).endswith("ok\n")
 
 
 def test_many_ranks_of_an_ordinary_user(programs: Path) -> None:
-    """scripts/comm_check opens 64, the most there may be."""
+    """scripts/comm_check opens 64 ranks, the maximum."""
     stranger = () if os.geteuid() else ("54321",)
     assert run(programs / "crowded", "12", *stranger) == "ok\n"
 

@@ -1,5 +1,5 @@
-"""Comms of ranks with GPUs, over libraries that check every call: every operation against exact
-oracles, and every fault."""
+"""Comms of ranks with GPUs, over libraries that check every call: operations agree with exact
+oracles, and faults are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCENARIOS = tuple(
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Of programs over each library."""
+    """Returns the variables of programs over each library."""
     return {name: build_nccl(tmp_path_factory.mktemp(name), name) for name in DEVICE_LIBRARIES}
 
 
@@ -51,7 +51,7 @@ def test_sanitizers_see_nothing_of_devices(
     variables: dict[str, dict[str, str]], objects_of: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
     program = build_whole(tmp_path, "device_faults", objects_of(*WATCHED), *WATCHED)
-    own = tmp_path / "leaks.txt"  # of the stand-ins
+    own = tmp_path / "leaks.txt"  # leaks of the stand-ins
     own.write_text("leak:libnccl.so\nleak:CUDA.so\n")
     watched = {"LSAN_OPTIONS": f"suppressions={own}:print_suppressions=0"}
     for scenario in ("fails_somewhere", "outlives"):

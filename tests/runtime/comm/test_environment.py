@@ -1,4 +1,4 @@
-"""Rank, size and rendezvous from what launchers set, as they set it."""
+"""Rank, size and rendezvous come from the variables of launchers, in their own formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "TCC_SIZE": "3", "TCC_RENDEZVOUS": "i
 
 
 def settings(programs: Path, variables: dict[str, str]) -> str:
-    """What the library makes of these variables alone."""
+    """Returns the settings that the library derives from these variables alone."""
     command = (str(programs / "settings"),)
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -47,30 +47,30 @@ def settings(programs: Path, variables: dict[str, str]) -> str:
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "6", "SLURM_NODEID": "0"}, "5 6 1 6 0 77:0"),
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "6", "SLURM_NODEID": ""}, "5 6 1 -1 0 77:0"),
         (KUBERNETES, "2 3 -1 1 0 indexed"),
-        # launchers nest: the inner one's ranks count
+        # launchers nest: the ranks of the inner launcher count
         (SLURM | TORCHRUN, "3 8 3 4 2 node0:29500 port + 1"),
         (KUBERNETES | {"TCC_SIZE": "2"} | OPEN_MPI, "1 2 1 2 0 indexed"),
-        # the same said twice
+        # two launchers agree
         (OPEN_MPI | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
          "1 2 -1 -1 0 a:1 port + 1"),
-        # a name for the job goes before the launcher's
+        # a name for the job takes precedence over the launcher's
         (TORCHRUN | {"TCC_RENDEZVOUS": "mine"}, "3 8 3 4 2 mine"),
-        # RANK and WORLD_SIZE are common names: torchrun's come with an address
+        # RANK and WORLD_SIZE are common names: torchrun sets them with an address
         (TCC | {"RANK": "3", "WORLD_SIZE": "8"}, "1 4 -1 -1 0 job"),
-        # ranks of several hosts meet at the first one, at the job's port
+        # ranks of several hosts meet at the first host, at the job's port
         (SLURM | {"SLURM_STEP_NODELIST": "node[07-09,12],other"},
          "5 6 1 -1 0 77:0 at node07:65224"),
         (SLURM | {"SLURM_STEP_NODELIST": "a-1,b-2"}, "5 6 1 -1 0 77:0 at a-1:65224"),
         (SLURM | {"SLURM_STEP_NODELIST": "a", "TCC_RENDEZVOUS": "b:1"}, "5 6 1 -1 0 b:1"),
-        # what a launcher does not say
+        # settings that a launcher does not give
         (KUBERNETES | {"TCC_EPOCH": "4", "TCC_LOCAL_SIZE": "3", "TCC_LOCAL_RANK": "2"},
          "2 3 2 3 4 indexed"),
         (HYDRA | {"TCC_EPOCH": "4", "TCC_RENDEZVOUS": "a:1"}, "0 2 0 1 4 a:1"),
-        # the secret; `none` is a choice
+        # the secret; `none` is an explicit choice
         (TCC | {"TCC_TOKEN": "of the job"}, "1 4 -1 -1 0 job with a token"),
         (TCC | {"TCC_TOKEN": "none"}, "1 4 -1 -1 0 job unguarded"),
         (TCC | {"TCC_TOKEN": ""}, "1 4 -1 -1 0 job"),
-        # a batch script of Slurm is no step
+        # a Slurm batch script is no step
         ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"} | TCC, "1 4 -1 -1 0 job"),
     ],
 )  # fmt: skip

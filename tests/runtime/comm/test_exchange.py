@@ -1,4 +1,4 @@
-"""Ranks that meet over TCP, under the address sanitizer, with all that may go wrong."""
+"""Ranks meet over TCP under the address sanitizer, and report everything that may go wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which ranks run on one host: their numbers there, without a launcher that says them."""
+"""Ranks find out which of them run on one host, and their numbers there, without a launcher's
+help."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def test_ranks_are_counted_by_host(programs: Path, hosts: str, expected: str) ->
 
 
 def test_a_process_of_another_network_is_of_another_host(programs: Path) -> None:
-    """As `shared` needs it."""
+    """Ranks in different network namespaces cannot use the engine `shared`."""
     done = subprocess.run([programs / "hosts"], capture_output=True, text=True, check=False)
     if done.returncode == 77:
         pytest.skip("the kernel makes no network namespace for this user")
@@ -53,19 +54,19 @@ def test_ranks_find_their_numbers_where_they_meet(
     printed = run_ranks(2, engine, sys.executable, "-c", show, **variables)
     assert printed == ["0 2 1 0\n", "1 2 0 1\n"]
     said = variables | {"TCC_LOCAL_RANK": "0", "TCC_LOCAL_SIZE": "1"}
-    if backend == "plugin":  # a launcher's word goes before
+    if backend == "plugin":  # a launcher's setting takes precedence
         printed = run_ranks(2, engine, sys.executable, "-c", show, **said)
         assert printed == ["0 1 1 0\n", "0 1 0 0\n"]
 
 
-# Runs a command where the kernel tells another number of this boot, as another host's would.
+# Runs a command for which the kernel reports another boot id, like another host's.
 ELSEWHERE = """
 mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"
 """
 
 
 def other_host(folder: Path) -> tuple[str | Path, ...]:
-    """What goes before the command of a process that is to be of another host."""
+    """Returns the words before a command whose process must seem to run on another host."""
     boot = folder / "boot"
     boot.write_text("b" * 36)
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
@@ -79,7 +80,7 @@ def other_host(folder: Path) -> tuple[str | Path, ...]:
 def test_ranks_of_two_hosts_do_not_try_to_share_memory(
     tmp_path: Path, comm_library: Path, backends: str
 ) -> None:
-    """Nothing but the ranks says which of them are of one host."""
+    """Only the ranks themselves tell which of them share a host."""
     show = SHOW.replace("open()", f"open(backends={backends}, open_seconds=20)")
     variables = {
         "TCC_COMM_PLUGIN": str(build_file_engine(tmp_path)), "TCC_COMM_LIBRARY": str(comm_library),

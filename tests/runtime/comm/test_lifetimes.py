@@ -1,6 +1,6 @@
-"""Objects of the runtime outlive what they were made of: no order of calls ends in a signal.
+"""Objects of the runtime outlive the objects that they use: no order of calls ends in a signal.
 
-All orders run in scripts/runtime_bars, a sample here.
+scripts/runtime_bars runs all orders; this test runs a sample.
 """
 
 from __future__ import annotations

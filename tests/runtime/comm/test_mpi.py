@@ -1,4 +1,5 @@
-"""The matrix over MPI, where a library of the standard binary interface is installed."""
+"""The operation matrix runs over MPI, if a library with the standard binary interface is
+installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tcc-perf: its options, its checks of results, its table."""
+"""tcc-perf: its options, its checks of results, and its table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
 
 from comm_times import table
 
-# Of two ranks: what a kind's busbw is times algbw, as doc/PERFORMANCE.md of nccl-tests says.
+# The ratio of busbw to algbw for each kind on two ranks, as in doc/PERFORMANCE.md of nccl-tests.
 KINDS = {
     "all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "all_gather_v": 0.5,
     "all_to_all": 0.5, "all_to_all_v": 0.5, "broadcast": 1.0, "sendrecv": 1.0,
@@ -43,7 +43,7 @@ def test_results_of_every_type_and_operator_are_checked(perf: Path, kind: str) -
 
 def test_a_wrong_result_is_counted_and_is_the_exit_code(tmp_path: Path, comm_library: Path) -> None:
     text = (runtime_folder() / "bench" / "perf.c").read_text()
-    for right in (  # of the reductions, and of messages
+    for right in (  # the right values of reductions, and of messages
         "default: return reduced(b->op, size, index)",
         "case TCC_COMM_SEND: return value_of(b->op, (rank + size - 1) % size, size, index)",
     ):

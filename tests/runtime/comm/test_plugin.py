@@ -1,4 +1,4 @@
-"""Engines from shared objects: one of files, and libraries where they are installed."""
+"""Engines in shared objects work: one over files, and installed libraries."""
 
 from __future__ import annotations
 

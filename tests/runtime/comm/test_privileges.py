@@ -1,4 +1,4 @@
-"""Programs with raised privileges take nothing from the environment."""
+"""Programs with raised privileges ignore the environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from library import build_whole, run
 from tcc.backends.artifact.comm_library import comm_sources
 from tcc.backends.artifact.toolchain import runtime_folder
 
-# A call of the function that reads a variable, under any name, or the variables themselves.
+# A call of the function that reads a variable, under any name, or a use of the variables
+# themselves.
 READS = re.compile(r"\b(\w*getenv|environ|__environ)\b\s*(\(|\[|;|\)|,)")
 FILES = {
     "TCC_COMM_PLUGIN": "/no/engine.so", "TCC_MPI_LIBRARY": "/no/mpi.so",
@@ -23,7 +24,7 @@ JOB = {"TCC_RANK": "0", "TCC_SIZE": "1", "TCC_RENDEZVOUS": "/no/job"}
 
 
 def sources() -> list[Path]:
-    """All files of the runtime that become native code."""
+    """Returns all files of the runtime that are compiled to native code."""
     base = runtime_folder()
     kinds = (".c", ".h", ".cpp")
     return sorted(path for path in base.rglob("*") if path.suffix in kinds)
@@ -52,7 +53,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def raised(program: Path) -> Path:
-    """A copy of `program` that gets another group when it starts."""
+    """Returns a copy of `program` that gets another group when it starts."""
     groups = {os.getegid(), *([65534] if os.geteuid() == 0 else os.getgroups())}
     copy = program.with_name("with-group")
     shutil.copy(program, copy)

@@ -1,4 +1,4 @@
-"""The hashes that prove a secret, against the vectors of their standards and Python's."""
+"""The hashes that prove a secret agree with the vectors of their standards and with Python's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from library import WATCHED, build_whole, run
 
-# FIPS 180-4's examples (NIST, SHA256.pdf), a million letters included
+# FIPS 180-4's examples (NIST, SHA256.pdf), including a million letters
 HASHES = {
     b"": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     b"abc": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
@@ -19,7 +19,7 @@ HASHES = {
         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
     b"a" * 1_000_000: "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0",
 }  # fmt: skip
-# RFC 4231, cases 1 to 4, 6 and 7 (5 is of a hash that is cut): key, data, HMAC-SHA-256
+# RFC 4231, cases 1 to 4, 6 and 7 (case 5 truncates the hash): key, data, HMAC-SHA-256
 PROOFS = (
     (b"\x0b" * 20, b"Hi There",
      "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"),
@@ -46,7 +46,7 @@ def program(
 
 
 def hashes(program: Path, text: bytes, key: bytes, piece: int) -> list[str]:
-    """The SHA-256 of a text, and its HMAC with a key."""
+    """Returns the SHA-256 of a text, and its HMAC with a key."""
     files = program.with_name("text"), program.with_name("key")
     files[0].write_bytes(text)
     files[1].write_bytes(key)

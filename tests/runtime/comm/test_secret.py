@@ -1,4 +1,4 @@
-"""Between hosts ranks meet with a secret, or by the explicit choice of none."""
+"""Ranks of different hosts meet with a secret, or by the explicit choice of none."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from plugins import build_file_engine, free_port
 
 from tests.processes import finished
 
-SECONDS = 60  # of a rank
+SECONDS = 60  # seconds of a rank
 SUM = """
 import numpy as np
 from tcc.runtime import comm
 with comm.open(backends="plugin") as ranks:
     print(ranks.all_reduce(np.array([ranks.rank + 1], np.int32)))
 """
-Launcher = Callable[[int, int], dict[str, str]]  # a rank's variables, by its number and a port
+Launcher = Callable[[int, int], dict[str, str]]  # (rank, port) to the rank's variables
 Run = Callable[..., list[CompletedProcess[str]]]
 
 
@@ -53,7 +53,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(engine: Path, comm_library: Path) -> Run:
-    """Runs two ranks that sum over files."""
+    """Returns a function that runs two ranks which sum over files."""
 
     def both(launcher: Launcher, port: int, **variables: str) -> list[CompletedProcess[str]]:
         own = {name: text for name, text in os.environ.items() if name != "TCC_TOKEN"}

@@ -1,4 +1,4 @@
-"""Strangers at the place where ranks of one host meet, under sanitizers."""
+"""Strangers at the meeting place of the ranks of one host do no harm, under sanitizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake drivers are built once; programs are linked once."""
+"""Builds the fake drivers once, and links programs once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def linked(fakes: Fakes, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These tests go first: each forks, which takes seconds once a worker has loaded thousands of
-    kernels.  The others keep their order."""
+    """Puts these tests first: each test forks, which takes seconds once a worker has loaded
+    thousands of kernels. The other tests keep their order."""
     here = f"{Path(__file__).parent}{os.sep}"
     items.sort(key=lambda item: not str(item.path).startswith(here))

@@ -1,4 +1,4 @@
-"""Python arrays on a device: used in place, and results beside them, through DLPack."""
+"""Arrays on a device are used in place through DLPack, and results stay on the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ new_capsule = ctypes.PYFUNCTYPE(
 
 
 class Managed(ctypes.Structure):
-    """DLManagedTensor."""
+    """The struct DLManagedTensor."""
 
     _fields_ = (
         ("tensor", abi.CTensor),
@@ -32,7 +32,7 @@ class Managed(ctypes.Structure):
 
 
 class DeviceArray:
-    """An f32 array of the fake device with DLPack's protocol and a namespace, as CuPy's has."""
+    """An f32 array of the fake device with DLPack's protocol and a namespace, like CuPy's."""
 
     asked: tuple[Any, ...] = ()
 
@@ -107,7 +107,7 @@ def test_arrays_that_cannot_be_made_are_named(fakes: Fakes, linked: Linker) -> N
     path = linked("mlp", Platform.CUDA)
 
     class Bare:
-        """Has DLPack's protocol and nothing else."""
+        """An object with DLPack's protocol and nothing else."""
 
         def __init__(self, inner: DeviceArray) -> None:
             self.__dlpack__, self.__dlpack_device__ = inner.__dlpack__, inner.__dlpack_device__
@@ -142,7 +142,7 @@ def test_tvm_ffi_gives_results_on_the_device(
         del y
         assert driver.live()["arrays"] == before - 1
 
-    in_child(test)  # the model stays open, so something stays
+    in_child(test)  # the model stays open, so some allocations stay
 
 
 @pytest.mark.parametrize("platform", tuple(Platform))

@@ -1,4 +1,5 @@
-"""Every call of a life, with its arguments and in its order: open, run, record, replay, close."""
+"""Every driver call of a lifetime, with arguments and in order: open, run, record, replay,
+close."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tcc.runtime import load
 from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, on_device, on_host
 from tests.lib.fake_gpu.gpu_programs import Linker
 
-# Where HIP's name is not CUDA's with another beginning, or its number for an attribute is another.
+# HIP names that differ from CUDA's by more than the prefix, and attributes with another number.
 HIP = MappingProxyType(
     {
         "cuDeviceGetCount": "hipGetDeviceCount",
@@ -32,7 +33,7 @@ HIP = MappingProxyType(
 
 
 def calls(platform: Platform, *lines: str) -> list[str]:
-    """Lines of CUDA in the platform's words."""
+    """Translates lines of CUDA to the platform's names."""
     return list(lines) if platform is Platform.CUDA else [_hip(line) for line in lines]
 
 
@@ -45,7 +46,7 @@ def _hip(line: str) -> str:
 
 
 def launches(stream: int, n: int) -> tuple[str, str]:
-    """Of the two kernels, for n numbers in units of eight."""
+    """Returns the launches of the two kernels, for n numbers in blocks of eight."""
     grid = f"grid={-(-n // 8)},1,1 block=128,1,1"
     return (
         f"cuLaunchKernel relu {grid} shared=1024 stream={stream} ptr ptr {n} 0 0",
@@ -54,7 +55,8 @@ def launches(stream: int, n: int) -> tuple[str, str]:
 
 
 def record(n: int) -> tuple[str, ...]:
-    """The recording of the two, on a stream of its own that no other thread's calls disturb."""
+    """Returns the recording of the two launches, on a separate stream that calls of other threads
+    do not disturb."""
     return (
         "cuStreamBeginCapture_v2 stream=2 mode=1",
         *launches(2, n),
@@ -122,7 +124,7 @@ def test_a_life_on_the_hosts_arrays(fakes: Fakes, linked: Linker, platform: Plat
 def test_recorded_runs_wait_for_the_one_before_on_the_callers_stream(
     fakes: Fakes, linked: Linker, platform: Platform
 ) -> None:
-    """The wait and the mark are outside of the recording: it is replayed on any stream."""
+    """The wait and the event lie outside the recording, which can be replayed on any stream."""
     path = linked("mlp", platform)
 
     def test(driver: Driver) -> None:
@@ -152,8 +154,8 @@ def test_recorded_runs_wait_for_the_one_before_on_the_callers_stream(
 
 @pytest.mark.parametrize("platform", tuple(Platform))
 def test_sizes_that_data_decide(fakes: Fakes, linked: Linker, platform: Platform) -> None:
-    """The count is read back before anything is as long as it; what is given back waits its turn
-    on the stream."""
+    """The count is read back before memory of its size is allocated; memory is freed in stream
+    order."""
     path = linked("growing", platform)
 
     def test(driver: Driver) -> None:

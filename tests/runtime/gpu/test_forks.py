@@ -1,4 +1,4 @@
-"""Drivers fork, and others fork while a driver starts: nobody waits for ever."""
+"""Processes may fork while a driver starts, and drivers fork themselves, without a deadlock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.lib.fake_gpu.gpu_programs import WEIGHTS, Linker
 from tests.processes import end_after
 
 PLATFORMS = tuple(Platform)
-SECONDS = 30  # then the process ends by a signal, and the test fails
+SECONDS = 30  # then a signal ends the process, and the test fails
 
 
 def runs(path: Path) -> None:

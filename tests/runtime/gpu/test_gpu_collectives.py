@@ -1,5 +1,5 @@
-"""Collectives of hand-made programs between stand-in GPUs: the order of calls, recorded runs, and
-what happens to a run when a rank fails."""
+"""Collectives of hand-written programs between stand-in GPUs: the order of calls, recorded runs,
+and runs in which a rank fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALL_REDUCE = "ncclAllReduce count=20 type=7 op=0 peer=0 stream="
 
 
 def summing(*, apart: bool) -> Program:
-    """y = relu(x) + the sum of all ranks' x, for x: f32[20]; with `apart` the kernel of relu is
+    """Returns y = relu(x) + the sum of all ranks' x, for x: f32[20]; with `apart`, relu runs
     between start and wait."""
     b = GpuBuilder()
     n, size, zero = b.const(N), b.const(4 * N), b.const(0)
@@ -69,7 +69,7 @@ def summing(*, apart: bool) -> Program:
 
 
 def among(lists: tuple[tuple[int, ...], ...]) -> Program:
-    """`summing` among the ranks of each list."""
+    """Returns `summing` among the ranks of each list."""
     program = summing(apart=True)
     body = [
         replace(i, group=0, ranks=len(lists[0])) if isinstance(i, Collective) else i
@@ -79,8 +79,11 @@ def among(lists: tuple[tuple[int, ...], ...]) -> Program:
 
 
 def exchanging(*, learned: bool) -> Program:
-    """y = x with 3 + a + 2 * b elements from rank a to rank b of two, and then with as many of each
-    rank as it has sent to both; with `learned` a run learns that 3 from k: i64 on the device."""
+    """Returns a program that exchanges blocks of x between two ranks, and then gathers them.
+
+    Rank a sends 3 + a + 2 * b elements to rank b. Then all ranks get as many elements of each rank
+    as it sent to both. With `learned`, a run reads the 3 from k: i64 on the device.
+    """
     b = GpuBuilder()
     rank, one, two = b.let(IntOp.RANK), b.const(1), b.const(2)
     four, eight, most = b.const(4), b.const(8), b.const(N)
@@ -96,7 +99,7 @@ def exchanging(*, learned: bool) -> Program:
     sent = [b.let(IntOp.ADD, b.let(IntOp.ADD, least, rank), n) for n in (zero, two)]
     received = [b.let(IntOp.ADD, b.let(IntOp.ADD, least, double), n) for n in (zero, one)]
     whole = b.let(IntOp.ADD, *sent)
-    # of rank r 2 * least + 2 * r + 2 elements
+    # rank r has 2 * least + 2 * r + 2 elements
     each = [b.let(IntOp.ADD, b.let(IntOp.ADD, least, least), n) for n in (two, four)]
     operation, dtype = Reduction.SUM, DTYPES["f32"]
     for name, kind, counts in (
@@ -124,7 +127,7 @@ def waiting_twice() -> Program:
 
 
 def freeing() -> Program:
-    """It allocates anew what a collective writes."""
+    """Returns a program that reallocates the buffer into which a collective writes."""
     program = summing(apart=True)
     (start,) = (i for i in program.body if isinstance(i, Collective))
     (size,) = (i.size for i in program.body if isinstance(i, Allocate))
@@ -158,7 +161,8 @@ class Job:
         self, size: int, test: Callable[[comms.Comm, Driver], None], *, dies: bool = False,
         **variables: str,
     ) -> None:  # fmt: skip
-        """`test` on every rank; all that was made is gone at its end.  With `dies` rank 1 ends."""
+        """Runs `test` on every rank, and checks that all objects are freed at its end. With `dies`,
+        rank 1 ends by itself."""
         job = {"TCC_SIZE": str(size), "TCC_RENDEZVOUS": f"test-{uuid.uuid4()}"}
 
         def rank(number: int) -> None:
@@ -180,12 +184,12 @@ class Job:
 
 
 def library(variables: dict[str, str]) -> ctypes.CDLL:
-    """The stand-in for NCCL or RCCL."""
+    """Returns the stand-in for NCCL or RCCL."""
     return ctypes.CDLL(next(path for name, path in variables.items() if "CCL_LIB" in name))
 
 
 def operations(variables: dict[str, str]) -> list[str]:
-    """What the library was asked for since the last call of this."""
+    """Returns the calls of the library since the last call of this function."""
     text = ctypes.create_string_buffer(1 << 16)
     library(variables).fake_nccl_log(text, ctypes.c_size_t(1 << 16))
     return text.value.decode().splitlines()
@@ -203,7 +207,7 @@ def job(
 
 
 def short(lines: list[str]) -> list[str]:
-    """What is done on streams: the name without prefix, and the stream."""
+    """Returns the operations on streams: name without prefix, and stream."""
     found = []
     for line in lines:
         name, *words = line.removeprefix("cu").removeprefix("hip").split()
@@ -226,7 +230,7 @@ def test_waits_at_once_need_no_stream_of_their_own(job: Job) -> None:
 
     def test(comm: comms.Comm, driver: Driver) -> None:
         module = load(path, comm=comm)
-        for streams in ([1], [2], []):  # as it is, recorded, replayed
+        for streams in ([1], [2], []):  # plain, recorded, replayed
             driver.log()
             np.testing.assert_array_equal(module(X), expected(1, 0))
             assert operations(job.variables) == [f"{ALL_REDUCE}{number}" for number in streams]
@@ -238,7 +242,8 @@ def test_waits_at_once_need_no_stream_of_their_own(job: Job) -> None:
 
 
 def test_kernels_run_beside_a_collective(job: Job) -> None:
-    """The stream beside begins behind earlier work, and the wait is an event; so in a graph."""
+    """The side stream begins after earlier work, and the wait is an event; the same holds in a
+    graph."""
     path = job.artifact("apart", summing(apart=True))
 
     def calls(queue: int) -> list[str]:
@@ -268,7 +273,7 @@ def test_kernels_run_beside_a_collective(job: Job) -> None:
 
 
 def test_two_ranks_on_streams_of_their_callers(job: Job) -> None:
-    """Runs return before they are done; the caller may record them, once its ranks have met."""
+    """Runs return before they are done; the caller may record them after its ranks have met."""
     path = job.artifact("apart", summing(apart=True))
 
     def test(comm: comms.Comm, driver: Driver) -> None:
@@ -299,7 +304,7 @@ def test_two_ranks_on_streams_of_their_callers(job: Job) -> None:
 
 
 def test_groups_of_ranks_have_communicators_of_their_own(job: Job) -> None:
-    """Recorded runs too; and a rank of another group that dies ends them."""
+    """The same holds for recorded runs, which end if a rank of another group dies."""
     path = job.artifact("among", among(((0, 2), (1, 3))))
 
     def test(comm: comms.Comm, driver: Driver) -> None:
@@ -324,7 +329,8 @@ def test_groups_of_ranks_have_communicators_of_their_own(job: Job) -> None:
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_ranks_exchange_blocks_of_any_sizes(learned: bool, job: Job) -> None:
-    """By sends and receives of each size; recorded and replayed, where a run learns none."""
+    """The exchange consists of sends and receives of each size; it is recorded and replayed if a
+    run learns no sizes."""
     path = job.artifact(f"exchanging{learned}", exchanging(learned=learned))
 
     def test(comm: comms.Comm, driver: Driver) -> None:
@@ -350,7 +356,7 @@ def test_ranks_exchange_blocks_of_any_sizes(learned: bool, job: Job) -> None:
 
 
 def test_ranks_that_learn_other_counts_are_told(job: Job) -> None:
-    """Before the library waits for elements that do not come."""
+    """The error comes before the library waits for elements that never come."""
     path = job.artifact("exchangingTrue", exchanging(learned=True))
 
     def test(comm: comms.Comm, driver: Driver) -> None:
@@ -364,7 +370,8 @@ def test_ranks_that_learn_other_counts_are_told(job: Job) -> None:
 
 
 def test_a_comm_may_be_closed_before_its_models(job: Job) -> None:
-    """Recorded runs hold the library's communicator until the instance goes, or has another."""
+    """A recorded run holds the library's communicator until its instance ends or has another
+    recording."""
     path = job.artifact("apart", summing(apart=True))
     kept: list[Any] = []
 
@@ -394,7 +401,7 @@ def test_the_processs_comm_may_change_between_runs(job: Job) -> None:
                 other.share()
                 for _ in range(3):
                     np.testing.assert_array_equal(module(X), expected(1, 0))
-            assert library(job.variables).fake_nccl_live() == 1  # the module's
+            assert library(job.variables).fake_nccl_live() == 1  # the module's communicator
         del module
 
     job.run(1, test)
@@ -427,12 +434,12 @@ def test_a_run_that_fails_ends_the_runs_of_other_ranks(job: Job) -> None:
         module = load(path, comm=comm)
         module(X)
         with pytest.raises(RuntimeError, match="x"):
-            module(X[1:])  # arrays that are refused leave the comm as it is
+            module(X[1:])  # refused arrays leave the comm unchanged
         module(X)
         comm.barrier()
         if comm.rank == 1:
             del module
-            module = load(path, comm=comm)  # whose run is not recorded yet
+            module = load(path, comm=comm)  # its run is not recorded yet
             driver.fail(call, 1, 700)
             with pytest.raises(RuntimeError, match="a collective cannot be put behind kernels"):
                 module(X)
@@ -452,7 +459,7 @@ def test_a_library_that_is_missing_is_named(job: Job) -> None:
         module = load(path, comm=comm)
         with pytest.raises(RuntimeError, match=f"rank 0: rank 0: {name}: /no/lib.so: cannot open"):
             module(X)
-        comm.barrier()  # nothing was begun
+        comm.barrier()  # no operation has begun
         del module
 
     job.run(1, test, **{name: "/no/lib.so"})
@@ -461,7 +468,7 @@ def test_a_library_that_is_missing_is_named(job: Job) -> None:
 @pytest.mark.parametrize("call", ["EventRecord", "StreamWaitEvent", "StreamEndCapture",
                                   "StreamSynchronize", "GraphInstantiateWithFlags"])  # fmt: skip
 def test_calls_of_the_driver_that_fail(job: Job, call: str) -> None:
-    """Each at its first use, in the first run or in the one that is recorded."""
+    """Each call fails at its first use, in the first run or in the recorded run."""
     path = job.artifact("apart", summing(apart=True))
     prefix = "cu" if job.platform is Platform.CUDA else "hip"
 

@@ -1,4 +1,4 @@
-"""What can fail on a GPU: the text names what and why, nothing leaks, the next run works."""
+"""GPU errors name the failing call and the reason, leak nothing, and leave the next run intact."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_call_of_a_run(fakes: Fakes, linked: Linker, name: str) -> None:
         driver.fail(name, 1, 999)
         with pytest.raises(RuntimeError, match=RUNNING[name]):
             artifact.run([on_host(X)], [on_host(y)])
-        # what was begun is over before the caller may take its arrays away
+        # started work is finished before the caller may free its arrays
         assert "Push" in name or driver.names()[-1] == "cuStreamSynchronize"
         for _ in range(3):
             y[:] = 0
@@ -100,7 +100,7 @@ def test_a_run_that_did_not_begin_waits_for_the_one_before(
         driver.fail(name, 1, 999)
         with pytest.raises(RuntimeError, match="error 999"):
             artifact.run(*arrays, streams[1])
-        # it is over, or the next run would not wait for it
+        # it is finished, else the next run would not wait for it
         assert np.array_equal(driver.read(y, [20]), EXPECTED)
         artifact.close()
         driver.give(x)
@@ -193,7 +193,7 @@ def test_devices_that_do_not_suit(
             with pytest.raises(RuntimeError, match=r"--target (rocm:\w+)") as caught:
                 load(hip)
             target = str(caught.value).split("--target ")[1].split()[0]
-            assert target in GPUS  # what the text says to do can be done
+            assert target in GPUS  # the advice in the text works
 
     check(fakes, Platform.CUDA, on_cuda)
     check(fakes, Platform.HIP, on_hip)
@@ -210,7 +210,7 @@ def test_hip_names_its_architecture_in_two_structs(
         names = driver.names()
         assert ("hipGetDeviceProperties" in names) == bool(flags)
         assert ("hipGetDevicePropertiesR0600" in names) != bool(flags)
-        driver.configure("sm_90")  # no name of AMD's at either place
+        driver.configure("sm_90")  # neither place holds a name of an AMD GPU
         with pytest.raises(RuntimeError, match="describes devices in a way that is not known"):
             load(path)
 
@@ -317,7 +317,8 @@ def test_kernels_of_other_parameters_than_the_program_gives(fakes: Fakes, tmp_pa
 def test_the_best_variant_is_chosen(
     fakes: Fakes, tmp_path: Path, device: str, chosen: str | None
 ) -> None:
-    """Each variant's kernels lie in an image of another name, so the log shows which was loaded."""
+    """The kernels of each variant lie in an image of another name, so that the log shows which
+    image was loaded."""
     path = tmp_path / "many.so"
     variants = []
     for arch, form in (

@@ -1,4 +1,5 @@
-"""Programs on fake GPUs: right numbers, every call in order, nothing left behind."""
+"""Programs on fake GPUs give the right numbers, make every call in order, and leave nothing
+behind."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def test_device_arrays_are_used_in_place_on_the_callers_stream(
         assert not driver.read(y, [16]).any()  # nothing has waited yet
         driver.settle(stream)
         assert np.array_equal(driver.read(y, [16]), expected(values))
-        # the next run, on the instance's own stream, waits for this one
+        # the next run, on the instance's own stream, waits for this run
         artifact.run([on_device(driver, x, [16])], [on_device(driver, y, [16])], stream)
         out = np.empty(16, np.float32)
         artifact.run([on_device(driver, x, [16])], [on_host(out)])
@@ -158,7 +159,7 @@ def test_state_and_outputs_in_place(fakes: Fakes, linked: Linker, platform: Plat
         tensor = on_device(driver, address, [5])
         artifact.run([tensor], [tensor, on_host(y)])
         assert driver.read(address, [5]).tolist() == [8] * 5
-        assert y.tolist() == [8]  # another instance, another state
+        assert y.tolist() == [8]  # another instance has another state
         artifact.close()
         driver.give(address)
         del module
@@ -170,7 +171,8 @@ def test_state_and_outputs_in_place(fakes: Fakes, linked: Linker, platform: Plat
 def test_bytes_behind_the_last_row_stay_on_the_host(
     fakes: Fakes, linked: Linker, platform: Platform
 ) -> None:
-    """A view of 3 of 5 columns goes there and back; the last row's end may be no memory at all."""
+    """A view of 3 of 5 columns is copied to the GPU and back; memory after its last row may not
+    exist."""
     path = linked("roomy", platform)
 
     def test(driver: Driver) -> None:
@@ -241,7 +243,7 @@ def test_a_loop_asks_the_device_once_a_trip(fakes: Fakes, linked: Linker) -> Non
             names = driver.names()
             driver.settle(stream)
             assert driver.read(y, [6]).tolist() == [first - trips] * 6
-            # the flag before every trip, and before one that does not come
+            # the flag is read before every trip, including the trip that does not happen
             asked = trips + (trips < 10)
             assert names.count("cuMemcpyDtoHAsync_v2") == asked
             assert names.count("cuStreamSynchronize") == asked

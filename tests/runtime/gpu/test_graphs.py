@@ -1,4 +1,4 @@
-"""Whole runs are recorded at the second of equal runs and replayed from the third on."""
+"""The second of equal runs is recorded, and runs from the third on are replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def short(lines: list[str]) -> list[str]:
-    """Names without prefix, and the stream."""
+    """Returns names without prefix, and the stream."""
     return [
         " ".join([line.split()[0].removeprefix("cu").removeprefix("hip"), *streams(line)])
         for line in lines
@@ -69,7 +69,7 @@ def test_the_order_of_calls(fakes: Fakes, linked: Linker) -> None:
 def test_a_seed_has_a_record_of_its_own_and_a_new_one_none(
     fakes: Fakes, linked: Linker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded run repeats its launches: one with another seed may not take it."""
+    """A recorded run repeats its launches, so that a run with another seed may not replay it."""
     path = linked("seeded", Platform.CUDA)
     monkeypatch.delenv("TCC_SEED", raising=False)
 
@@ -77,7 +77,8 @@ def test_a_seed_has_a_record_of_its_own_and_a_new_one_none(
         artifact, y = Artifact(path), np.empty(1, np.float32)
 
         def runs(count: int) -> tuple[set[float], int]:
-            """What so many runs draw, and how many runs were recorded ones."""
+            """Returns the numbers that `count` runs draw, and how many of the runs were
+            replayed."""
             driver.log()
             found = set()
             for _ in range(count):

@@ -1,4 +1,4 @@
-"""The table of GPU kernels: the same bytes again, and no bytes that crash its reader."""
+"""The table of GPU kernels round-trips to the same bytes, and no bytes crash its reader."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def kernel(name: str, image: bytes) -> GpuKernel:
 
 
 def variant(arch: str, form: BinaryKind) -> GpuVariant:
-    """Three kernels, two of them in one image."""
+    """Returns a variant of three kernels, two of them in one image."""
     code = f"code of {arch}".encode()
     names = ((code, "a"), (code, "b"), (code * 30, "c"))
     return GpuVariant(arch, form, tuple(kernel(name, image) for image, name in names))
 
 
 def mapped(made: GpuVariant) -> GpuVariant:
-    """Its last kernel stays, and takes tensor maps."""
+    """Returns the variant with a persistent last kernel that takes tensor maps."""
     last = replace(made.kernels[-1], params=MAPPED, maps=MAPS, stays=True)
     return replace(made, kernels=(*made.kernels[:-1], last))
 
@@ -69,7 +69,7 @@ HIP = GpuImages(Platform.HIP, (variant("gfx942", BinaryKind.HSACO),), allow_host
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver of hostile_images.c, built with sanitizers."""
+    """Builds the driver of hostile_images.c with sanitizers."""
     folder = tmp_path_factory.mktemp("images")
     base = runtime_folder()
     flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-DTCC_TEST_FAIL_ALLOCATION",
@@ -82,7 +82,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int]:
-    """How many of the records decode, and how many tries there were."""
+    """Returns (number of records that decode, number of tries)."""
     path = hostile.with_name("records")
     path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
     result = subprocess.run(
@@ -94,7 +94,7 @@ def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int]:
 
 
 def sealed(data: bytes, words: list[int]) -> bytes:
-    """`data` with other words and a right checksum."""
+    """Returns `data` with other words and a right checksum."""
     size = struct.unpack_from("<q", data, 16)[0] * 8
     strings, blob = struct.unpack_from("<q", data, 24)[0], data[size:]
     body = struct.pack(f"<{len(words) - HEADER_WORDS}q", *words[HEADER_WORDS:])
@@ -130,7 +130,8 @@ def test_whole_tables_decode(hostile: Path) -> None:
 
 
 def test_maps_that_no_driver_takes_are_refused(hostile: Path) -> None:
-    """Each rule alone: a buffer that there is not, uneven rows, rows wider than a swizzle, ..."""
+    """Each case breaks one rule: a buffer that does not exist, uneven rows, rows wider than a
+    swizzle, ..."""
     wrong = (
         {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (320, 60, 1)},
         {"strides": (1 << 39, 64, 1)}, {"strides": (320, 0, 1)},

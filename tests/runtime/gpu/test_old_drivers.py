@@ -1,4 +1,4 @@
-"""Code that a driver refuses: PTX is loaded in its place, and errors name the driver needed."""
+"""If a driver refuses machine code, PTX is loaded instead, and errors name the needed driver."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.lib.fake_gpu.gpu_programs import WEIGHTS, GpuBuilder
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 EXPECTED = np.maximum(X, 0) + WEIGHTS[:20]
 LOAD = "cuModuleLoadDataEx"
-# What drivers answer to code that is too new: an image of an unknown form, none for this GPU, PTX
-# of a later version.
+# The errors of drivers for code that is too new: an image of unknown format, no image for this GPU,
+# PTX of a later version.
 REFUSALS = (200, 209, 222)
 
 
 def variants(fakes: Fakes, folder: Path) -> tuple[GpuVariant, ...]:
-    """Machine code and PTX, in images of different names."""
+    """Returns machine code and PTX, in images of different names."""
     made = []
     for arch, form, needs in (
         ("sm_90a", BinaryKind.CUBIN, "NVIDIA driver 525 (CUDA 12.0)"),
@@ -53,7 +53,7 @@ def test_a_driver_that_refuses_machine_code_gets_ptx(
     path = linked(tmp_path, *variants(fakes, tmp_path))
 
     def test(driver: Driver) -> None:
-        for name, nth in ((LOAD, 1), ("cuModuleGetFunction", 2)):  # drivers may read it late
+        for name, nth in ((LOAD, 1), ("cuModuleGetFunction", 2)):  # drivers may err late
             driver.fail(name, nth, error)
             module = load(path)
             assert driver.loaded() == [str(tmp_path / "CUBIN.so"), str(tmp_path / "PTX.so")]
@@ -117,7 +117,7 @@ def test_hip_says_why_code_cannot_be_loaded(fakes: Fakes, tmp_path: Path) -> Non
 
 
 def wide(units: int) -> Program:
-    """A launch of so many blocks of 128 threads."""
+    """Returns a launch of `units` blocks of 128 threads."""
     b = GpuBuilder()
     one = b.const(1)
     b.input("x", "f32", [one], "[1]")

@@ -1,4 +1,5 @@
-"""Which GPU a rank's models are on: TCC_DEVICE, else the thread's, else the rank's number."""
+"""A rank's models use the GPU of TCC_DEVICE, else of the thread, else of the rank's number on its
+host."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "3", "MPI_LOCALNRA
 SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1",
          "SLURM_STEP_ID": "0"}  # fmt: skip
 
-# Variables, how many GPUs the process sees, and the GPU of the model.
+# (variables, the number of visible GPUs, the GPU of the model)
 CHOICES: tuple[tuple[dict[str, str], int, int], ...] = (
     ({}, 4, 0),
     (TCC, 4, 3),
@@ -35,17 +36,17 @@ CHOICES: tuple[tuple[dict[str, str], int, int], ...] = (
     (HYDRA, 4, 3),
     (SLURM, 4, 1),
     (SLURM | TORCHRUN | {"LOCAL_RANK": "2"}, 4, 2),  # launchers nest
-    ({"TCC_RANK": "3", "TCC_SIZE": "4"}, 4, 0),  # nothing tells the ranks of the host apart
+    ({"TCC_RANK": "3", "TCC_SIZE": "4"}, 4, 0),  # nothing tells the host's ranks apart
     (TCC | {"TCC_DEVICE": "1"}, 4, 1),
     (TCC | {"TCC_DEVICE": ""}, 4, 3),
     (TCC | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 4, 3),
-    (TCC | {"CUDA_VISIBLE_DEVICES": "3"}, 1, 0),  # its launcher has given it one
+    (TCC | {"CUDA_VISIBLE_DEVICES": "3"}, 1, 0),  # its launcher has selected it
     (TCC, 2, 1),  # models without collectives share GPUs
 )
 
 
 def chosen(driver: Driver, path: Path, variables: dict[str, str]) -> int:
-    """The GPU that a model is loaded on in an environment with these variables."""
+    """Returns the GPU on which a model is loaded in an environment with these variables."""
     before = dict(os.environ)
     os.environ.update(variables)
     driver.log()
@@ -106,7 +107,8 @@ def test_ranks_without_a_gpu_of_their_own_are_refused(
     link(summing(apart=True), images(fakes.kernels, platform), path)
     cases = (
         (TCC, 2, r"needs a GPU for each rank, but 4 ranks run on this host, and \w+ has 2 here"),
-        # every rank of the host refuses, also one that could have a GPU: none waits for others
+        # every rank of the host refuses, also a rank that could have a GPU, so that no rank waits
+        # for others
         (TCC | {"TCC_RANK": "0", "TCC_LOCAL_RANK": "0"}, 2, r"4 ranks run on this host"),
         (SLURM, 1, r"2 ranks run on this host, and \w+ has 1 here: .* by TCC_DEVICE"),
         (TCC | OPEN_MPI, 4, r"TCC_RANK=3 and OMPI_COMM_WORLD_RANK=2 contradict"),

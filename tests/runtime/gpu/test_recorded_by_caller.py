@@ -1,4 +1,4 @@
-"""Runs inside a graph that the caller records: nothing waits, nothing is allocated."""
+"""Runs inside a graph that the caller records neither wait nor allocate."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_memory_that_a_graph_uses_stays_when_a_later_run_needs_more(
     def test(driver: Driver) -> None:
         artifact = Artifact(path)
         stream, total = driver.stream(), driver.array(np.zeros(1, np.float32))
-        # 4 bytes off 16, so that the array is copied to memory of the instance and back
+        # 4 bytes off an alignment of 16, so that the array is copied to memory of the instance and
+        # back
         held = {n: driver.array(np.ones(n + 1, np.float32)) for n in (8, 800)}
 
         def run(n: int) -> None:

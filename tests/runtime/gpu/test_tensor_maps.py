@@ -1,4 +1,5 @@
-"""Tensor maps: every field that the driver gets, kernels that stay, and drivers that have none."""
+"""Tensor maps: every field that the driver gets, persistent kernels, and drivers without tensor
+maps."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ PARAMS = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, *(Param.NULL,) * 6)
 
 
 def program(count: int = 1) -> Program:
-    """y = x for x: f32[48], by `count` units a launch; y is of 48 elements."""
+    """Returns y = x for x: f32[48], in launches of `count` tiles."""
     b = GpuBuilder()
     n, zero, size = b.const(48), b.const(0), b.const(192)
     b.arena = size
@@ -55,7 +56,7 @@ def artifact(
 
 def run(path: Path) -> np.ndarray:
     made, x, y = Artifact(path), np.arange(48, dtype=np.float32), np.zeros(48, np.float32)
-    for _ in range(3):  # alone, recorded, replayed
+    for _ in range(3):  # plain, recorded, replayed
         made.run([on_host(x)], [on_host(y)])
     made.close()
     return y
@@ -72,7 +73,7 @@ def test_every_field_is_what_the_kernel_says(fakes: Fakes, tmp_path: Path) -> No
         made = [line for line in lines if line.startswith("cuTensorMapEncodeTiled")]
         assert made == [f"cuTensorMapEncodeTiled {fields} {axes}"] * 4  # twice in a recording
         launches = [line for line in lines if line.startswith("cuLaunchKernel")]
-        # Aligned; the bit that old drivers set wrongly is clear; the rest of the maps is zero.
+        # The map is aligned, the bit that old drivers set wrongly is clear, and the rest is zero.
         assert all(line.endswith("ptr ptr map:1:0 0 0 0 0 0 0") for line in launches)
 
     check(fakes, Platform.CUDA, test)
@@ -82,7 +83,7 @@ def test_every_field_is_what_the_kernel_says(fakes: Fakes, tmp_path: Path) -> No
 def test_kernels_that_stay_fill_the_device(
     fakes: Fakes, tmp_path: Path, stays: bool, units: int, grid: int
 ) -> None:
-    """The fake device holds two programs at once; each copies one element."""
+    """The fake device holds two programs at once, and each copies one element."""
     path = artifact(fakes, tmp_path, stays=stays, units=units)
 
     def test(driver: Driver) -> None:
@@ -96,7 +97,7 @@ def test_kernels_that_stay_fill_the_device(
 
 
 def test_what_the_driver_refuses_has_a_name(fakes: Fakes, tmp_path: Path) -> None:
-    """A map of more than there is."""
+    """The map has more elements than the buffer."""
     large = replace(MAP, sizes=(1 << 12, 3, 16))
     path = artifact(fakes, tmp_path, (large,))
 

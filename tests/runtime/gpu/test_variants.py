@@ -1,4 +1,4 @@
-"""Files with several variants: which one runs where, and what is refused."""
+"""Files with several variants run the right variant on each machine, and refuse others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.lib.fake_gpu.gpu_programs import WEIGHTS
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 CUDA, HIP = Platform.CUDA, Platform.HIP
-# Every variant has weights of its own, so results tell which one ran.
+# Every variant has different weights, so that results show which variant ran.
 FACTORS = {"cuda": 1, "hip": 10, "cpu": 100}
 ORDER = ("cuda", "hip", "cpu")
 
@@ -53,7 +53,7 @@ def variant(name: str, fakes: Fakes, kernels: bytes, features: Sequence[str] = (
 def files(
     fakes: Fakes, kernels: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """Links variants of these names, once."""
+    """Returns a function that links variants of the given names, once."""
     folder = tmp_path_factory.mktemp("variants")
 
     def made(*names: str) -> Path:
@@ -66,7 +66,7 @@ def files(
 
 
 def with_drivers(fakes: Fakes, platforms: Sequence[Platform], test: Callable[..., None]) -> None:
-    """Runs `test` with a fake driver for each of the platforms, in a process of its own."""
+    """Runs `test` with a fake driver for each of the platforms, in a new process."""
     paths = [fakes.driver(platform) for platform in platforms]
 
     def child() -> None:
@@ -211,7 +211,7 @@ def test_a_cpu_that_lacks_a_feature_and_a_gpu_that_is_missing_are_both_named(
 def test_ranks_bring_their_own_weights_to_their_gpus(
     fakes: Fakes, kernels: bytes, tmp_path: Path
 ) -> None:
-    """The plan for two ranks is taken, of which this process is the second."""
+    """The plan for two ranks is taken, and this process is the second rank."""
     one, path = variant("cuda", fakes, kernels), tmp_path / "plans.so"
     own = [[WEIGHTS * np.float32(factor)] for factor in (2, 3)]
     two = replace(one, target="cuda on 2 ranks", ranks=2, weights=(), rank_weights=own)
@@ -251,7 +251,7 @@ def test_ranks_bring_their_own_weights_to_their_gpus(
 def test_the_best_code_of_all_variants_is_chosen(
     fakes: Fakes, tmp_path: Path, device: str, listed: str, chosen: str
 ) -> None:
-    """Once with all code in one variant, once with a variant for each."""
+    """The code lies once in one variant, and once in a variant per image."""
     made = []
     for entry in listed.split(", "):
         arch, form = entry.split()
@@ -276,7 +276,7 @@ def test_the_best_code_of_all_variants_is_chosen(
     with_drivers(fakes, (CUDA,), test)
 
 
-# ---- what a file holds ---------------------------------------------------------------------------
+# ---- contents of a file --------------------------------------------------------------------------
 
 
 def test_equal_weights_are_stored_once(fakes: Fakes, kernels: bytes, tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_wild_places_are_refused(
     wrong: Range,
     why: str,
 ) -> None:
-    """The first variant's, which is for CUDA."""
+    """The wrong place is the first variant's, which is for CUDA."""
     damaged(monkeypatch, lambda s: replace(s, **{field: (wrong, *getattr(s, field)[1:])}))
     path = tmp_path / "x.so"
     link_artifact([variant(n, fakes, kernels) for n in ("cuda", "cpu")], {}, "mini", path)
@@ -389,6 +389,6 @@ def test_wild_places_of_the_cpus_weights_are_refused(
 
 
 def damaged(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Section], Section]) -> None:
-    """The link step writes places that are not those of the section."""
+    """Makes the link step write damaged places."""
     lay_out = linking.lay_out
     monkeypatch.setattr(linking, "lay_out", lambda *given: damage(lay_out(*given)))

@@ -1,5 +1,5 @@
-"""Stages made along the reduction behind them, values in the places of results, and costly values
-in front of loops."""
+"""Stages are computed along the reduction behind them, values wait in the memory of results, and
+costly values are computed before loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.passes.fuse.shared_results import two_powers
 from tests.passes.tile.cpu import tiles
 from tests.passes.tile.cpu.tiles import Array, Built
 
-ROWS, COLS = 5, 75  # a block of 64, and a rest
+ROWS, COLS = 5, 75  # a block of 64, and a remainder
 with seeded("test_along: x"):
     X = RNG.standard_normal((ROWS, COLS)).astype(np.float32)
 
@@ -50,7 +50,8 @@ def log_softmax() -> Expr:
 
 
 def residual(shift: int = 0) -> Expr:
-    """x + y, which is a result, less its mean; the mean of neighbours with a `shift`."""
+    """Returns x + y, which is a result, minus its mean; with `shift`, minus the mean of shifted
+    elements."""
     b = start()
     i, j = b.iters(ROWS, COLS)
     both = b.stage((i, j), apply("add", b.read(0, i, j), b.read(1, i, j)))
@@ -65,7 +66,8 @@ def residual(shift: int = 0) -> Expr:
 
 
 def distances() -> Expr:
-    """Sums of squares down the columns: both factors are made along the sum."""
+    """Returns roots of sums of squares down the columns; both operands are computed along the
+    sum."""
     b = start()
     i, j = b.iters(ROWS, COLS)
     gap = b.stage((i, j), apply("sub", b.read(0, i, j), b.read(1, i, j)))
@@ -77,7 +79,7 @@ def distances() -> Expr:
 
 
 def turned() -> Expr:
-    """A result whose last reader takes another element than it replaces."""
+    """Returns an expression whose last reader reads another element than it replaces."""
     b = ExprBuilder(tensor(F32, 8, 8, 8))
     n, i, j = b.iters(8, 8, 8)
     power = b.stage((n, i, j), apply("exp", b.read(0, n, i, j)))
@@ -142,7 +144,7 @@ def test_what_a_sum_reads_point_by_point_is_made_along_it(
     ("name", "buffers"), [("softmax", 0), ("residual", 0), ("two_powers", 1), ("shifted", 0)]
 )
 def test_values_lie_where_results_go(name: str, buffers: int) -> None:
-    """Of two that would lie in one result, one does."""
+    """If two values could lie in the memory of one result, one of them does."""
     kernel = tiles.build(EXPRS[name]()).kernel
     assert len(kernel.locals) == buffers
     loads = [n.buffer.scope for n in walk_statements(kernel.body) if isinstance(n, Load)]

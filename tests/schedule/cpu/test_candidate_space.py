@@ -1,4 +1,4 @@
-"""The space of a kernel's schedules: each is a kernel, and each knob is in it."""
+"""Every schedule in a kernel's space is a kernel, and the space varies every knob."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ def test_knobs_beside_change_one_knob() -> None:
     assert Knobs(k_block=128) in others
     assert Knobs(panel=3) in others
     assert Knobs(panel=3, k_block=64) in others
-    assert Knobs(vector=0) in others  # a knob that stands alone
+    assert Knobs(vector=0) in others  # a knob on its own
     assert Knobs(panel=3, k_block=128, vector=0) not in others

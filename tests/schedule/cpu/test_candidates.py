@@ -1,4 +1,4 @@
-"""Knobs that are turned where prices say that it pays, and only there."""
+"""The search changes knobs exactly where prices say that it pays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CORE = CoreModel(16, 32, MACHINE.l2.size)
 
 
 class Fixed(Pricer):
-    """Prices by the knobs that made a schedule, all others at a second."""
+    """Prices a schedule by the given table; all others cost a second."""
 
     def __init__(self, seconds: Mapping[Schedule, float]) -> None:
         super().__init__(MACHINE)
@@ -50,7 +50,7 @@ def product(rows: object = 384, depth: int = 768, columns: int = 768) -> Graph:
 
 
 def computed(rows: int = 384, depth: int = 384, columns: int = 577) -> Graph:
-    """A product of two operands that a run brings."""
+    """Returns a matmul of two operands that are inputs."""
     m = Model("computed")
     return m.finish(m.op("matmul", m.input("x", rows, depth), m.input("y", depth, columns)))
 
@@ -88,12 +88,12 @@ def test_a_turn_has_to_save_more_than_its_margin() -> None:
 def test_knobs_are_turned_at_the_best_of_those_before() -> None:
     group = group_of(product())
     both = Knobs(panel=3, k_block=192)
-    assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither alone pays
+    assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither knob pays alone
     assert searched(group, {Knobs(panel=3): 0.8, both: 0.5})[0].knobs == both
 
 
 class AtSizes(Pricer):
-    """Prices a turned knob by the typical number of rows, all else at a second."""
+    """Prices a changed knob by the typical number of rows; all other schedules cost a second."""
 
     def __init__(self, rule: Schedule, seconds: Mapping[int, float]) -> None:
         super().__init__(MACHINE)
@@ -106,7 +106,7 @@ class AtSizes(Pricer):
 
 
 def open_product() -> tuple[TileGroup, tuple[TileGroup, ...]]:
-    """A product of any number of rows, and the same at other sizes."""
+    """Returns a matmul with a symbolic number of rows, and the same at other sizes."""
     planner, placed = CoreChooser(CORE), place_graph(product(symbol("n")))
     (step,) = placed.steps
     assert step.kernel is not None
@@ -142,7 +142,8 @@ def test_a_knob_of_open_sizes_pays_at_their_mean(seconds: dict[int, float], take
 
 @pytest.mark.parametrize(("depth", "columns"), [(64, 64), (256, 48)])
 def test_open_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: int) -> None:
-    """Units of 64 rows leave one core idle for 63 rows: more columns or fewer rows a unit."""
+    """Tiles of 64 rows leave one core idle for 63 rows, so a tile needs more columns or fewer
+    rows."""
     planner, placed = CoreChooser(CORE), place_graph(product(symbol("n"), depth, columns))
     (step,) = placed.steps
     assert step.kernel is not None
@@ -172,8 +173,8 @@ def test_every_knob_changes_a_schedule_that_can_be_lowered() -> None:
     ("columns", "copied"), [(192, 0), (197, 1), (249, 1), (256, 0), (577, 1), (592, 0), (1500, 1)]
 )
 def test_an_operand_is_copied_where_its_rows_are_not_whole_lines(columns: int, copied: int) -> None:
-    """Measured: of 577 columns the copy takes 0.75 of the time, of 197 0.9; of 256 it gains
-    nothing."""
+    """Measured: with 577 columns the copy takes 0.75 of the time, with 197 it takes 0.9, and with
+    256 it gains nothing."""
     group = group_of(computed(columns=columns))
     pricer = Pricer(MACHINE, 0)
 
@@ -193,8 +194,8 @@ def test_an_operand_is_copied_where_its_rows_are_not_whole_lines(columns: int, c
 def test_an_operand_is_copied_where_its_rows_lie_in_few_sets(
     depth: int, columns: int, copied: int
 ) -> None:
-    """Measured on Zen 5: of 512 columns the copy takes 0.86 of the time, of 1,024 0.73, of 4,096
-    0.85; of sums of 1,024, which no first cache holds, 0.95."""
+    """Measured on Zen 5: with 512 columns the copy takes 0.86 of the time, with 1,024 0.73, with
+    4,096 0.85, and for sums of 1,024, which exceed every L1 cache, 0.95."""
     group, machine = group_of(computed(512, depth, columns)), shipped_machine("znver5")
     core = CoreModel(16, 32, machine.l2.size)
 
@@ -237,7 +238,7 @@ def test_the_planner_takes_what_is_cheapest(run: int) -> None:
 
 
 def test_panels_are_packed_for_the_knobs_taken() -> None:
-    """With a third of the columns free, three vectors a panel leave nothing over."""
+    """The columns are 7 panels of three vectors, so that such panels leave no remainder."""
     graph = product(384, 256, 48 * 7)
     placed = place_graph(graph)
     (step,) = placed.steps
@@ -257,14 +258,14 @@ def softmax(columns: int) -> TileGroup:
 
 
 def test_exponentials_are_made_along_their_sum_where_that_is_cheaper() -> None:
-    """Their sum then reads no scratch, and adds while exponentials are made."""
+    """The sum then reads no scratch, and adds while exponentials are computed."""
     group = softmax(4096)
     apart, along = (choose(group, replace(CORE, knobs=Knobs(along=n))) for n in (0, 1))
     assert [n.along for n in apart.nests] == [()] * 4
     assert [n.along for n in along.nests] == [(), (1,), ()]
     pricer = Pricer(MACHINE)
     seconds = [pricer.price(group, s).seconds for s in (apart, along)]
-    sums = 512 * 4096 / 16 / MACHINE.cores / MACHINE.hertz  # a vector a cycle
+    sums = 512 * 4096 / 16 / MACHINE.cores / MACHINE.hertz  # a vector per cycle
     assert seconds[0] - seconds[1] > 0.5 * sums
     found, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.5})
     assert found.knobs == Knobs(along=0)
@@ -280,8 +281,8 @@ def test_exponentials_are_made_along_their_sum_where_that_is_cheaper() -> None:
 def test_sums_over_rows_from_afar_take_many_columns_at_once(
     planes: int, rows: int, axis: int, vectors: int
 ) -> None:
-    """Measured: 256 neighbours at once take 0.6 to 0.75 of the time of 64 where memory is read, and
-    half of it for 1,024 x 1,024 values in the third cache."""
+    """Measured: 256 neighbours at once take 0.6 to 0.75 of the time of 64 from memory, and half of
+    it for 1,024 x 1,024 values in the L3 cache."""
     m = Model("sum")
     group = group_of(
         m.finish(

@@ -1,4 +1,4 @@
-"""What the scheduler chooses for the kernels of small networks, counted against the machine."""
+"""The scheduler's choices for the kernels of small networks suit the machine, by counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def planned(graph: Graph, core: CoreModel) -> Iterator[tuple[TileGroup, Schedule
 
 
 def only(graph: Graph, core: CoreModel = AVX512) -> tuple[TileGroup, Schedule]:
-    """The kernel with most work."""
+    """Returns the kernel with the most work, and its schedule."""
     return max(planned(graph, core), key=lambda pair: _work(pair[0]))
 
 
@@ -52,8 +52,8 @@ def _work(group: TileGroup) -> int:
 
 
 def registers_used(group: TileGroup, schedule: Schedule, lanes: int) -> int:
-    """Registers of the contraction's innermost block: sums, one step of an operand, and one more
-    for the other operand."""
+    """Returns the registers of the contraction's innermost block: accumulators, one step of an
+    operand, and one register for the other operand."""
     stage = anchor(group)
     own = lanes * 4 // stage.body[0].dtype.bytes
     nest = schedule.nest(group.stages.index(stage))
@@ -81,7 +81,7 @@ def matmul(
 
 
 def scores(width: int) -> Graph:
-    """Queries by keys: both operands run along the reduction."""
+    """Returns queries times keys, where both operands run along the reduction."""
     m = Model("scores")
     q, k = m.input("q", 2, 64, width), m.input("k", 2, 64, width)
     return m.finish(m.op("matmul", q, m.transpose(k, 0, 2, 1)))
@@ -133,7 +133,7 @@ def test_contraction_blocks_fit_the_register_file(name: str, core: CoreModel) ->
 def test_large_contractions_use_at_least_half_of_the_register_file(
     name: str, core: CoreModel
 ) -> None:
-    """Fewer sums than this leave the multipliers waiting."""
+    """With fewer accumulators, the multipliers would wait."""
     group, schedule = only(CONTRACTIONS[name](), core)
     assert registers_used(group, schedule, core.lanes) >= core.count // 2
 
@@ -156,7 +156,7 @@ def test_short_sums_do_not_wait() -> None:
 
 
 def vector_size(group: TileGroup, schedule: Schedule) -> int | None:
-    """The extent of the vector loop of the stage with most work."""
+    """Returns the extent of the vector loop of the stage with the most work."""
     stage = anchor(group)
     nest = schedule.nest(group.stages.index(stage))
     if nest.along:  # a nest has the names of its reduction
@@ -186,8 +186,8 @@ def transposed_copy(perm: tuple[int, ...]) -> Graph:
         (matmul(64, 256, 512), 512),
         (gemm(True), 70),
         (conv(32, 48, 3), 48),
-        # One kernel from the caller's array to the caller's, in both of which channels lie apart;
-        # what its stages exchange lies by channels.
+        # The kernel reads and writes the caller's arrays, in which channels lie apart; values
+        # between its stages have channels last.
         (conv(32, 32, 3, group=32), 32),
         (scores(80), 80),
         (pointwise("exp", "relu"), 6 * 10 * 50),
@@ -222,12 +222,12 @@ def test_blocks_are_at_most_four_vectors(core: CoreModel) -> None:
 @pytest.mark.parametrize(
     ("rows", "columns", "panel"),
     [
-        (3136, 256, 64),  # whole panels, many units: the widest
-        (3136, 144, 48),  # 48 three times and not 64, 64 and a vector of 16
-        (49, 96, 48),  # one for each of two cores, and not 64 for the one and 32 for the other
-        (7, 960, 48),  # seven rows at once take 48 columns, 64 only four and three
+        (3136, 256, 64),  # whole panels, many tiles: the widest
+        (3136, 144, 48),  # three panels of 48, not 64, 64 and a vector of 16
+        (49, 96, 48),  # one panel for each of two cores, not 64 for one core and 32 for the other
+        (7, 960, 48),  # seven rows at once fit 48 columns; 64 would fit only four and three rows
         (3136, 24, 24),  # no wider than the result
-        (1, 1000, 64),  # one row: the latency of the sums asks for many of them
+        (1, 1000, 64),  # for one row, the latency of sums needs many accumulators
     ],
 )
 def test_panels_divide_the_columns_and_the_work(rows: int, columns: int, panel: int) -> None:
@@ -238,7 +238,7 @@ def test_panels_divide_the_columns_and_the_work(rows: int, columns: int, panel: 
 
 
 def test_cores_share_rows_where_the_weights_are_small() -> None:
-    """The longer of the loops that are not the vector's is outside."""
+    """The longer of the loops without vectors is the outer loop."""
     assert outermost(matmul(784, 64, 384)) == 784
     assert outermost(matmul(49, 960, 960)) == 960
 
@@ -250,7 +250,7 @@ def outermost(graph: Graph) -> int | None:
 
 
 def test_the_larger_operand_is_walked_once() -> None:
-    """Panels of large weights stay in the cache for all rows; a few weights stay for all panels."""
+    """Panels of large weights stay in the cache for all rows; small weights stay for all panels."""
     assert outermost(matmul(128, 768, 3072)) == 3072
     assert outermost(matmul(20000, 256, 512)) == 20000
 
@@ -271,8 +271,8 @@ def test_schedules_name_loops_of_their_group() -> None:
 
 
 def test_long_reductions_wait_in_scratch_between_runs() -> None:
-    """A run of a panel (64 f32 wide) is at most a third of the second-level cache, all runs cover
-    the reduction, and rows enough share each run."""
+    """A K-block of a panel (64 f32 wide) takes at most a third of the L2 cache, the K-blocks cover
+    the reduction, and enough rows share each K-block."""
     group, schedule = only(matmul(128, 3072, 768))
     nest = schedule.nest(0)
     ((name, run),) = nest.k_blocks
@@ -300,7 +300,7 @@ def test_every_choice_lowers(name: str, core: CoreModel) -> None:
 def test_a_copy_that_turns_its_operand_moves_blocks(
     shape: tuple[int, int], blocks: tuple[int, int]
 ) -> None:
-    """Vectors are full on the side where that is possible, whichever way memory runs."""
+    """Vectors are full where the shape allows it, for either storage order."""
     m = Model("turn")
     graph = m.finish(m.op("neg", m.transpose(m.input("x", *shape), 1, 0)))
     _, schedule = only(graph)
@@ -308,7 +308,7 @@ def test_a_copy_that_turns_its_operand_moves_blocks(
 
 
 def test_keys_are_turned_in_square_blocks() -> None:
-    """Scores read them with the vector loop along positions, memory has it along features."""
+    """Scores read keys with the vector loop along positions, but memory has them along features."""
     types = [tensor(F32, 64, 4, 32), tensor(F32, 4, 64, 32)]
     b = ExprBuilder(*types)
     h, d, j = b.iters(4, 32, 64)
@@ -333,8 +333,8 @@ def test_keys_are_turned_in_square_blocks() -> None:
 def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
     columns: int, constant: bool, ahead: bool
 ) -> None:
-    """128 x 32 numbers fit it and 128 x 256 do not; both fit a second-level cache, where those that
-    were just made are, and weights are not."""
+    """128 x 32 weights fit the L1 cache, and 128 x 256 do not. Both fit an L2 cache, which holds
+    recently computed values but not weights."""
     _, schedule = only(matmul(128, 128, columns, constant=constant))
     assert any(n.ahead for n in schedule.nests) == ahead
 
@@ -355,8 +355,8 @@ def test_weights_that_are_used_once_are_asked_for_where_that_is_faster(
 def test_panels_come_to_the_cache_that_holds_the_next_one_too(
     rows: int, l1: int, level: int
 ) -> None:
-    """Of one block of rows, a K-block has 64 KiB; of many they use it a part at a time.  At two
-    products a cycle six rows use 21 bytes."""
+    """For one block of rows, a K-block takes 64 KiB; many rows use a part of it at a time. At two
+    multiplications per cycle, six rows use 21 bytes."""
     _, schedule = only(matmul(rows, 3072, 768), replace(AVX512, l1=l1 << 10))
     assert {n.ahead for n in schedule.nests} == {level}
 
@@ -364,11 +364,11 @@ def test_panels_come_to_the_cache_that_holds_the_next_one_too(
 @pytest.mark.parametrize(
     ("op", "columns", "levels"),
     [
-        ("softmax", 64, [0, 0, 0]),  # no page's worth of lines
+        ("softmax", 64, [0, 0, 0]),  # less than a page of lines
         ("softmax", 512, [1, 0, 0]),
         ("softmax", 2048, [0, 1, 0]),
         ("softmax", 50257, [0, 2, 0]),
-        ("softmax", 262144, [0, 0, 0]),  # rows, exponentials and the next rows: 3 MiB
+        ("softmax", 262144, [0, 0, 0]),  # rows, exponentials and the next rows take 3 MiB
         ("log_softmax", 262144, [0, 2, 0]),  # nothing is stored meanwhile
     ],
 )
@@ -383,7 +383,7 @@ def test_the_dearest_pass_asks_for_the_next_rows(op: str, columns: int, levels: 
 def test_pools_whose_neighbours_are_a_few_columns_apart_run_along_them(
     stride: int, along: str
 ) -> None:
-    """So many vectors hold the columns of a vector of results."""
+    """`stride` vectors hold the columns of a vector of results."""
     wide = 64 * stride + 1
     b = ExprBuilder(tensor(F32, 8, 64, wide))
     c, h, w, p, q = b.iters(8, 32, 64, 2, 2)
@@ -398,7 +398,8 @@ def test_pools_whose_neighbours_are_a_few_columns_apart_run_along_them(
 
 
 def test_a_pool_that_turns_its_image_writes_whole_vectors() -> None:
-    """Channels last are read, rows of one channel are written: square blocks, as of copies."""
+    """The pool reads channels last and writes rows of one channel, so it uses square blocks, like a
+    transposing copy."""
     b = ExprBuilder(tensor(F32, 30, 34, 64))
     c, h, w, p, q = b.iters(64, 28, 32, 3, 3)
     b.stage((c, h, w), b.read(0, h + p, w + q, c), over=(p, q), monoid="max")
@@ -413,7 +414,7 @@ def test_a_pool_that_turns_its_image_writes_whole_vectors() -> None:
 
 @pytest.mark.parametrize("size", [3, 7])
 def test_stages_that_exchange_strips_share_the_channels(size: int) -> None:
-    """Whether the product or the window has more work."""
+    """Either the matmul or the window has more work."""
     m = Model("inverted")
     y = m.op("relu", m.conv(m.input("x", 1, 16, 56, 56), 96, 1))
     group, schedule = only(m.finish(m.op("relu", m.conv(y, 96, size, pad=size // 2, group=96))))
@@ -423,7 +424,8 @@ def test_stages_that_exchange_strips_share_the_channels(size: int) -> None:
 
 
 def expanded(batch: int) -> tuple[TileGroup, Schedule]:
-    """MobileNetV2's widest expansion with its depthwise window, of images of 7 x 7 pixels."""
+    """Returns MobileNetV2's widest expansion with its depthwise window, for images of 7 x 7
+    pixels."""
     m = Model("inverted")
     y = m.op("relu", m.conv(m.input("x", batch, 160, 7, 7), 960, 1))
     return only(m.finish(m.op("relu", m.conv(y, 960, 3, pad=1, group=960))))
@@ -431,8 +433,8 @@ def expanded(batch: int) -> tuple[TileGroup, Schedule]:
 
 @pytest.mark.parametrize("batch", [4, 8, 32])
 def test_blocks_of_a_strip_run_along_its_rows_and_not_along_images(batch: int) -> None:
-    """Neighbours in a row share columns under the window, and lines of the product's operand: units
-    and blocks are those of one image."""
+    """Neighbours in a row share columns under the window, and lines of the matmul's operand, so
+    that tiles and blocks equal those of one image."""
     group, schedule = expanded(batch)
     _, one = expanded(1)
     assert (schedule.tile_sizes, schedule.nests) == (one.tile_sizes, one.nests)
@@ -450,7 +452,7 @@ def images(batch: IndexLike) -> tuple[TileGroup, Schedule]:
 
 
 def test_blocks_of_an_open_batch_run_along_the_image() -> None:
-    """There may be one image: blocks and units are those of one."""
+    """There may be a single image, so blocks and tiles equal those of one image."""
     group, schedule = images(symbol("n", 1))
     known, one = images(1)
     nest = schedule.nest(group.stages.index(anchor(group)))
@@ -461,7 +463,8 @@ def test_blocks_of_an_open_batch_run_along_the_image() -> None:
 
 @pytest.mark.parametrize(("batch", "unit"), [(1, 99), (8, 197)])
 def test_images_are_cut_where_few_of_them_leave_a_core_idle(batch: int, unit: int) -> None:
-    """A unit has an image of 197 rows where there are many, about half of the rows of one."""
+    """A tile has an image of 197 rows if there are many images, and about half of the rows of a
+    single image."""
     open_batch = symbol("n", 1, typical=batch)
     _, schedule = only(matmul(197 * open_batch, 768, 64))
     assert unit in [n for _, n in schedule.tile_sizes]
@@ -469,7 +472,7 @@ def test_images_are_cut_where_few_of_them_leave_a_core_idle(batch: int, unit: in
 
 @pytest.mark.parametrize("depth", [1024, 3072])
 def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
-    """Units, runs and prefetches that known rows get, open ones get."""
+    """Symbolic rows get the tiles, K-blocks and prefetches of known rows."""
     group, schedule = only(matmul(symbol("n", 1), depth, 1024))
     known, like = only(matmul(128, depth, 1024))
     number, other = (g.stages.index(anchor(g)) for g in (group, known))
@@ -486,7 +489,7 @@ def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     [
         (128, 3072, True),
         (64, 3072, False),  # the next panel would come too late
-        (128, 768, False),  # six panels a core, of which the first is cold
+        (128, 768, False),  # six panels per core, of which the first is cold
         (14, 3072, False),
     ],
 )
@@ -499,7 +502,7 @@ def test_sums_stay_whole_where_many_rows_share_many_panels(
 
 
 def levels(rows: int) -> Graph:
-    """A product with levels of four bits, a scale for 32 along the sum."""
+    """Returns a matmul by four-bit levels with a scale for each 32 along the sum."""
     m = Model("levels")
     packed = m.builder.constant(np.zeros((512, 2048), np.int8), "levels")
     operands = [m.input("x", rows, 1024), packed, m.weight(32, 2048)]
@@ -511,8 +514,8 @@ def levels(rows: int) -> Graph:
     [(1, {64}, False), (24, {12, 32}, False), (128, {6, 64}, True)],
 )
 def test_levels_are_made_once_for_many_rows(rows: int, blocks: set[int], packed: bool) -> None:
-    """Twelve rows of two vectors share what makes a vector of two levels, where six of four would
-    make it twice as often; many rows take it from scratch, and the blocks that suit floats."""
+    """A block of twelve rows by two vectors decodes each vector of levels half as often as a block
+    of six rows by four. Many rows read decoded levels from scratch, in blocks for floats."""
     _, schedule = only(levels(rows))
     (nest,) = schedule.nests
     assert nest.packed is packed
@@ -526,8 +529,8 @@ def bytes_product(rows: int, depth: int, columns: int) -> Graph:
 
 
 def test_bytes_are_multiplied_four_steps_at_a_time() -> None:
-    """A word of four neighbours along the sum is one step of a product of floats: blocks are the
-    same, and sums wait four times as late."""
+    """Four neighbours along the sum are one step like a float in a float matmul: blocks are equal,
+    and K-blocks are four times as long."""
     group, schedule = only(bytes_product(384, 1200, 768))
     (nest,) = schedule.nests
     stage = anchor(group)
@@ -539,7 +542,8 @@ def test_bytes_are_multiplied_four_steps_at_a_time() -> None:
 
 
 def test_rows_that_data_choose_from_a_constant_are_added_in_vectors() -> None:
-    """They lie as they are: neighbours in a row are lanes, neighbours of an index are far apart."""
+    """The rows stay in place: neighbours in a row are lanes, and neighbours of an index lie far
+    apart."""
     m = Model("bag")
     rows = m.op("gather", m.weight(999, 67), m.input("at", 9, 100, dtype=I64), attrs=AxisAttrs(0))
     group, schedule = only(m.finish(m.op("reduce_sum", rows, attrs=ReduceAttrs((1,), False))))

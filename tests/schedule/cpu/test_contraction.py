@@ -1,4 +1,4 @@
-"""Blocks and units of results that lie between one another, and of loops of open size."""
+"""Blocks and tiles are right for interleaved results and for symbolic loops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.schedule.cpu.test_choose import AVX512, MACHINES, only, registers_use
 
 
 def phases_of(phases: int) -> TileGroup:
-    """A transposed convolution's phases, whose results lie between each other's."""
+    """Returns the phases of a transposed convolution, whose results interleave."""
     channels, width = 48, symbol("w")
     types = [tensor(F32, channels, width), tensor(F32, phases, channels, channels)]
     b = ExprBuilder(*types)
@@ -40,7 +40,7 @@ def phases_of(phases: int) -> TileGroup:
 @MACHINES
 @pytest.mark.parametrize("phases", [2, 3, 4])
 def test_phases_of_a_transposed_convolution_share_a_block(phases: int, core: CoreModel) -> None:
-    """Results of all phases fill whole vectors of memory together."""
+    """The results of all phases together fill whole vectors of memory."""
     group = phases_of(phases)
     schedule = choose(group, core)
     assert schedule.nests[0].vector == group.stages[0].iters[1].name
@@ -51,7 +51,8 @@ def test_phases_of_a_transposed_convolution_share_a_block(phases: int, core: Cor
 
 @MACHINES
 def test_a_block_of_one_vector_has_as_many_sums_as_a_whole_one(core: CoreModel) -> None:
-    """Of an open row the last columns fill one vector: more channels keep the multipliers busy."""
+    """The last columns of a symbolic row fill one vector, so that more channels are needed to keep
+    the multipliers busy."""
     group, schedule = only(line(symbol("w"), 48), core)
     number = next(n for n, s in enumerate(group.stages) if contraction_factors(s))
     nest, lanes = schedule.nest(number), core.lanes
@@ -78,8 +79,8 @@ def line(width: IndexLike, channels: int) -> Graph:
 
 @pytest.mark.parametrize(("size", "phases"), [(7, (2, 2)), (12, (1, 2)), (3, (2, 2))])
 def test_cores_do_not_store_to_one_line_in_turns(size: int, phases: tuple[int, int]) -> None:
-    """A unit has the phases of a transposed convolution whose results lie in one cache line, rows
-    of less than a line too; several units are rows or channels."""
+    """A tile has all phases whose results lie in one cache line, also for rows shorter than a line;
+    several tiles divide rows or channels."""
     b = ExprBuilder(tensor(F32, 64, size, size), tensor(F32, 2, 2, 64, 64))
     c, h, p, w, q, k = b.iters(64, size, 2, size, 2, 64)
     product = apply("mul", b.read(0, k, h, w), b.read(1, p, q, k, c))

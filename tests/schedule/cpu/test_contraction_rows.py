@@ -1,4 +1,4 @@
-"""How many rows of open size a unit of a contraction covers."""
+"""A tile of a contraction covers a suitable number of symbolic rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.passes.tile.cpu import tiles
 
 @pytest.mark.parametrize("width", [4, 8, 10, 14])
 def test_units_of_open_rows_are_whole_blocks(width: int) -> None:
-    """Every other pixel of an image, whose rows are no one loop: a unit of as many rows as a
-    typical image has would have smaller blocks at every size."""
+    """The operand is every other pixel of an image, whose rows do not form one loop. A tile with as
+    many rows as a typical image would have smaller blocks at every size."""
     h, w = symbol("h", 1, typical=width), symbol("w", 1, typical=width)
     b = ExprBuilder(tensor(F32, 256, 2 * h, 2 * w), tensor(F32, 256, 64))
     i, j, n, k = b.iters(h, w, 64, 256)

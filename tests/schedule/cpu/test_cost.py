@@ -1,4 +1,4 @@
-"""Prices of hand-made groups, where the answer follows from the machine."""
+"""Prices of hand-written groups equal the answers that follow from the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def result(size: int) -> GroupBuffer:
 
 
 def matmul(m: int, k: int, n: int) -> TileGroup:
-    """y[i, j] = sum(k) x[i, k] * w[k, j], with w in panels of 64 columns."""
+    """Returns y[i, j] = sum(k) x[i, k] * w[k, j], with w in panels of 64 columns."""
     i, j, d = iterator("i", m), iterator("j", n), iterator("k", k)
     x, w = read(0, (i, d), F32), read(1, (d, j), F32)
     panel = j // 64 * (64 * k) + d * 64 + j % 64
@@ -63,7 +63,8 @@ def matmul(m: int, k: int, n: int) -> TileGroup:
 def gemm_schedule(
     rows: int, block: int = 6, *, ahead: bool = True, runs: int = 0, vector: str | None = "j"
 ) -> Schedule:
-    """Units of `rows` rows and a panel; a unit multiplies blocks of rows with the panel."""
+    """Returns a schedule with tiles of `rows` rows and a panel, in which blocks of rows are
+    multiplied by the panel."""
     named = (("k", runs),) if runs else ()
     order = ("j", "k", "i") if runs else ("j", "i")
     nest = Nest((0,), order, (("i", block), ("j", 64), ("k", 4)), vector, named, ahead)
@@ -71,7 +72,7 @@ def gemm_schedule(
 
 
 def pointwise(count: int, function: str | None = None) -> TileGroup:
-    """y[i] = x[i] + x[i], or a function of it."""
+    """Returns y[i] = x[i] + x[i], or a function of x[i]."""
     i = iterator("i", count)
     x = read(0, (i,), F32)
     body: Scalar = apply("add", x, x) if function is None else apply(function, x)
@@ -127,7 +128,7 @@ def test_a_gather_reads_as_many_rows_as_it_has_indices() -> None:
 
 
 def bf16_matmul(m: int, k: int, n: int) -> TileGroup:
-    """`matmul` of bf16, each two rows of a panel side by side."""
+    """Returns `matmul` in bf16, where pairs of panel rows are interleaved."""
     i, j, d = iterator("i", m), iterator("j", n), iterator("k", k)
     x, w = read(0, (i, d), BF16), read(1, (d, j), BF16)
     panel = j // 64 * (64 * k) + d // 2 * 128 + j % 64 * 2 + d % 2
@@ -146,18 +147,18 @@ def test_pairs_of_bf16_are_multiplied_in_half_the_time() -> None:
     group = bf16_matmul(128, 768, 3072)
     two = Pricer(MACHINE, pairs=True).price(group, schedule)
     assert two.compute == pytest.approx(one.compute / 2, rel=0.05)
-    # Words of both rows are loaded as vectors, half as many.
+    # Words that hold both rows are loaded as vectors, so that there are half as many loads.
     assert two.ports == pytest.approx(one.ports / 2, rel=0.05)
     assert two.dram == pytest.approx(one.dram / 2, rel=0.1)
-    # Without the instruction each is widened, and multiplied like f32.
+    # Without the instruction, each row is widened and multiplied like f32.
     apart = Pricer(MACHINE).price(group, schedule)
     assert apart.compute == pytest.approx(one.compute, rel=0.01)
     assert apart.ports == pytest.approx(one.ports, rel=0.01)
 
 
 def test_a_large_product_runs_at_the_peak() -> None:
-    # A strip of rows stays in the second cache, beside the panel in use and the next one, while all
-    # panels pass.
+    # A strip of rows stays in the L2 cache, beside the current panel and the next panel, while all
+    # panels stream through.
     strips = replace(gemm_schedule(128), parallel=("i", "j"))
     group = matmul(768, 768, 2048)
     price = priced(group, strips)
@@ -193,14 +194,14 @@ def test_two_rows_in_a_block_are_bound_by_loads() -> None:
 
 
 def test_few_sums_wait_for_the_latency_of_the_unit() -> None:
-    # Without a vector one multiply-add is under way at a time.
+    # Without a vector, one multiply-add is in flight at a time.
     nest = Nest((0,), (), (), None)
     price = priced(matmul(1, 4096, 1), Schedule((), (), (nest,)), machine=ONE_CORE)
     assert price.compute * HERTZ == pytest.approx(4096 * MACHINE.fma_latency, rel=0.01)
 
 
 def test_rows_that_do_not_divide_cost_as_many_blocks_as_they_need() -> None:
-    # 49 rows in blocks of 6 are nine blocks, made of 5 or 6 rows: nothing is computed twice.
+    # 49 rows are nine blocks of 5 or 6 rows, so that nothing is computed twice.
     uneven = priced(matmul(49, 512, 2048), gemm_schedule(49))
     even = priced(matmul(48, 512, 2048), gemm_schedule(48))
     assert uneven.compute / even.compute == pytest.approx(49 / 48, rel=0.02)
@@ -212,7 +213,7 @@ def test_columns_beyond_a_vector_cost_a_whole_one() -> None:
 
 
 def test_a_panel_that_the_first_cache_cannot_hold_streams_from_the_second() -> None:
-    # 256 x 64 f32 are 64 KiB: every block of six rows reads the panel again.
+    # 256 x 64 f32 take 64 KiB: every block of six rows reads the panel again.
     price = priced(matmul(768, 256, 64), gemm_schedule(384))
     blocks = 768 // 6 / 2
     panel = 256 * 64 * 4
@@ -222,7 +223,7 @@ def test_a_panel_that_the_first_cache_cannot_hold_streams_from_the_second() -> N
 
 
 def test_more_rows_in_a_unit_read_the_weights_less_often() -> None:
-    # 6 MiB of weights pass the second-level cache once for each strip of rows.
+    # 6 MiB of weights stream through the L2 cache once for each strip of rows.
     group = matmul(512, 512, 3072)
     by_rows = [
         Schedule((("i", rows), ("j", 3072)), ("i",), gemm_schedule(rows).nests)
@@ -233,7 +234,7 @@ def test_more_rows_in_a_unit_read_the_weights_less_often() -> None:
 
 
 def test_long_reductions_fit_by_runs() -> None:
-    # A panel of 8192 steps is 2 MiB; a run of 256 of them is used for all rows of a unit.
+    # A panel of 8192 steps takes 2 MiB; all rows of a tile use a K-block of 256 steps.
     group = matmul(252, 8192, 128)
     whole, runs = (priced(group, gemm_schedule(252, runs=r)) for r in (0, 256))
     assert runs.l3 < whole.l3 / 5
@@ -241,8 +242,8 @@ def test_long_reductions_fit_by_runs() -> None:
 
 
 def test_constants_come_from_the_first_cache_that_keeps_all_of_them() -> None:
-    """Each unit of rows reads 2.4 MB of weights anew where the second cache does not keep them;
-    what passes through a cache in turns has a share of it."""
+    """Each tile of rows reads 2.4 MB of weights again if the L2 cache does not keep them; data that
+    cycle through a cache have a share of it."""
     group, schedule, own = matmul(96, 768, 768), gemm_schedule(24), 4 * 768 * 768
     totals = (MACHINE.l2.size // 2, MACHINE.l3.size // 2, MACHINE.l3.size, None)
     small, medium, most, large = (Pricer(MACHINE, n).price(group, schedule) for n in totals)
@@ -250,7 +251,7 @@ def test_constants_come_from_the_first_cache_that_keeps_all_of_them() -> None:
     assert medium.l3 - small.l3 >= own / rate
     assert medium.l3 == most.l3 == large.l3
     assert small.dram == medium.dram
-    # Of as many as the last cache has bytes, about half of them come from memory.
+    # With as many bytes as the last cache, about half of them come from memory.
     assert most.dram - medium.dram == pytest.approx((large.dram - medium.dram) / 2, rel=0.2)
     assert small.seconds < medium.seconds <= most.seconds <= large.seconds
 
@@ -265,14 +266,14 @@ def test_a_cold_panel_that_nobody_fetches_ahead_keeps_the_first_rows_waiting() -
 
 
 def test_the_next_panel_takes_room_beside_the_one_in_use() -> None:
-    # 640 KiB: one panel of 2560 steps fits the second cache, two do not.
+    # A panel of 2560 steps takes 640 KiB: one panel fits the L2 cache, but two do not.
     group = matmul(96, 2560, 2048)
     ahead, late = (priced(group, gemm_schedule(96, ahead=a)) for a in (True, False))
     assert ahead.l3 > 1.5 * late.l3
 
 
 def test_ports_that_suffice_slow_arithmetic_where_they_are_as_busy() -> None:
-    # 12 rows x 2 vectors: 14 loads, for which there are ports in 11 of 12 cycles of arithmetic.
+    # 12 rows x 2 vectors need 14 loads; there are ports for them in 11 of 12 cycles of arithmetic.
     price = priced(matmul(768, 256, 2048), _resized(gemm_schedule(96, 12), 32), machine=ONE_CORE)
     assert 0.8 * price.compute < price.ports < price.compute
     assert price.seconds - price.l3 > 1.08 * price.compute
@@ -291,7 +292,7 @@ def _resized(schedule: Schedule, panel: int) -> Schedule:
 @pytest.mark.parametrize(
     ("count", "rate"),
     [
-        (1 << 15, MACHINE.l2),  # 256 KiB: what the kernel before left in the second-level caches
+        (1 << 15, MACHINE.l2),  # 256 KiB, which the previous kernel left in the L2 caches
         (1 << 20, MACHINE.l3),  # 8 MiB
     ],
 )
@@ -299,13 +300,13 @@ def test_a_map_goes_at_the_pace_of_the_cache_its_operands_lie_in(count: int, rat
     price = priced(pointwise(count), map_schedule(4096))
     assert rate in (MACHINE.l2, MACHINE.l3)
     cache = MACHINE.l2 if rate is MACHINE.l2 else MACHINE.l3
-    bytes_ = 4 * count / 2  # of one of two cores, read and written
+    bytes_ = 4 * count / 2  # for one of two cores, read and written
     least = (bytes_ / cache.read + bytes_ / cache.write) / HERTZ
     assert 0.9 * least < price.seconds < 1.5 * least + MACHINE.fork
 
 
 def test_a_cache_loses_more_the_more_streams_through_it() -> None:
-    # What a second-level cache holds is lost bit by bit, not at once where it is exceeded.
+    # A stream evicts the content of an L2 cache gradually, not at once when it exceeds the size.
     pace = [priced(pointwise(1 << n), map_schedule(4096)).l3 / (1 << n) for n in range(14, 21)]
     assert all(0 < a < b < 2.1 * a for a, b in pairwise(pace))
 
@@ -321,7 +322,8 @@ def test_a_map_larger_than_the_caches_goes_at_memorys_pace() -> None:
 
 
 def planes(count: int, size: int, apart: int, *, stores: bool) -> TileGroup:
-    """y[k, i] = k + x[i], or y[i] = sum(k) x[k, i], with k written out and planes so far apart."""
+    """Returns y[k, i] = k + x[i], or y[i] = sum(k) x[k, i], with k unrolled and planes `apart`
+    elements apart."""
     i = iterator("i", size)
     one, many = Access(0 if stores else 1, i), [i + k * apart for k in range(count)]
     if stores:
@@ -344,7 +346,7 @@ def test_planes_that_a_point_touches_all_move(stores: bool) -> None:
     group = planes(36, 8192, 8192 + 16, stores=stores)
     assert group_bytes(group) == 4 * 37 * 8192
     price = priced(group, map_schedule(64), machine=ONE_CORE)
-    # A vector of each plane for a vector of points.
+    # Each vector of points takes a vector of each plane.
     port = MACHINE.stores if stores else MACHINE.loads
     assert price.ports * HERTZ == pytest.approx(36 * 8192 / 16 / port)
 
@@ -356,7 +358,7 @@ def test_neighbours_that_a_point_reads_move_once() -> None:
 def test_places_in_two_directions_are_lines_of_lines() -> None:
     loop = var(iterator("i", 4))
     image = [100 * y + x for y in range(6) for x in range(6)]
-    steps = (Stride(loop, 4),)  # tiles of 6 x 6, 4 apart
+    steps = (Stride(loop, 4),)  # tiles of 6 x 6, at a distance of 4
     seen = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=image)
     assert (seen.times, seen.bytes_in({loop: 4}, 1)) == (36, 4 * 6 * 18)
     odd = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=[0, 1, 50])
@@ -398,7 +400,7 @@ def test_three_units_on_two_threads_take_as_long_as_four() -> None:
 
 
 def test_a_thread_with_the_wide_unit_ends_last() -> None:
-    # 96 columns are one unit of 64 and one of 32.
+    # 96 columns are a tile of 64 and a tile of 32.
     price = priced(matmul(120, 256, 96), gemm_schedule(120))
     assert price.imbalance == pytest.approx(64 / 48)
 
@@ -410,7 +412,7 @@ def test_one_unit_runs_on_one_thread_and_needs_no_fork() -> None:
 
 
 def doubled(rows: int) -> TileGroup:
-    """A stage that reads the results of a product of so many rows."""
+    """Returns a stage that reads the results of a matmul with `rows` rows."""
     base = matmul(rows, 64, 256)
     (first,) = base.stages
     i, j = (iterator(v.name, rows if v.name == "i" else 256) for v in first.iters)
@@ -478,11 +480,12 @@ def test_no_price_is_below_what_the_units_can_do(
         assert price.seconds < 1
 
 
-# ---- where vectors lie --------------------------------------------------------------------------
+# ---- alignment of vectors -----------------------------------------------------------------------
 
 
 def window(row: int, *, along: int = 1) -> tuple[TileGroup, Schedule]:
-    """y[i, j] = x[i, j] + x[i, j], rows of x `row` apart, neighbours of y `along` apart."""
+    """Returns y[i, j] = x[i, j] + x[i, j], with rows of x `row` apart and neighbours of y `along`
+    apart."""
     i, j = iterator("i", 64), iterator("j", 64)
     x = read(0, (i, j), F32)
     stage = GroupStage(
@@ -495,14 +498,14 @@ def window(row: int, *, along: int = 1) -> tuple[TileGroup, Schedule]:
 
 def test_vectors_across_lines_take_two_loads() -> None:
     aligned, odd, half = (priced(*window(row)).ports for row in (64, 65, 72))
-    # Stores, which are aligned, bound the first: one a cycle; loads are a little more than one.
+    # Aligned stores bound the first case: one per cycle; loads take a little more than one cycle.
     assert aligned * HERTZ == pytest.approx(64 * 4 / 2 / MACHINE.stores, rel=0.01)
     assert odd * HERTZ == pytest.approx(64 * 4 / 2 * (2 - 1 / 16) / MACHINE.loads, rel=0.01)
     assert half * HERTZ == pytest.approx(64 * 4 / 2 * 1.5 / MACHINE.loads, rel=0.01)
 
 
 def test_vectors_across_lines_come_slower_from_the_second_cache() -> None:
-    """Half of the vectors of rows of 72 elements lie in two lines."""
+    """In rows of 72 elements, half of the vectors lie in two lines."""
     slow = replace(MACHINE, crossing=3.0)
     for row, times in ((64, 1.0), (72, 2.0)):
         group, schedule = window(row)
@@ -519,7 +522,7 @@ def test_a_lane_with_a_line_of_its_own_is_stored_alone() -> None:
 
 
 def rows_summed(count: int, *lengths: int) -> tuple[TileGroup, Schedule]:
-    """y[i] = sum x[i, ...] along the lanes of the last loop."""
+    """Returns y[i] = sum x[i, ...], with lanes along the last loop."""
     i, *inner = (iterator(f"k{n}", size) for n, size in enumerate((count, *lengths)))
     offset: Index = i
     for k, size in zip(inner, lengths, strict=True):
@@ -535,7 +538,7 @@ def rows_summed(count: int, *lengths: int) -> tuple[TileGroup, Schedule]:
 
 def test_short_sums_along_vectors_overlap() -> None:
     short, long = (priced(*rows_summed(64, n)).compute * HERTZ / 32 for n in (32, 4096))
-    assert short < 5 * MACHINE.fma_latency  # the latency, the drain and a mispredicted end: 70 more
+    assert short < 5 * MACHINE.fma_latency  # latency, drain, and 70 for a mispredicted end
     assert long >= 64 * MACHINE.fma_latency
 
 
@@ -548,7 +551,7 @@ def test_vectors_of_a_sum_along_them_do_not_wait_for_one_another() -> None:
 
 def test_short_windows_do_not_wait_for_their_last_value() -> None:
     def cycles(taps: int) -> float:
-        """Of each vector of y[i] = max x[i, k]."""
+        """Returns the cycles of each vector of y[i] = max x[i, k]."""
         i, k = iterator("i", 1024), iterator("k", taps)
         x = read(0, (k, i), F32)
         stage = GroupStage(
@@ -558,7 +561,7 @@ def test_short_windows_do_not_wait_for_their_last_value() -> None:
         schedule = Schedule((), (), (Nest((0,), (), (("i", 16),), "i"),))
         return priced(group, schedule, machine=ONE_CORE).compute * HERTZ / 64 - MACHINE.loop
 
-    # A test for NaN and the maximum, two instructions a cycle.
+    # A NaN test and the maximum: two instructions per cycle.
     assert cycles(25) == pytest.approx(25 * 2 / MACHINE.fmas)
     assert cycles(64) == pytest.approx(64 * MACHINE.fma_latency)
 
@@ -569,7 +572,7 @@ def test_short_sums_of_single_elements_overlap() -> None:
         alone = replace(schedule, nests=(Nest((0,), (), ()),))
         return priced(group, alone).compute * HERTZ / 32
 
-    assert cycles(4) < MACHINE.fma_latency  # no sum waits for another
+    assert cycles(4) < MACHINE.fma_latency  # no accumulator waits for another
     assert cycles(4096) >= 4096 * MACHINE.fma_latency
 
 
@@ -579,7 +582,8 @@ def test_every_entry_of_an_inner_loop_costs() -> None:
 
 
 def turned(rows: int, apart: int) -> tuple[TileGroup, Schedule]:
-    """y[j, i] = x[i, j] of 64 columns, in blocks of all rows; neighbours along j `apart` in y."""
+    """Returns y[j, i] = x[i, j] of 64 columns, in blocks of all rows; neighbours along j lie
+    `apart` elements apart in y."""
     i, j = iterator("i", rows), iterator("j", 64)
     x = read(0, (i, j), F32)
     stage = GroupStage(
@@ -592,5 +596,5 @@ def turned(rows: int, apart: int) -> tuple[TileGroup, Schedule]:
 def test_rows_that_lie_side_by_side_are_stored_as_vectors() -> None:
     dense, gaps = (priced(*turned(4, apart), machine=ONE_CORE) for apart in (4, 6))
     assert dense.ports * HERTZ == pytest.approx(4 * 64 / 16 / MACHINE.stores)
-    assert gaps.ports * HERTZ == pytest.approx(64 / MACHINE.stores)  # four elements a lane
+    assert gaps.ports * HERTZ == pytest.approx(64 / MACHINE.stores)  # four elements per lane
     assert dense.compute * HERTZ == pytest.approx(4 * 64 / 16 * 2)  # two exchanges of 4 rows

@@ -1,4 +1,4 @@
-"""Prices of work that units make again, and of what a core hides behind other work."""
+"""Prices count work that tiles repeat, and leave out work that a core hides behind other work."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.schedule.cpu.test_cost import (
     var,
 )
 
-# ---- work that is made again, and once ----------------------------------------------------------
+# ---- repeated work, and work done once ----------------------------------------------------------
 
 
 def scaled_rows() -> TileGroup:
-    """y[i, j] = x[i, j] * s[i], where s[i] = sum(k) z[i, k]."""
+    """Returns y[i, j] = x[i, j] * s[i], where s[i] = sum(k) z[i, k]."""
     i, j, k = iterator("i", 64), iterator("j", 4096), iterator("k", 1024)
     z, x, total = read(0, (i, k), F32), read(1, (i, j), F32), read(StageRef(0), (i,), F32)
     first = GroupStage((var(i),), (var(k),), "sum", (z,), {z: Access(0, i * 1024 + k)}, ((),))
@@ -54,13 +54,13 @@ def test_a_stage_is_made_again_by_every_unit_that_its_loops_do_not_tell_apart() 
     scale = 64 * 4096 / 16 / MACHINE.fmas
     once = compute(16, 4096) - scale
     assert once > 64 * 1024 / 16 * MACHINE.fma_latency / 4
-    # Eight units along j make the sums of the same rows.
+    # Eight tiles along j compute the sums of the same rows.
     assert compute(16, 512) - scale == pytest.approx(8 * once)
-    # Of rows that no unit cuts, each call makes the sums: one on one thread; of two threads each
-    # takes 2, 1 and 1 of its 4 units.
+    # If no tile divides the rows, each call computes the sums: one call on one thread; on two
+    # threads, the calls take 2, 1 and 1 of 4 tiles each.
     assert compute(64, 512) - scale == pytest.approx(once)
     assert compute(64, 512, cores=2) - scale == pytest.approx(6 * once)
-    # A range has 16 pieces at most: 8, 4, 2, 1 and 1.
+    # A range has at most 16 pieces: 8, 4, 2, 1 and 1.
     assert compute(64, 64, cores=2) - scale == pytest.approx(10 * once)
 
 
@@ -84,7 +84,7 @@ def test_what_does_not_vary_along_a_row_is_computed_once_for_it() -> None:
     assert price.compute * HERTZ == pytest.approx(vectors + 64 * MACHINE.functions["sqrt"])
 
 
-# ---- what a core hides --------------------------------------------------------------------------
+# ---- work that a core hides ---------------------------------------------------------------------
 
 ZEN4 = replace(shipped_machine("znver4"), cores=1)
 
@@ -103,7 +103,7 @@ def test_memory_that_arithmetic_does_not_hide_adds_to_it() -> None:
         Pricer(replace(ZEN4, memory_exposed=part)).price(group, schedule) for part in (0.0, 0.5)
     )
     assert half.seconds - hidden.seconds == pytest.approx(0.5 * half.dram)
-    # Two cores share the memory, but each waits for its own lines alone.
+    # Two cores share the memory, but each waits only for its own lines.
     both = Pricer(replace(ZEN4, cores=2, memory_exposed=0.5)).price(group, schedule)
     own = 0.5 * half.dram / 2
     assert both.seconds == pytest.approx((hidden.seconds - ZEN4.launch) / 2 + own + ZEN4.fork, 0.01)
@@ -118,7 +118,7 @@ def test_hints_slow_weights_that_are_used_once_where_the_machine_says_so() -> No
     assert ahead * ZEN4.memory.ahead == pytest.approx(in_order * ZEN4.memory.in_order, rel=0.01)
 
 
-# ---- what no other work hides --------------------------------------------------------------------
+# ---- work that is not hidden ---------------------------------------------------------------------
 
 
 def test_each_sum_along_its_vectors_is_folded() -> None:
@@ -130,7 +130,7 @@ def test_each_sum_along_its_vectors_is_folded() -> None:
     assert folded - free == pytest.approx(12)
 
 
-@pytest.mark.parametrize("columns", [2048, 1 << 16])  # of the third cache, and of memory
+@pytest.mark.parametrize("columns", [2048, 1 << 16])  # in the L3 cache, and in memory
 def test_blocks_of_rows_that_lie_apart_come_slower_from_afar(columns: int) -> None:
     k, i = iterator("k", 1024), iterator("i", columns)
     x = read(0, (k * columns + i,), F32)

@@ -1,4 +1,4 @@
-"""Prices of what waits in a unit's scratch: all units have it at the same place."""
+"""Prices of values that wait in a tile's scratch, which lies at the same place for all tiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.schedule.cpu.test_cost import (
 
 
 def test_scratch_stays_in_the_cache_that_holds_a_units() -> None:
-    """24 MB go through 24 KB of scratch."""
+    """24 MB pass through 24 KB of scratch."""
     blocks, group = (("i", 6), ("j", 64)), doubled(24_000)
     joined, apart = (
         priced(group, Schedule((("i", 24),), ("i",), nests))
@@ -37,7 +37,7 @@ def test_scratch_stays_in_the_cache_that_holds_a_units() -> None:
 
 
 def sums_of_four(count: int) -> TileGroup:
-    """y[i] = t[i, 0] + ... + t[i, 3], where t[i, n] = x[i] * x[i] waits in scratch."""
+    """Returns y[i] = t[i, 0] + ... + t[i, 3], where t[i, n] = x[i] * x[i] waits in scratch."""
     i = iterator("i", count)
     x = read(0, (i,), F32)
     product, places = apply("mul", x, x), [Access(1, const(n)) for n in range(4)]
@@ -59,5 +59,5 @@ def test_scratch_has_the_elements_of_each_point_of_a_unit() -> None:
     nests = tuple(Nest((n,), (), blocks, "i") for n in range(2))
     price = priced(sums_of_four(1 << 20), Schedule((("i", 1024),), ("i",), nests), machine=ONE_CORE)
     vectors = (1 << 20) / 16
-    stored, loaded = 4 / MACHINE.stores, 4 / MACHINE.loads  # the first stage's, the second's
+    stored, loaded = 4 / MACHINE.stores, 4 / MACHINE.loads  # of the first stage, of the second
     assert price.ports * HERTZ == pytest.approx(vectors * (stored + loaded), rel=0.01)

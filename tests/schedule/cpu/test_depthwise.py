@@ -1,4 +1,4 @@
-"""Units and blocks of windows that slide over each channel alone."""
+"""Tiles and blocks are right for windows that slide over each channel alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AVX512 = CoreModel(16, 32)
 
 
 def depthwise(size: IndexLike, channels: int, window: int = 3) -> TileGroup:
-    """Channels last, square windows, over an image with its padding."""
+    """Returns square windows over a padded image with channels last."""
     padded = as_index(size) + (window - 1)
     types = [tensor(F32, padded, padded, channels), tensor(F32, window, window, channels)]
     b = ExprBuilder(*types)
@@ -35,8 +35,7 @@ def depthwise(size: IndexLike, channels: int, window: int = 3) -> TileGroup:
 
 @pytest.mark.parametrize("size", [14, 56, 112])
 def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
-    """What three rows of a unit hold fits a first-level cache of 32 KiB, and both cores have
-    several units."""
+    """Three rows of a tile fit an L1 cache of 32 KiB, and both cores have several tiles."""
     group = depthwise(size, 96)
     schedule = choose(group, AVX512)
     vector = schedule.nests[0].vector
@@ -52,7 +51,7 @@ def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
 
 @pytest.mark.parametrize(("channels", "lanes"), [(32, 32), (128, 128), (256, 128), (2048, 192)])
 def test_the_rows_under_a_window_of_an_open_image_stay_near(channels: int, lanes: int) -> None:
-    """Units have several rows, and as many channels side by side as leave two blocks of columns."""
+    """Tiles have several rows, and as many adjacent channels as leave two blocks of columns."""
     group = depthwise(symbol("n"), channels)
     schedule = choose(group, AVX512)
     (nest,) = schedule.nests
@@ -66,8 +65,8 @@ def test_the_rows_under_a_window_of_an_open_image_stay_near(channels: int, lanes
 
 @pytest.mark.parametrize("window", [5, 7])
 def test_wide_windows_load_each_column_once(window: int) -> None:
-    """Sixteen sums, the columns under them and a row of the window fit 32 vectors; a product then
-    needs less than half a load."""
+    """Sixteen accumulators, the columns under them and a row of the window fit 32 vectors, so that
+    a multiplication needs less than half a load."""
     group = depthwise(28, 96, window)
     schedule = choose(group, AVX512)
     (nest,) = schedule.nests

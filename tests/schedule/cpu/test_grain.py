@@ -1,4 +1,4 @@
-"""Units that are worth a thread: the same of open sizes as of known ones, at all sizes."""
+"""Symbolic sizes get as many tiles per thread as known sizes, at all sizes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def planes(n: IndexLike) -> Graph:
 
 
 def product(n: IndexLike) -> Graph:
-    """Rows of a known length; each is multiplied by a square matrix."""
+    """Returns rows of a known length, each multiplied by a square matrix."""
     m = Model("product")
     return m.finish(m.op("matmul", m.input("x", 128, n), m.input("y", n, n)))
 
 
 def apart(n: IndexLike) -> Graph:
-    """Places along a diagonal: no size of a loop is a product."""
+    """Returns maxima over n + 7 columns, so that the extent of a loop is no product."""
     m = Model("apart")
     x = m.op("exp", m.input("x", 64, n + 7))
     return m.finish(m.op("reduce_max", x, attrs=ReduceAttrs((1,), False)))
@@ -54,7 +54,7 @@ GRAPHS = (softmax, planes, product, apart)
 
 
 def threads(graph: Graph, n: int) -> Fraction:
-    """How many threads find enough to do at size `n`, of the kernel that takes the most."""
+    """Returns how many threads get enough work at size `n`, in the kernel that gets the most."""
     found = []
     for plan in plans(graph):
         units = prod(int(evaluate(extent(v), {"n": n})) for v in plan.bound.kernel.axes)
@@ -67,7 +67,7 @@ def least_units(plan: PlannedKernel) -> Index:
 
 
 def value(index: Index, n: int) -> int:
-    """What a run computes for an index; fails where a register cannot hold a number."""
+    """Returns the run-time value of an index; fails if a register cannot hold a number."""
     out: list[Instr] = [Let(0, IntOp.CONST, n)]
     registers = SizeRegisters()
     registers.bind("n", registers.fresh())

@@ -1,4 +1,5 @@
-"""Machine constants: the shipped files, which one a processor gets, and what is refused."""
+"""Machine constants: shipped files are valid, each processor gets the right file, and others are
+refused."""
 
 from __future__ import annotations
 
@@ -53,13 +54,13 @@ def test_the_last_cache_is_never_larger_than_the_file_promises() -> None:
 
 
 def test_peak_is_what_the_data_sheet_says() -> None:
-    # Genoa: 2 cores x 3.69 GHz x 32 flop a cycle, as measured with hand-written code.
+    # Genoa: 2 cores x 3.69 GHz x 32 flop per cycle, as measured with hand-written code.
     assert shipped_machine("znver4").peak == pytest.approx(236.2e9, rel=1e-3)
 
 
 def lost_by_chance(lines: int, places: int) -> float:
-    """Of lines read in turns, those that a cache does not hold where each line that comes in takes
-    the place of one drawn by chance."""
+    """Returns the share of cyclically read lines that miss a cache in which each new line replaces
+    a random line."""
     chance, held, where, missed = Random(0), [-1] * places, {}, 0
     for step in range(40 * lines):
         line = step % lines
@@ -172,8 +173,8 @@ def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", ALL_MACHINES, ids=NAMES)
 def test_bounds_of_kernels_follow_from_vectors_caches_and_launches(machine: Machine) -> None:
-    """A core's operations are its lanes in each cycle; planners of the machine have its bounds."""
-    cycles = 1 / machine.l2.read + 1 / machine.l2.write  # of a byte
+    """A core computes one operation per lane and cycle; planners of the machine use its bounds."""
+    cycles = 1 / machine.l2.read + 1 / machine.l2.write  # per byte
     assert machine.limits.exchange == pytest.approx(cycles * machine.lanes)
     launch = machine.limits.launch_bytes / machine.cores * cycles / machine.hertz
     assert launch == pytest.approx(machine.fork)

@@ -1,4 +1,4 @@
-"""When weights of half the bytes make products faster."""
+"""Weights of half the bytes are used where they make matmuls faster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LARGE = 1 << 30
 
 @pytest.mark.parametrize(("dtype", "least", "most"), [(BF16, 32, 64), (F16, 24, 48)])
 def test_the_turn_is_where_it_was_measured(dtype: DType, least: int, most: int) -> None:
-    """24 products of 1024 x 1024 weights, two threads: rows at which they are no slower narrow,
-    and at which they are slower."""
+    """Measured for 24 matmuls of 1024 x 1024 weights on two threads: up to `least` rows the narrow
+    weights are no slower, and from `most` rows on they are slower."""
     assert least <= most_uses(SERVER, dtype, LARGE) < most
 
 

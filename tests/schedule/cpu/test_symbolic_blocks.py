@@ -1,4 +1,4 @@
-"""Blocks of open size, whose remainder is masked."""
+"""Blocks of symbolic size have a masked remainder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.schedule.cpu.test_choose import AVX512, only
 
 @pytest.mark.parametrize(("size", "vectors"), [(symbol("n", 0), 2), (199, 4)])
 def test_rows_of_open_size_pass_few_parts_of_a_block(size: IndexLike, vectors: int) -> None:
-    """Of a softmax and of sums of squares, where the remainder of a row is masked."""
+    """The test covers a softmax and sums of squares, where the remainder of a row is masked."""
     masked = replace(AVX512, masked=True)
     for op, attrs in (("softmax", AxisAttrs(1)), ("reduce_sum_square", ReduceAttrs((1,), False))):
         m = Model("rows")
@@ -64,7 +64,7 @@ def test_lanes_behind_the_end_of_a_row_are_loaded_as_what_changes_nothing(
 
 @pytest.mark.parametrize("size", [1, 8, 40])
 def test_a_read_outside_its_operand_keeps_its_fill(size: int) -> None:
-    """The largest of a row but its last element, and of the zero in front of it."""
+    """The expression is the maximum of a row without its last element, and of a zero before it."""
     n = symbol("n", 1)
     b = ExprBuilder(tensor(F32, 3, n))
     i, j = b.iters(3, n)

@@ -1,4 +1,4 @@
-"""Block schedules where the choice is known from the device and the shapes."""
+"""Block schedules are the known choices for the device and the shapes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_large_product_takes_large_squares() -> None:
     schedule = choose_blocks(product(4096, 4096, 4096), DEVICE)
     rows, columns, _ = sides(schedule)
     assert min(rows, columns) >= 64
-    assert rows * columns == 64 * 32 * schedule.warps  # 64 sums a lane
+    assert rows * columns == 64 * 32 * schedule.warps  # 64 accumulators per lane
 
 
 def test_a_small_product_keeps_the_processors_busy() -> None:
@@ -105,7 +105,7 @@ def test_a_transposition_has_two_long_sides() -> None:
 
 
 def test_rows_too_long_for_a_unit_are_refused() -> None:
-    """x[m, k] w[k, n], and then each row of n divided by its total."""
+    """The expression is x[m, k] w[k, n], with each row divided by its sum."""
     b = ExprBuilder(tensor(F32, 512, 64), tensor(F32, 64, 2048))
     i, j = b.iters(512, 2048)
     (c,) = b.iters(64)

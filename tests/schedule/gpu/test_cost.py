@@ -1,4 +1,4 @@
-"""Prices of block schedules: orders that are known from devices, and peaks that nothing beats."""
+"""Prices of block schedules have the order that is known for devices, and never exceed peaks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def copy(m: int, n: int, *, turned: bool = False) -> TileGroup:
 
 
 def tiles(group: TileGroup, *sides: int, warps: int = 8, stages: int = 3) -> BlockSchedule:
-    """Rows, columns and depth of a matrix product."""
+    """Returns a block schedule with these rows, columns and depth of a matmul."""
     (stage,) = group.stages
     names = [v.name for v in (*stage.iters, *stage.reduce)]
     return BlockSchedule(
@@ -70,12 +70,13 @@ def price(
     return BlockPricer(group, device).price(schedule, built)
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- matmuls ------------------------------------------------------------------------------------
 
 
 def test_large_products_want_large_blocks_and_multiply_most_of_the_time() -> None:
-    """H200s reach 770 to 800 Tflop/s on them, 600 to 700 in Triton (cuBLAS and Triton's own
-    tutorials); four times the traffic of 64 x 64 does not get through the cache."""
+    """H200s reach 770 to 800 Tflop/s with large blocks, and 600 to 700 in Triton (cuBLAS and
+    Triton's own tutorials). Blocks of 64 x 64 need four times the traffic, which exceeds the
+    cache's bandwidth."""
     group = product(8192, 8192, 8192)
     large = price(group, tiles(group, 128, 256, 64))
     square = price(group, tiles(group, 128, 128, 64, warps=4))
@@ -88,7 +89,7 @@ def test_large_products_want_large_blocks_and_multiply_most_of_the_time() -> Non
 
 
 def test_rounds_of_units_are_whole() -> None:
-    """133 units on 132 processors take twice as long as 132."""
+    """133 tiles on 132 processors take twice as long as 132 tiles."""
     one, two = (product(64 * n, 256, 4096) for n in (132, 133))
     device = replace(H200, shared_all=H200.shared)
     wide = {"warps": 8, "stages": 3}
@@ -175,7 +176,7 @@ def test_small_kernels_cost_a_launch() -> None:
 
 
 def test_a_round_of_units_shares_what_it_reads() -> None:
-    """Every round of blocks reads all of the right factor again; a large cache keeps it."""
+    """Every round of blocks reads the whole right operand again, unless a large cache keeps it."""
     group = product(8192, 8192, 8192)
     schedule = tiles(group, 128, 128, 64, warps=4)
     once = (2 + 2 + 4) * 8192**2

@@ -1,4 +1,4 @@
-"""Which groups get the schedule of two warpgroups."""
+"""The right groups get the schedule of two warpgroups."""
 
 from __future__ import annotations
 

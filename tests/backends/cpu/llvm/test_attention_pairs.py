@@ -1,4 +1,4 @@
-"""Attention with rounded factors: compiled kernels against float64."""
+"""Tests of attention with rounded factors: compiled kernels against float64."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PAST, ROWS = symbol("past", 0, 9999), symbol("rows", 1, 9999)
 def attention(
     rows: Index, past: Index, heads: int, share: int, width: int, narrow: bool = False
 ) -> Expr:
-    """Causal attention; `share` heads share keys, and all arrays are [token, head, width].
+    """Returns causal attention; `share` heads share keys, and all arrays are [token, head, width].
 
-    `narrow`: keys and values are stored in bf16.
+    `narrow` stores keys and values in bf16.
     """
     keys, dtype = past + rows, BF16 if narrow else F32
     b = ExprBuilder(
@@ -70,7 +70,7 @@ def attention(
 
 
 def exact(q: Array, k: Array, v: Array, past: int) -> tuple[Array, Array]:
-    """The attention in float64, and the weighted sums of the magnitudes of the values."""
+    """Returns the attention in float64, and the weighted sums of the values' magnitudes."""
     share = q.shape[1] // k.shape[1]
     q, k, v = (x.astype(np.float64).swapaxes(0, 1) for x in (q, k, v))
     k, v = (np.repeat(x, share, 0) for x in (k, v))
@@ -101,7 +101,8 @@ def compiled(request: pytest.FixtureRequest) -> Callable[[Expr], Compiled]:
     return compile_
 
 
-# (rows, heads, heads that share keys, width), and the rows and kept tokens of runs; 0 rows: open.
+# Each row is (rows, heads, heads that share keys, width), and the (rows, cached tokens) of runs; 0
+# rows stands for a symbol.
 CASES = {
     "one row, shared heads": ((1, 16, 8, 64), ((1, 0), (1, 1), (1, 99), (1, 510), (1, 1499))),
     "open rows": ((0, 4, 2, 40), ((1, 0), (2, 0), (5, 95), (70, 441), (64, 64), (17, 1))),
@@ -129,7 +130,8 @@ def test_factors_are_rounded_and_sums_are_not(
         k, v = (bf16(x) if narrow else x for x in (k, v))
         found = kernel.run([q, k, v, np.zeros_like(q)], {"rows": rows, "past": past})[-1]
         want, magnitude = exact(*map(bf16, (q, k, v)), past)
-        # An exponential is rounded to 8 bits, by at most 2^-9 of it; so is the sum of them.
+        # Rounding to 8 bits changes an exponential by at most 2^-9 of its value, and the sum
+        # likewise.
         assert_within(found, want, 2.0**-8 * magnitude + 1e-6)
         if past + rows >= 90:
             unrounded, _ = exact(q, k, v, past)
@@ -138,7 +140,7 @@ def test_factors_are_rounded_and_sums_are_not(
 
 
 def test_factors_that_no_loop_uses_again_stay_f32() -> None:
-    """One row of one head multiplies each key once, so no key is rounded for it."""
+    """A row of one head multiplies each key once, so no key is rounded for it."""
     expr = attention(as_index(1), PAST, 2, 1, 64)
     assert with_rounded_factors(expr, ()) == expr
 

@@ -1,4 +1,7 @@
-"""Reductions, relayouts and control in hand-written kernels, compiled, against the evaluator."""
+"""Tests of compiled hand-written kernels with reductions, relayouts and control flow.
+
+The oracle is the evaluator.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ def test_reduce(check, dtype):
                 Store(y, lanes(out_shape), b),
             )
             data = RNG.integers(-9, 9, shape)
-            if monoid == "prod":  # exact in every order: few factors that are not one
+            # Few factors differ from 1 and -1, so products are exact in every order.
+            if monoid == "prod":
                 data = np.where(data < 0, -1, 1) * np.where(RNG.random(shape) < 0.1, 2, 1)
             arrays = [data.astype(dtype.carrier), np.zeros(out_shape, dtype.carrier)]
             parts.append((TileKernel((x, y), (), (), (), body), arrays))
@@ -65,7 +69,8 @@ def test_reduce(check, dtype):
 
 
 def test_reduce_of_carried_and_fresh_blocks(check):
-    """The tail of a carried block lies in a wider register than that of one just made."""
+    """A reduction combines tails of a carried block and of a fresh block, whose registers
+    differ."""
     shape, size = (4, 37), (4, 1)
     k = iterator("k", 3)
     x, y, z = buffer("x", F32, (3, *shape)), output("y", F32, *size), output("z", I64, *size)
@@ -85,7 +90,8 @@ def test_reduce_of_carried_and_fresh_blocks(check):
         Store(z, lanes(size), where),
     )
     data = normal(3, *shape)
-    data[0, 1, 36] = data[2, 2, 3] = np.nan  # the first and the last that is seen
+    # These are the first and the last NaN in the reduction's order.
+    data[0, 1, 36] = data[2, 2, 3] = np.nan
     kernel = TileKernel((x, y, z), (), (), (var(iterator("u", 1)),), body)
     _, found = check(kernel, [data, zeros(*size), zeros(*size, dtype=np.int64)])
     assert found[1:3].tolist() == [[36], [3]]
@@ -128,7 +134,7 @@ def test_reduce_of_tuples(check):
 
 
 def test_reduce_of_two_side_by_side(check):
-    """Each component combines as its own part of the monoid does alone."""
+    """Each component of a tuple monoid combines like its own monoid alone."""
     shape, out_shape = (3, 50), (3, 1)
     x, y = buffer("x", F32, shape), output("y", F32, 3, 2)
     a, total, most = Block("a", F32, shape), *(Block(n, F32, out_shape) for n in ("total", "most"))
@@ -140,7 +146,7 @@ def test_reduce_of_two_side_by_side(check):
     )
     data = normal(3, 50)
     kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
-    # a sum of 50 terms is off by at most 49 roundings of the sum of their magnitudes
+    # A sum of 50 terms is off by at most 49 roundings of the sum of their magnitudes.
     bound = 49 * 2.0**-24 * np.abs(data).sum(1)
     (got,) = check(kernel, [data, zeros(3, 2)], rtol=1e-6, atol=2 * bound.max())
     assert_within(got[:, 0], data.astype(np.float64).sum(1), bound)
@@ -199,7 +205,7 @@ def test_broadcast(check):
 
 @pytest.mark.parametrize("size", [0, 3, 8])
 def test_nested_loops_of_symbolic_length(check, size):
-    """A loop that may not run, around one with bounds that depend on it."""
+    """A loop that may not run contains a loop whose bounds depend on it."""
     n = symbol("n")
     i, j = iterator("i", n), iterator("j", n)
     x, y = buffer("x", F32, (maximum(n, 1), 5)), output("y", F32, 5)
@@ -281,7 +287,7 @@ def test_index_values(check, dtype):
 
 
 def test_rows_are_computed_before_they_are_repeated(target):
-    """A chain over one value for each row costs one scalar for each row."""
+    """A chain of functions of one value per row costs one scalar per row."""
     shape = (4, 64)
     x, s, y = buffer("x", F32, shape), buffer("s", F32, (4, 1)), output("y", F32, *shape)
     a, b, c = Block("a", F32, shape), Block("b", F32, (4, 1)), Block("c", F32, shape)

@@ -1,4 +1,4 @@
-"""Contractions, compiled, against the evaluator."""
+"""Tests of compiled contractions against the evaluator."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_sums_stay_in_registers(m_tile, n_tile, step):
     text = emit_kernel(gemm(m_tile, n_tile, step, 96, 2, 2), "k", SERVER).llvm
     lines = compile_assembly(text, SERVER).splitlines()
     spilled = [line for line in lines if "(%rsp)" in line and "mm" in line]
-    # With more to load ahead the widest tile of four steps keeps a few elements waiting.
+    # A widest tile of four steps spills a few elements, because it loads more ahead.
     assert len(spilled) <= (16 if step == 4 else 0)
     assert sum("vfmadd" in line for line in lines) == m_tile * -(-n_tile // 16) * step
 
@@ -87,13 +87,13 @@ def test_constants_of_functions_take_no_registers_of_sums(function):
     kernel = gemm(6, 64, 2, 96, 2, 2, apply(function, argument(0, F32)))
     assembly = compile_assembly(emit_kernel(kernel, "k", SERVER).llvm, SERVER)
     lines = assembly.partition("k_units:")[2].partition(".globl")[0].splitlines()
-    # Each sum goes to the function and comes back.
+    # Each accumulator is spilled and reloaded around the function.
     assert sum("(%rsp)" in line and "zmm" in line for line in lines) == 2 * 24
     assert sum("vfmadd" in line for line in lines) == 48
 
 
 CONTRACTIONS = [
-    # out, a, b
+    # out, lhs, rhs
     (("m", "n"), ("m", "k"), ("k", "n")),
     (("m", "n"), ("k", "m"), ("k", "n")),
     (("m", "n"), ("n", "k"), ("k", "m")),

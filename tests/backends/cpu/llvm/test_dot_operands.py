@@ -1,7 +1,8 @@
-"""Words of neighbours, two of bf16 or four bytes: multiplied at once, or taken apart.
+"""Tests of matmuls whose operands lie in words of two bf16 values or of four bytes.
 
-The instruction for bf16 runs on few machines; here its place is taken by LLVM code of the same
-meaning, and that the instruction is chosen is read off the assembly.
+Machine code multiplies a word at once or takes it apart. Few machines have the bf16 instruction, so
+LLVM code of the same meaning replaces it here. The assembly shows that the compiler chooses the
+instruction.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ from tests.processors import distinct
 
 
 def product(rows: int, columns: int, depth: int, step: int, *, dense: bool = True) -> TileKernel:
-    """c = a @ b with b in pairs along the sum; `dense`: the sum is a's last axis in memory."""
+    """Returns c = a @ b, with b in pairs along the sum.
+
+    `dense` makes the sum a's last axis in memory.
+    """
     m, k = iterator("m", 2), iterator("k", depth)
     a_sizes = (2 * rows, depth) if dense else (depth, 2 * rows)
     a_buf = TileBuffer("A", BF16, tuple(map(const, a_sizes)), MemorySpace.INPUT, 2)
@@ -113,7 +117,7 @@ def test_pairs_taken_apart(check, case: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("dtype", "total"), [(BF16, F32), (I8, I32)], ids=str)
 def test_words_of_a_matrix_that_data_choose(check, dtype: DType, total: DType) -> None:
-    """c[u] = a[u] @ b[i[u]], as an expert's weights are multiplied."""
+    """A kernel computes c[u] = a[u] @ b[i[u]], like a matmul with an expert's weights."""
     unit, number, per = iterator("u", 4), iterator("t", 7), 32 // dtype.bits
     (axis,), (chosen,) = free_vars(unit), free_vars(number)
     a_buf = TileBuffer("A", dtype, (const(4 * 16),), MemorySpace.INPUT, dtype.bytes)
@@ -167,7 +171,7 @@ _DECLARED = re.compile(r"^declare .*@llvm\.x86\.avx512bf16\.dpbf16ps\.(\d+)\(.*$
 
 
 def standing_in(text: KernelText) -> KernelText:
-    """Code for a processor with the instruction, for one without it."""
+    """Replaces the bf16 instruction in the code of a kernel by LLVM code of the same meaning."""
     assert _NAME.search(text.llvm), "no pairs were multiplied"
 
     def meaning(match: re.Match[str]) -> str:
@@ -181,7 +185,7 @@ def standing_in(text: KernelText) -> KernelText:
 
 @pytest.fixture
 def with_pairs(monkeypatch: pytest.MonkeyPatch) -> Callable[[TileKernel], list[np.ndarray]]:
-    """Runs a kernel as the host would if it had the instruction."""
+    """Returns a function that runs a kernel as if the host had the bf16 instruction."""
     host = parse_target("cpu", "host", detect)
     features = tuple(dict.fromkeys((*host.profile.features, "avx512bf16")))
     target = replace(host, profile=replace(host.profile, features=features))
@@ -210,7 +214,7 @@ def test_pairs_multiplied(with_pairs, case: tuple[int, ...], dense: bool) -> Non
 def test_processors_with_the_instruction_use_it(cpu: str) -> None:
     target = parse_target("cpu", cpu, detect)
     listing = compile_assembly(emit_kernel(product(6, 64, 768, 4), "k", target).llvm, target)
-    # One pass through the loop sums four terms of 6 x 4 vectors, two terms at once.
+    # A trip of the loop sums four terms of 6 x 4 vectors, two terms at once.
     assert len(re.findall(r"\tvdpbf16ps\t.*zmm", listing)) == 6 * 4 * 2
     assert "vfmadd" not in listing
     assert "vpslld" not in listing
@@ -228,7 +232,7 @@ def test_processors_without_it_do_not() -> None:
 
 
 def of_bytes(rows: int, columns: int, depth: int, kinds: tuple[DType, DType]) -> TileKernel:
-    """c = a @ b in i32, all of the sum in one step, with b in words along it."""
+    """Returns c = a @ b in i32, with the whole sum in one step and b in words along it."""
     a_buf = TileBuffer("A", kinds[0], (const(rows), const(depth)), MemorySpace.INPUT)
     b_sizes = (-(-depth // 4), columns, 4)
     b_buf = TileBuffer("B", kinds[1], tuple(map(const, b_sizes)), MemorySpace.INPUT)
@@ -247,7 +251,8 @@ def of_bytes(rows: int, columns: int, depth: int, kinds: tuple[DType, DType]) ->
 
 
 def extreme_bytes(kernel: TileKernel) -> list[np.ndarray]:
-    """Bytes with many of the largest and the smallest: sums of two products leave 16 bits."""
+    """Returns bytes with many largest and smallest values, so that sums of two products exceed 16
+    bits."""
     rng = np.random.default_rng(6)
     arrays = []
     for buffer in kernel.buffers[:2]:
@@ -268,7 +273,7 @@ KINDS = {"u8i8": (U8, I8), "i8u8": (I8, U8), "i8i8": (I8, I8), "u8u8": (U8, U8)}
 def test_bytes_are_multiplied_exactly(cpu: str, kinds: str) -> None:
     host = parse_target("cpu", "host", detect)
     target = parse_target("cpu", cpu, detect)
-    # The code is run, not only compiled.
+    # The test runs the code, so the host must have its features.
     if not {*target.profile.features} <= {*host.profile.features}:
         pytest.skip(f"this processor lacks what {cpu} has")
     for rows, columns, depth in ((3, 37, 11), (2, 64, 8), (4, 3, 6), (1, 16, 3)):
@@ -299,7 +304,7 @@ def test_bytes_have_an_instruction(cpu: str, due: str) -> None:
     [
         ("neoverse-n1", "i8i8", "sdot"),
         ("neoverse-n1", "u8u8", "udot"),
-        ("neoverse-n1", "i8u8", "sdot"),  # the unsigned ones moved by 128
+        ("neoverse-n1", "i8u8", "sdot"),  # Unsigned bytes are shifted by 128.
         ("neoverse-v1", "u8i8", "usdot"),
     ],
 )
@@ -308,7 +313,8 @@ def test_arm_multiplies_words_of_bytes(cpu: str, kinds: str, due: str) -> None:
     listing = compile_assembly(
         emit_kernel(of_bytes(6, 16, 32, KINDS[kinds]), "k", target).llvm, target
     )
-    moved = 8 * 6 if kinds == "i8u8" else 0  # what was moved, for each element of the rows
+    # The correction of the shift takes an instruction for each element of the rows.
+    moved = 8 * 6 if kinds == "i8u8" else 0
     assert len(re.findall(rf"\t{due}\t", listing)) == 6 * 4 * 8 + moved
     assert "\tmul\t" not in listing
     assert "\tmla\t" not in listing

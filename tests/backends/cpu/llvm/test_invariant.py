@@ -1,4 +1,4 @@
-"""What all units do alike is done once for the units of a call, and changes no result."""
+"""Tests of work that all units share: it runs once per call, and results do not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPTH, WIDTH = 24, 520
 
 
 def centred(rows: int) -> Expr:
-    """Rows less their sum, times a matrix."""
+    """Returns rows minus their sum, times a matrix."""
     b = ExprBuilder(tensor(F32, rows, DEPTH), tensor(F32, DEPTH, WIDTH))
     r, k = b.iters(rows, DEPTH)
     total = b.stage((r,), b.read(0, r, k), over=(k,), monoid="sum")

@@ -1,4 +1,4 @@
-"""Levels that are multiplied as bytes: the machine code, and that its loop is the short one."""
+"""Tests of quantised levels that are multiplied as bytes: results, and the length of the loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.passes.placing import place_graph
 
 
 def kernel_of(rows: int, depth: int, bits: int, kind: DType, lanes: int) -> TileKernel:
-    """The kernel of a matmul with 320 columns of levels."""
+    """Returns the kernel of a matmul with 320 columns of levels."""
     m = Model("levels")
     graph = m.finish(m.op("matmul", m.input("x", rows, depth), m.weight(depth, 320)))
     precision = Precision(F32, bits, level_bytes=kind)
@@ -70,7 +70,7 @@ def test_the_loop_over_a_group_multiplies_bytes_alone(cpu: str, rows: int, vecto
     assert loops
     for body in loops:
         inner = body[: body.index("\tj")]
-        assert inner.count("vpdpbusd") <= 2 * vectors  # the two levels of a byte
+        assert inner.count("vpdpbusd") <= 2 * vectors  # A byte holds two levels.
         assert inner.count("vpand") <= 8
         assert inner.count("vpsrld") <= 4
         for other in ("vfmadd", "vmulps", "vcvt", "vpmov", "rsp)"):

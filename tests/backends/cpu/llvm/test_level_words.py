@@ -1,6 +1,6 @@
-"""Levels that become words of bf16 in registers: the machine code, and that it is the short one.
+"""Tests of quantised levels that become bf16 words in registers: results, and short machine code.
 
-The instructions run on few machines; here LLVM code of the same meaning takes their place.
+Few machines have the instructions, so LLVM code of the same meaning replaces them here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DECLARED = re.compile(r"^declare .*@llvm\.x86\.avx512\.permvar\.hi\.(\d+)\(.*$"
 
 
 def kernel_of(rows: int, depth: int, bits: int, lanes: int = 16) -> TileKernel:
-    """The kernel of a matmul with 512 columns of levels."""
+    """Returns the kernel of a matmul with 512 columns of levels."""
     graph, _, _ = with_levels(rows, depth, 512)
     precision = PAIRS_OF_BITS[bits]
     planner = CoreChooser(CoreModel(lanes, 32 if lanes > 8 else 16))
@@ -44,7 +44,7 @@ def kernel_of(rows: int, depth: int, bits: int, lanes: int = 16) -> TileKernel:
 
 
 def look_up(match: re.Match[str]) -> str:
-    """An LLVM function that looks up the elements of a vector one by one."""
+    """Returns an LLVM function that looks up the elements of a vector one by one."""
     count = int(match[1]) // 16
     kind = f"<{count} x i16>"
     lines = [f"define internal {kind} @look_up.{match[1]}({kind} %t, {kind} %i) alwaysinline {{"]
@@ -75,7 +75,7 @@ def test_machine_code_multiplies_levels(
     features = tuple(dict.fromkeys((*kept, *added)))
     target = replace(host, profile=replace(host.profile, features=features))
     kernel = kernel_of(rows, depth, bits, host.profile.vector_bits // 32)
-    looks_up = wide and bits == 4 and depth % 2 == 0  # levels of an odd depth have eight bits
+    looks_up = wide and bits == 4 and depth % 2 == 0  # Levels of an odd depth have eight bits.
 
     def emit(node: TileKernel, name: str, _: Target) -> KernelText:
         text = standing_in(emit_kernel(node, name, target))
@@ -102,7 +102,7 @@ def test_machine_code_multiplies_levels(
 def assert_evaluated(
     kernel: TileKernel, host: Target, arrays: list[np.ndarray], relative: float
 ) -> None:
-    """Asserts that machine code gives the evaluator's results, within `relative` of the largest."""
+    """Fails unless machine code gives the evaluator's results, within `relative` of the largest."""
     expected = [a.copy() for a in arrays]
     results = Compiled(kernel, host).run(arrays, {})
     evaluate_kernel(kernel, expected, {}, np.random.default_rng(1))
@@ -122,7 +122,7 @@ def listing(rows: int, depth: int, bits: int, kind: str, cpu: str) -> str:
 @pytest.mark.parametrize("rows", [1, 6, 64])
 def test_a_scale_multiplies_the_sum_of_its_group(cpu: str, rows: int) -> None:
     text = listing(rows, 256, 4, "cpu", cpu)
-    # The loop over the words of a group multiplies pairs alone: no scale, no level as f32.
+    # The loop over a group's words only multiplies pairs: it has no scale and no level as f32.
     vectors = 4 * min(rows, 6)
     loops = [body for body in re.split(r"^\.LBB", text, flags=re.MULTILINE) if "vdpbf16ps" in body]
     assert loops

@@ -1,4 +1,4 @@
-"""Index arithmetic that a loop does not change stands in front of it, and changes no result."""
+"""Tests of loop-invariant index arithmetic: it is hoisted, and results do not change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEPTH, COLUMNS = 24, 64
 
 
 def every_other() -> Expr:
-    """Products of every other pixel of an image of open height and width."""
+    """Returns a matmul over every other pixel of an image of symbolic height and width."""
     b = ExprBuilder(tensor(F32, DEPTH, 2 * HEIGHT, 2 * WIDTH), tensor(F32, DEPTH, COLUMNS))
     i, j, n, k = b.iters(HEIGHT, WIDTH, COLUMNS, DEPTH)
     body = apply("mul", b.read(0, k, 2 * i, 2 * j), b.read(1, k, n))
@@ -38,7 +38,7 @@ def test_loops_of_products_divide_nothing() -> None:
     for loop in loops:
         assert "urem" not in loop
         assert "udiv i64" not in loop
-        # One product for each of the two steps of the sum that a trip makes.
+        # A trip has one product for each of its two steps of the sum.
         assert len(re.findall(r" mul nsw i64 %\S+ %", loop)) <= 2
 
 
@@ -58,7 +58,7 @@ def test_every_remainder_of_rows_is_right(
 
 
 def test_code_in_front_of_a_loop_reads_nothing_of_the_loop() -> None:
-    """A sum that the loop remembers, and a vector of it, are made again in front of it."""
+    """Hoisted code does not reuse sums and vectors of the loop, but computes them again."""
     code = Code(LlvmModule(SERVER))
     indices = LlvmIndices(code)
     row, column = (iterator(name, HEIGHT) for name in ("row", "column"))

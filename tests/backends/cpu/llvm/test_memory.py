@@ -1,4 +1,4 @@
-"""Hand-written kernels that move data, compiled, against the evaluator."""
+"""Tests of compiled hand-written kernels that move data, against the evaluator."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_transposed_and_strided_loads(check, cols):
 @pytest.mark.parametrize("dtype", [F32, BF16, I64, U8], ids=str)
 @pytest.mark.parametrize("apart", [2, 3, 4, 5])
 def test_lanes_a_few_elements_apart(check, dtype, apart):
-    """The last lane is the last element that there is."""
+    """A strided load does not read behind its last lane."""
     parts = []
     for cols in (1, 7, 8, 16, 23, 40):
         size = apart * (cols - 1) + 1
@@ -93,7 +93,8 @@ def test_lanes_a_few_elements_apart_come_out_of_as_many_vectors(apart, vectors):
 
 
 def _apart(second: int) -> TileKernel:
-    """Two rows of 16 elements whose lanes go to lines of their own, to columns 1 and `second`."""
+    """Returns a kernel that stores two rows of 16 elements to columns 1 and `second` of 16
+    lines."""
     (lane,) = lanes((16,))
     x, y = buffer("x", F32, (2, 16)), output("y", F32, 16, 1024)
     rows = [Block(f"x{n}", F32, (16,)) for n in range(2)]
@@ -104,7 +105,8 @@ def _apart(second: int) -> TileKernel:
 
 @pytest.mark.parametrize("second", [0, 1, 3])
 def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
-    """Where two blocks write one element, the later one is left."""
+    """Blocks of distant lanes are stored line by line; the later of two writes to one element
+    wins."""
     check(_apart(second), [normal(2, 16), zeros(16, 1024)])
     text = emit_kernel(_apart(second), "apart", SERVER).llvm
     found = re.findall(r"(%\S+) = getelementptr float, ptr %\S+, i64 (\d+)", text)
@@ -116,7 +118,7 @@ def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
 
 
 def test_borders_of_open_sizes_are_tested_once_for_blocks_of_lanes_apart(check):
-    """Columns 3 * u to 3 * u + 2 of 16 rows of an open size, the last row first."""
+    """A border test of a symbolic size covers all lanes of blocks that store to distant lines."""
     size, (lane,) = symbol("n"), lanes((16,))
     x, y = buffer("x", F32, (3, 16)), output("y", F32, 16, size)
     u = iterator("u", (size + 2) // 3)
@@ -153,8 +155,10 @@ def test_planes_are_interleaved(check, planes, cols):
 
 
 def _phases(count: int, width: int, dtype: DType) -> TileKernel:
-    """Three rows of `count` phases, each of `width` lanes of which those before the end of an open
-    size exist; lanes of all phases lie side by side."""
+    """Returns a kernel that interleaves `count` phases of each of three rows.
+
+    Each phase has blocks of `width` lanes, guarded by a symbolic size.
+    """
     size = symbol("n")
     u = iterator("u", (size + width - 1) // width)
     l0, l1, l2 = lanes((3, count, width))
@@ -178,7 +182,7 @@ def test_phases_of_an_open_size_are_interleaved(check, count, dtype):
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_interleaved_phases_are_stored_in_masked_vectors(count):
-    """As many as hold the elements, and nothing one by one."""
+    """Interleaved phases take the fewest masked vector stores and no scalar stores."""
     text = emit_kernel(_phases(count, 16, F32), "phases", SERVER).llvm
     assert len(re.findall(r"call void @llvm.masked.store.v16f32", text)) == 3 * count
     assert not re.findall(r"store float", text)
@@ -187,7 +191,7 @@ def test_interleaved_phases_are_stored_in_masked_vectors(count):
 @pytest.mark.parametrize("dtype", [F32, BOOL, F16, I64], ids=str)
 @pytest.mark.parametrize("cols", [4, 16, 23])
 def test_guarded_window(check, dtype, cols):
-    """A padded read: rows and columns before and after the array give the fill."""
+    """A padded read fills rows and columns outside of the array."""
     u = iterator("u", 4)
     l0, l1 = lanes((3, cols))
     rows, size = 7, cols + 3
@@ -215,7 +219,7 @@ def test_guarded_tail_of_a_symbolic_size(check, count):
 
 @pytest.mark.parametrize("cols", [8, 5, 40])
 def test_a_guard_of_all_lanes_holds_for_lanes_a_symbolic_size_apart(check, cols):
-    """A padded read of columns, one after the other in vectors."""
+    """A guard on a whole column holds for all its lanes, which are a symbolic size apart."""
     size = symbol("n")
     u = iterator("u", size + 3)
     (l0,) = lanes((cols,))
@@ -230,7 +234,8 @@ def test_a_guard_of_all_lanes_holds_for_lanes_a_symbolic_size_apart(check, cols)
 
 
 def _halves(trips: int, swapped: Index) -> TileKernel:
-    """Blocks of 32 elements, each that of `swapped` trips further on, or the fill."""
+    """Returns a kernel that copies blocks of 32 elements from `swapped` trips further, or fills
+    them."""
     at = iterator("at", 32 * trips)
     (l0,) = lanes((32,))
     x, y = buffer("x", F32, (32 * trips,)), output("y", F32, 32 * trips)
@@ -244,7 +249,8 @@ def _halves(trips: int, swapped: Index) -> TileKernel:
 @pytest.mark.parametrize("trips", [2, 3, 4, 5])
 @pytest.mark.parametrize("further", [-1, 1])
 def test_guards_that_a_trip_decides_are_gone_where_trips_are_few(check, trips, further):
-    """A masked load beside memory that is not mapped takes hundreds of cycles, even of no lane."""
+    """A loop of few trips has no masked loads, which cost hundreds of cycles beside unmapped
+    memory."""
     kernel = _halves(trips, const(further))
     check(kernel, [normal(32 * trips), zeros(32 * trips)])
     assembly = compile_assembly(emit_kernel(kernel, "halves", SERVER).llvm, SERVER)
@@ -294,7 +300,7 @@ def test_mirrored_and_broadcast_guards(check):
 
 
 def test_split_and_merged_axes(check):
-    """Storage order that differs from the block's: // and % of a unit's lanes."""
+    """A copy may have another storage order than its block, with // and % of a unit's lanes."""
     u = iterator("u", 6)
     l0, l1 = lanes((2, 32))
     flat = u * 32 + l1
@@ -408,6 +414,6 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, wr
     (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
     np.testing.assert_array_equal(y, x)
     assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
-    # Not every processor knows lines to write.
-    # Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
+    # Not every processor knows prefetches for writing. A trip has two hints, and LLVM may hoist the
+    # loop-invariant hint but not drop it.
     assert len(re.findall(name + "\t", assembly)) >= 2

@@ -1,4 +1,4 @@
-"""Branches that differ in numbers alone become one body, and compute what they did."""
+"""Tests of merged branches: branches that differ only in numbers become one body."""
 
 from __future__ import annotations
 

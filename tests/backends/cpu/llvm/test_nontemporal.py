@@ -1,4 +1,4 @@
-"""Stores past the caches: where kernels have them, and that results are right at any address."""
+"""Tests of non-temporal stores: kernels have them in the right places, and results are right."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def softmax(rows: int, columns: int) -> Graph:
 
 
 def small(target: Target) -> Machine:
-    """The target's machine with a last cache of 64 KiB."""
+    """Returns the target's machine with a last-level cache of 64 KiB."""
     machine = machine_for(target.profile)
     return replace(machine, l3=replace(machine.l3, size=1 << 16))
 
@@ -67,7 +67,10 @@ def hints(kernel: TileKernel, target: Target) -> int:
 def run_at(
     kernel: TileKernel, target: Target, operands: Sequence[np.ndarray], shift: int
 ) -> np.ndarray:
-    """The last buffer, `shift` bytes behind a line; what is around it stays as it was."""
+    """Runs a kernel with its result `shift` bytes behind a cache line, and returns the result.
+
+    Fails if bytes around the result change.
+    """
     made = Compiled(kernel, target)
     result = kernel.buffers[-1]
     count = int(evaluate(result.sizes[0], {}))
@@ -108,9 +111,9 @@ def test_only_what_the_last_cache_does_not_hold_goes_past_it() -> None:
 
 
 def test_what_a_kernel_reads_back_stays_near(target: Target) -> None:
-    """Exponentials wait where the result of a softmax goes."""
+    """A softmax reads its exponentials back from its result, so its stores are not non-temporal."""
     kernel = planned(softmax(64, 4096), small(target))
-    assert kernel.nontemporal == ()  # both are stored there
+    assert kernel.nontemporal == ()  # The exponentials are stored there too.
     assert hints(replace(kernel, nontemporal=(1,)), target) == 0
     logs = Model("log")
     x = logs.input("x", 64, 4096)

@@ -1,4 +1,4 @@
-"""What emitting a kernel's text costs: steps, not seconds."""
+"""Tests of the cost of emitting a kernel's text, in steps instead of seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def code() -> Code:
 
 
 class Key:
-    """Counts how often it is hashed."""
+    """A key that counts its hashes."""
 
     hashed = 0
 
@@ -54,7 +54,7 @@ def test_a_lookup_costs_the_same_in_every_scope(code: Code) -> None:
 
 
 class Counted(Sequence[Chunk]):
-    """Chunks of one lane each; counts those that are looked at."""
+    """Chunks of one lane each, which count their reads."""
 
     looked = 0
 

@@ -1,4 +1,4 @@
-"""Every scalar function and cast on every element type, and the error of the vector functions."""
+"""Tests of every scalar function and cast on every dtype, and of the vector functions' errors."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.backends.cpu.kernels import SERVER, buffer, output
 from tests.draws import RNG
 from tests.processors import distinct
 
-WIDTH = 19  # a whole vector and a tail
+WIDTH = 19  # A whole vector and a tail.
 TYPES = [t for t in DTYPES.values() if not t.is_handle]
 COMMON = [t for t in TYPES if not t.is_narrow]
 
 
 def targets_of(source: DType) -> list[DType]:
-    """What it is cast to; between two narrow types casts go by way of a common one."""
+    """Returns the targets of casts; casts between two narrow types go through a common type."""
     return [t for t in (COMMON if source.is_narrow else TYPES) if t is not source]
 
 
 def elementwise(bodies: list[Scalar], args: list[DType], count: int, width: int) -> TileKernel:
-    """Each body over arrays of `count` rows of `width`."""
+    """Returns a kernel of each body over arrays of `count` rows of `width`."""
     unit = iterator("u", count)
     row = var_of(unit)
     assert row is not None
@@ -49,7 +49,7 @@ def elementwise(bodies: list[Scalar], args: list[DType], count: int, width: int)
 
 
 def interesting(dtype: DType, count: int) -> np.ndarray:
-    """Edge cases of a type and ordinary values around them."""
+    """Returns edge cases of a dtype and ordinary values."""
     if dtype is BOOL:
         return RNG.integers(0, 2, (count, WIDTH)).astype(np.bool_)
     if dtype.is_narrow:
@@ -115,7 +115,7 @@ def same(got: np.ndarray, want: np.ndarray, name: str) -> None:
     ],
 )
 def test_exact_functions(check, dtype: DType, names: list[str]):
-    """Bit for bit, a kernel for all functions of one signature."""
+    """Exact functions equal NumPy's bit for bit."""
     by_signature: dict[tuple[str, ...], list[Scalar]] = {}
     for name in names:
         body, args = applied(name, dtype)
@@ -124,7 +124,7 @@ def test_exact_functions(check, dtype: DType, names: list[str]):
         types = [DTYPES[n] for n in signature]
         inputs = [interesting(t, 40) for t in types]
         if dtype.is_integer and len(types) == 2:
-            # Exponents and shift counts that NumPy's own loops define.
+            # NumPy defines these exponents and shift counts.
             inputs[1] = np.where(RNG.random((40, WIDTH)) < 0.5, inputs[1] % 9, inputs[1])
         results = [np.zeros((40, WIDTH), b.dtype.carrier) for b in bodies]
         safe = [b for b in bodies if not _undefined(b, dtype)]
@@ -133,7 +133,7 @@ def test_exact_functions(check, dtype: DType, names: list[str]):
 
 
 def _undefined(body: Scalar, dtype: DType) -> bool:
-    """Integer powers are compared apart: NumPy refuses some exponents."""
+    """Returns true for integer powers, which have a separate test: NumPy refuses some exponents."""
     return dtype.is_integer and getattr(body, "function", "") == "pow"
 
 
@@ -160,14 +160,14 @@ def test_casts(check, source: DType):
 @pytest.mark.parametrize("dtype", [F16, BF16, F32, F64], ids=str)
 @pytest.mark.parametrize("arity", [1, 2])
 def test_approximate_functions(check, arity: int, dtype: DType):
-    """NaNs and infinities where NumPy has them, values within a few units of the last place."""
+    """Approximate functions have NumPy's NaN and infinities, and values within a few units."""
     names = [n for n in APPROXIMATE if FUNCTIONS[n].arity == arity]
     bodies = [applied(name, dtype)[0] for name in names]
     inputs = [interesting(dtype, 60) for _ in range(arity)]
     rtol = {"f16": 1e-3, "bf16": 1e-2, "f32": 5e-7, "f64": 1e-15}[dtype.name]
     tiny = {"f16": 6e-8, "bf16": 1e-40, "f32": 4e-45, "f64": 1e-323}[dtype.name]
     results = [np.zeros((60, WIDTH), dtype.carrier) for _ in bodies]
-    # The evaluator's functions are NumPy's, themselves a few units off: allow both.
+    # The evaluator uses NumPy's functions, which are also a few units off.
     kernel = elementwise(bodies, [dtype] * arity, 60, WIDTH)
     check(kernel, [*inputs, *results], rtol=rtol, atol=2 * tiny)
 
@@ -176,7 +176,7 @@ def test_approximate_functions(check, arity: int, dtype: DType):
 
 
 def bit_patterns(count: int) -> np.ndarray:
-    """Floats of every size, evenly over their bit patterns; special values first."""
+    """Returns floats of every magnitude, uniform over bit patterns; special values come first."""
     bits = RNG.integers(0, 1 << 32, count, dtype=np.uint64).astype(np.uint32)
     x = bits.view(np.float32)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, 1.0]
@@ -211,7 +211,7 @@ BOUNDS = [
 
 
 def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """The error of f32 values in units of the last place of what was wanted."""
+    """Returns the error of f32 values in units of the last place of the expected values."""
     with np.errstate(all="ignore"):
         nearest = want.astype(np.float32)
         unit = np.spacing(np.abs(nearest)).astype(np.float64)
@@ -282,8 +282,7 @@ def test_gelu_is_within_a_millionth(run):
 
 
 def test_one_plus_erf_is_as_near_as_a_rounded_sum(run):
-    """Where erf is added to one it has code of its own; far left nothing is left, not even of what
-    is multiplied by it."""
+    """The sum of 1 and erf is as accurate as a rounded sum, and it is 0 for x <= -9."""
     edges = [-math.inf, math.inf, math.nan, -3e38, 3e38, -1e30, -9.0, -0.0, 0.0, 1e-40, -1e-40]
     x = np.concatenate([spread(-6, 6)(512 * 64 - len(edges)), np.float32(edges)]).reshape(512, 64)
     body = apply("add", literal(1.0, F32), apply("erf", argument(0, F32)))
@@ -295,7 +294,7 @@ def test_one_plus_erf_is_as_near_as_a_rounded_sum(run):
 
 
 def test_products_and_sums_are_not_fused(run):
-    """Only a Contract may fuse: elsewhere every function rounds."""
+    """A product and a sum are not fused outside of a Contract."""
     x = RNG.standard_normal((8, 64)).astype(np.float32)
     arg = argument(0, F32)
     body = apply("sub", apply("mul", arg, arg), apply("mul", arg, arg))
@@ -314,8 +313,10 @@ def test_every_function_is_tested():
 
 @pytest.mark.parametrize("dtype", [F32, F16, F64], ids=str)
 def test_functions_of_many_rows_are_one_loop(check, dtype: DType) -> None:
-    """Operands differ from row to row, within rows, in both or in nothing; the last axis has a
-    tail.  The code does not grow with rows."""
+    """A function of many rows is a loop, so the code does not grow with the rows.
+
+    Operands differ from row to row, within rows, in both or in neither; the last axis has a tail.
+    """
     one = literal(1, dtype)
     x, column, by_row, alike = (argument(n, dtype) for n in range(4))
     ratio = apply("div", one, apply("add", one, apply("exp", apply("mul", x, column))))
@@ -335,7 +336,7 @@ def test_functions_of_many_rows_are_one_loop(check, dtype: DType) -> None:
 def whole(
     body: Scalar, shapes: list[tuple[int, ...]], shape: tuple[int, ...], dtype: DType
 ) -> TileKernel:
-    """`body` over whole arrays of these shapes, one block each."""
+    """Returns `body` over whole arrays of these shapes, as one block each."""
     ins = [buffer(f"x{n}", dtype, own) for n, own in enumerate(shapes)]
     blocks = [Block(f"a{n}", dtype, own) for n, own in enumerate(shapes)]
     y, result = output("y", dtype, *shape), Block("b", dtype, shape)

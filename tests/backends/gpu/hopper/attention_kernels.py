@@ -1,4 +1,4 @@
-"""Attention of halves as block kernels, with the rows of two warpgroups."""
+"""Attention of 16-bit floats as tile kernels, with rows for two warpgroups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def attention(
     rows: int = 128,
     shared: int = 1,
 ) -> TileKernel:
-    """Two heads, of which `shared` have the same keys; blocks of `rows` x `block`."""
+    """Returns attention of two heads, `shared` of which share keys, in blocks of `rows` x
+    `block`."""
     q, k = (
         TensorType(dtype, tuple(map(const, (1, heads, length, width))))
         for heads, length in ((2, queries), (2 // shared, keys))

@@ -1,4 +1,4 @@
-"""Block kernels that become Gluon, and some that must not."""
+"""Tile kernels that become Gluon, and tile kernels that must not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 def _product(
     m: int, n: int, k: int, *, a: str = "", b: str = "", sums: str = "", out: str = "bf16"
 ) -> str:
-    """c = a b in blocks of 128 x 128 x 16, guarded where they do not divide."""
+    """Returns c = a b in blocks of 128 x 128 x 16, with guards where sizes do not divide."""
     rows, columns = -(-m // 128), -(-n // 128)
     of_m = f"0 <= 128*m+l0 < {m}" if m % 128 else ""
     of_n = f"0 <= 128*n+l1 < {n}" if n % 128 else ""

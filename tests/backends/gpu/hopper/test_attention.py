@@ -1,4 +1,4 @@
-"""Attention in Gluon, without a GPU: an interpreter, planted faults, the machine code."""
+"""Tests of attention in Gluon without a GPU: an interpreter, planted faults, the machine code."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_results_are_the_evaluator_s(name: str, order: str) -> None:
 
 
 def cut_short() -> TileKernel:
-    """A causal kernel whose units walk only over keys that some of their rows see."""
+    """Returns a causal kernel whose loops visit only keys that some row of the tile sees."""
     kernel = attention(256, 256, causal=True)
     (loop,) = (n for n in kernel.body if isinstance(n, TileLoop))
     rows = of_atom(kernel.axes[-1])
@@ -89,8 +89,11 @@ def test_walks_may_be_of_different_length(order: str) -> None:
 
 
 def seen_rows(text: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of causal attention that see no key of the second half, when that holds NaN: what
-    the kernel `text` gives, and what it is to give."""
+    """Returns the rows of causal attention that see only the first half of the keys.
+
+    The second half of keys and values holds NaN. The first result is from the kernel `text`, the
+    second from the evaluator.
+    """
     kernel = attention(256, 256, causal=True)
     made = source(kernel).hopper
     assert made is not None
@@ -106,7 +109,8 @@ def seen_rows(text: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_hidden_keys_are_not_read() -> None:
-    """A share of zero times NaN is NaN: whoever walks over all keys sees the poison."""
+    """The kernel does not read hidden keys, since a loop over all keys gives NaN (zero times
+    NaN)."""
     made = source(attention(256, 256, causal=True)).hopper
     assert made is not None
     got, want = seen_rows(made.text)
@@ -177,7 +181,8 @@ def test_faults_are_found(fault: str) -> None:
 
 
 def test_other_kernels_stay_with_triton() -> None:
-    """Shares that stay f32, units of few rows, keys that fill no block, too little memory."""
+    """A kernel stays with Triton if shares stay f32, rows are few, keys fill no block, or shared
+    memory is too small."""
     kernel = attention(256, 320)
     assert source(kernel).hopper is not None
     assert source(kernel, "ieee").hopper is None
@@ -188,7 +193,7 @@ def test_other_kernels_stay_with_triton() -> None:
 
 
 class TestCompiled:
-    """What Triton makes of it."""
+    """Tests of the code that Triton compiles."""
 
     pytestmark = NEEDS_TRITON
 

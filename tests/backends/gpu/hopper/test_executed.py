@@ -1,5 +1,7 @@
-"""Hopper's kernels, executed from the PTX that their cubins were made of: asynchronous products,
-tensor maps, barriers in memory, warps of different roles."""
+"""Tests that execute Hopper's kernels from the PTX of their cubins.
+
+The kernels use asynchronous matmuls, tensor maps, mbarriers, and warps of different roles.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ FLOAT8 = """
       }
       store %sum to %c[128*(128*m+l0)+l1] where 0 <= 128*m+l0 < 200
     }"""
-# Not among those that agree as they are.
+# The unchanged PTX of this kernel does not agree, so it is not among the others.
 BYTES = "floats of a byte"
 OTHERS = {BYTES: lambda: Wanted(parsed(FLOAT8), "f32", warps=4, gluon=False)}
 
@@ -76,13 +78,14 @@ Kernels: TypeAlias = Callable[..., MadeKernel]
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    """Compiles a kernel when it is asked for, once."""
+    """Returns a function that compiles a kernel at its first use."""
 
     @cache
     def compiled(name: str, arch: str = "sm_90") -> MadeKernel:
         (target,) = resolve_targets(read_options({"target": f"cuda:{arch}"}))
         found = made((KERNELS | OTHERS)[name](), target, tmp_path_factory.mktemp("kernel"))
-        program(found.compiled.assembly, "k")  # read here, not in every child
+        # Parsing here fills the cache, so that no child parses.
+        program(found.compiled.assembly, "k")
         return found
 
     return compiled
@@ -94,7 +97,7 @@ def run(driver: Path, found: MadeKernel, seed: int = 0, edit: Edit = str) -> Non
     assert_computes(found, device, 2e-2)
 
 
-# Kernels of attention take long, so a third of them is executed, and half of the others.
+# Attention kernels take long, so a third of them is executed, and half of the others.
 EXECUTED = part("executed", [name for name in KERNELS if not name.startswith("attention, ")], 2)
 EXECUTED += [f"attention, {name}" for name in part("executed attention", CASES, 3)]
 
@@ -127,8 +130,10 @@ def disassembled(image: bytes) -> str:
 
 
 def test_floats_of_a_byte_rest_on_waits_that_ptxas_adds(driver: Path, kernels: Kernels) -> None:
-    """Triton adds up partial sums without waiting for them, which the manual forbids; `ptxas` puts
-    waits there (C7517).  With these the results agree."""
+    """Float8 matmuls agree only with the waits that `ptxas` adds (C7517).
+
+    Triton adds up partial sums without waiting for them, which the manual forbids.
+    """
     found = kernels(BYTES)
     waits = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
 
@@ -149,7 +154,7 @@ def test_floats_of_a_byte_rest_on_waits_that_ptxas_adds(driver: Path, kernels: K
 
 
 def changed(pattern: str, to: str = "", at: int = 0) -> Edit:
-    """The match number `at` of a regular expression becomes `to`."""
+    """Returns an edit that replaces the match number `at` of a regular expression by `to`."""
 
     def edit(text: str) -> str:
         found = list(re.finditer(pattern, text, re.DOTALL))[at]
@@ -159,7 +164,8 @@ def changed(pattern: str, to: str = "", at: int = 0) -> Edit:
 
 
 _WAIT = r"waitLoop:\s*mbarrier\.try_wait\S* complete, [^;]*;\s*@!complete bra.uni waitLoop;"
-_ROWS_OF_128 = "4611686293305294848"  # of a descriptor: eight lines are 1024 bytes, swizzle of 128
+# The part of a descriptor that says: eight lines are 1024 bytes, swizzle of 128 bytes.
+_ROWS_OF_128 = "4611686293305294848"
 FAULTS: dict[str, tuple[Edit, str]] = {
     "no fence before a copy out": (
         changed(r"fence\.proxy\.async\S*;"), "no fence.proxy.async stands behind"

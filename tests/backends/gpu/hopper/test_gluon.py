@@ -1,5 +1,7 @@
-"""Hopper's kernels in Gluon, without a GPU: an interpreter against the evaluator, planted faults,
-and the machine code."""
+"""Tests of Hopper's kernels in Gluon without a GPU.
+
+The tests compare an interpreter with the evaluator, plant faults, and read the machine code.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def parsed(text: str) -> TileKernel:
 
 
 def both(text: str, shared: int = SHARED) -> KernelSource:
-    """In Triton, and in Gluon beside it where the shape has that."""
+    """Returns the kernel in Triton, and also in Gluon if its shape allows that."""
     return kernel_source(parsed(text), "k", warps=8, stages=3, dot="ieee", gluon=shared)
 
 
@@ -44,7 +46,7 @@ def source(text: str, shared: int = SHARED) -> KernelSource:
 def launch(
     text: str, made: KernelSource, programs: int, seed: int, order: str
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """All buffers after a launch, and what the evaluator makes of them."""
+    """Returns all buffers after a launch, and the evaluator's buffers."""
     job = job_of(parsed(text), seed=seed)
     arrays = [a.copy() for a in job.arrays]
     pairs = [(b.dtype.name, a) for b, a in zip(job.kernel.buffers, arrays, strict=True)]
@@ -71,7 +73,7 @@ def test_any_number_of_programs_does_all_units(programs: int) -> None:
 
 
 def test_units_are_all_written_once() -> None:
-    """The evaluator agrees on every element, so that none is left as it was."""
+    """Every unit is written: no element keeps its initial value."""
     got, want = launch(TEXTS["plain"], source(TEXTS["plain"]), 3, 1, "random")
     assert not np.any(got[-1] == 77)
     assert not np.any(want[-1] == 77)
@@ -113,7 +115,8 @@ FAULTS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault: str) -> None:
-    """An error, a deadlock or wrong numbers, in one of a few orders."""
+    """A planted fault gives an error, a deadlock or wrong numbers in at least one order of
+    execution."""
     text = TEXTS["tails"]
     made = source(text)
     broken = replace(made, text=FAULTS[fault](made.text))
@@ -146,7 +149,8 @@ def test_other_options_and_alignments_stay_with_triton() -> None:
 
 
 def test_a_ring_is_as_long_as_memory_allows() -> None:
-    """Without room for the results beside two buffers, these go from registers to memory."""
+    """The ring of buffers shrinks with the memory; without room for results they bypass shared
+    memory."""
     text = TEXTS["tails"]
     assert "[4, 128, 16]" in source(text).text
     assert "[3, 128, 16]" in source(text, 2048 + 3 * 8192 + 32768).text
@@ -158,7 +162,7 @@ def test_a_ring_is_as_long_as_memory_allows() -> None:
 
 
 class TestCompiled:
-    """What Triton makes of it."""
+    """Tests of the code that Triton compiles."""
 
     pytestmark = NEEDS_TRITON
 
@@ -169,13 +173,13 @@ class TestCompiled:
         kernels = [kernel for (kernel,) in made]
         for kernel, code in zip(kernels, machine_codes(kernels), strict=True):
             assert kernel.stays
-            assert kernel.warps == 12  # eight that multiply, four for the one that copies
+            assert kernel.warps == 12  # Eight warps multiply, four belong to the part that copies.
             assert kernel.private == 0
             assert dict(code.matrix)["HGMMA"] >= 1
             assert "cp.async.bulk.tensor" in kernel.assembly
             assert "setmaxnreg.dec" in kernel.assembly
             assert len(kernel.maps) == kernel.params.count(Param.TENSOR_MAP)
-            # What follows a map in the parameters is never read.
+            # The kernel never reads the parameter behind a map.
             head, _, body = kernel.assembly.partition(")\n.reqntid")
             for number, kind in enumerate(kernel.params):
                 if kind is Param.NULL:

@@ -1,4 +1,4 @@
-"""Every scalar function and cast on every element type, and the error of the f32 functions."""
+"""Tests of every scalar function and cast on every dtype, and of the f32 functions' errors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COMMON = [t for t in TYPES if not t.is_narrow]
 
 
 def targets_of(source: DType) -> list[DType]:
-    """What it is cast to; between two narrow types casts go by way of a common one."""
+    """Returns the targets of casts; casts between two narrow types go through a common type."""
     return [t for t in (COMMON if source.is_narrow else TYPES) if t is not source]
 
 
 def elementwise(bodies: Sequence[Scalar], args: Sequence[DType], count: int) -> TileKernel:
-    """Each body over one block of `count` elements."""
+    """Returns a kernel of each body over one block of `count` elements."""
     only = var_of(iterator("u", 1))
     assert only is not None
     (lane,) = lanes((count,))
@@ -55,7 +55,7 @@ def job_of(bodies: Sequence[Scalar], inputs: Sequence[np.ndarray], types: Sequen
 
 
 def interesting(dtype: DType) -> np.ndarray:
-    """Edge cases of a type and ordinary values around them."""
+    """Returns edge cases of a dtype and ordinary values."""
     if dtype is BOOL:
         return RNG.integers(0, 2, COUNT).astype(np.bool_)
     if dtype.is_float:
@@ -108,7 +108,7 @@ def applied(name: str, dtype: DType) -> tuple[Scalar, list[DType]]:
 
 
 def exact_jobs(dtype: DType, names: Sequence[str]) -> list[Job]:
-    """A kernel for all functions of one signature."""
+    """Returns a job for all functions of each signature."""
     by_signature: dict[tuple[str, ...], list[Scalar]] = {}
     for name in names:
         body, args = applied(name, dtype)
@@ -128,7 +128,8 @@ def assert_equal(job: Job, got: Sequence[np.ndarray]) -> None:
 
 
 def all_exact() -> list[Job]:
-    """Every function on every type, shifts and powers of integers within what NumPy defines."""
+    """Returns jobs of every function on every dtype, with the shifts and powers that NumPy
+    defines."""
     jobs = [job for dtype, names in EXACT_TYPES for job in exact_jobs(dtype, names)]
     for dtype in (t for t in COMMON if t.is_integer):
         bodies = [applied(n, dtype)[0] for n in ("pow", "shift_left", "shift_right")]
@@ -146,7 +147,7 @@ def casts() -> list[Job]:
 
 
 def literals() -> list[Job]:
-    """A literal has the type of what it meets."""
+    """Returns jobs in which a literal has the dtype of the other operand."""
     jobs = []
     for dtype in (t for t in COMMON if t is not BOOL):
         a, one = argument(0, dtype), literal(1, dtype)
@@ -162,7 +163,7 @@ def literals() -> list[Job]:
 
 
 def unfused() -> list[Job]:
-    """A product and a sum that differ where they are fused."""
+    """Returns a job of a product and a sum, whose result differs if they are fused."""
     product = apply("mul", argument(0, F32), literal(1.1, F32))
     body = apply("add", product, literal(-1.1, F32))
     return [job_of([body], [RNG.standard_normal(512).astype(np.float32)], [F32])]
@@ -172,7 +173,7 @@ def unfused() -> list[Job]:
 
 
 def bit_patterns(count: int) -> np.ndarray:
-    """Floats of every size, evenly over their bit patterns; special values first."""
+    """Returns floats of every magnitude, uniform over bit patterns; special values come first."""
     bits = RNG.integers(0, 1 << 32, count, dtype=np.uint64).astype(np.uint32)
     x = bits.view(np.float32)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, 1.0]
@@ -222,7 +223,7 @@ PAIRS = [
 
 
 def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """The error of f32 values in units of the last place of what was wanted."""
+    """Returns the error of f32 values in units of the last place of the expected values."""
     with np.errstate(all="ignore"):
         nearest = want.astype(np.float32)
         unit = np.spacing(np.abs(nearest)).astype(np.float64)
@@ -263,7 +264,7 @@ Results = dict[str, list[tuple[Job, list[np.ndarray]]]]
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    """All launches of this file, in one process."""
+    """Returns the results of all launches of this file, which run in one process."""
     makers = (all_exact, casts, literals, unfused, bounds, narrow)
     jobs = {make.__name__: make() for make in makers}
     done = iter(interpreted([job for group in jobs.values() for job in group]))
@@ -277,8 +278,11 @@ def test_bit_for_bit(group: str, results: Results) -> None:
 
 
 def test_error_bounds(results: Results) -> None:
-    """The interpreter's exp2 is NumPy's.  It is two units off on most processors, as a device's is,
-    and nearly three with AVX-512."""
+    """Functions are within their error bounds, plus the excess error of NumPy's exp2.
+
+    The interpreter uses NumPy's exp2. It is two units off on most processors, like a device's, and
+    nearly three with AVX-512.
+    """
     points = np.linspace(-126.0, 128.0, 1 << 20, endpoint=False, dtype=np.float32)
     error = float(ulps(np.exp2(points), np.exp2(points.astype(np.float64))).max())
     excess = max(error - 2.0, 0.0)
@@ -304,7 +308,7 @@ def flushed_exp2(x):
 
 
 def of_amd(text: str) -> str:
-    """The kernel on a device whose exp2 gives 0 in place of a denormal, as v_exp_f32 does."""
+    """Returns the kernel's text for a device whose exp2 flushes denormals, like v_exp_f32."""
     at = text.index("\n\n\n")
     text = text[:at] + "\n" + FLUSHED + text[at:].replace("tl.exp2(", "flushed_exp2(")
     return text.replace("FLUSHES = tl.constexpr(False)", "FLUSHES = tl.constexpr(True)")

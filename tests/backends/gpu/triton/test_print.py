@@ -1,4 +1,4 @@
-"""The Triton text of block kernels computes what the kernels say."""
+"""Tests of the Triton text of tile kernels: it computes the kernels' results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_interpreter_computes_what_the_evaluator_does(
 def test_data_outside_an_index_range_is_masked(
     results: dict[str, tuple[Job, list[np.ndarray]]],
 ) -> None:
-    """Beyond 32 bits too, where the offset itself would wrap into the table."""
+    """An index outside of its range is masked, even beyond 32 bits, where the offset would wrap."""
     _, got = results["gather"]
     assert (got[2][[1, 3]] == 7.0).all()
 
@@ -102,7 +102,7 @@ def test_what_is_no_block_kernel_is_refused(line: str) -> None:
 
 
 def test_a_product_of_bytes_that_no_device_takes_is_refused() -> None:
-    """The compiler wants 32 of them to a sum."""
+    """An int8 matmul with a sum of fewer than 32 products is refused, because Triton needs 32."""
     text = CORNERS["integers"].replace("i8[32,16]", "i8[16,16]").replace("i8[16,32]", "i8[16,16]")
     with pytest.raises(InternalError, match="no block kernel"):
         triton_source(parse_kernel(text), "k", dot="ieee")

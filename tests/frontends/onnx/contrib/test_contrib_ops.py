@@ -1,4 +1,4 @@
-"""com.microsoft's operators against ONNX Runtime, which has kernels for them."""
+"""Operators of com.microsoft agree with ONNX Runtime, which has kernels for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def u8(*shape: int) -> np.ndarray:
 
 
 def i8(*shape: int) -> np.ndarray:
-    """Levels of 7 bits: without VNNI, ONNX Runtime's sums of pairs saturate beyond them."""
+    """Returns 7-bit levels: without VNNI, ONNX Runtime's pair sums saturate for larger levels."""
     return RNG.integers(-64, 64, shape).astype(np.int8)
 
 
@@ -39,7 +39,8 @@ def real(value: float) -> np.ndarray:
 def model_of(
     op: str, operands: Sequence[Any], outputs: Sequence[str], constants: Sequence[int], **attrs: Any
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """One node; operands numbered in `constants` are initialisers."""
+    """Returns a one-node model and its feeds; operands whose numbers are in `constants` are
+    initialisers."""
     domain = attrs.pop("domain", "com.microsoft")
     names = ["" if a is None else f"x{n}" for n, a in enumerate(operands)]
     given = {f"x{n}": a for n, a in enumerate(operands) if a is not None}
@@ -88,13 +89,13 @@ def agrees(
         if want.dtype.kind == "f":
             atol = tolerance * max(1.0, float(np.abs(want).max(initial=0)))
             np.testing.assert_allclose(found[name], want, rtol=0, atol=atol, err_msg=name)
-        else:  # a level of a quantised result may be its neighbour
+        else:  # a quantised result may differ by one level
             apart = np.abs(found[name].astype(np.int64) - want.astype(np.int64))
             assert apart.max(initial=0) <= (1 if want.dtype.itemsize == 1 else 0)
             assert (apart > 0).mean() < 0.05
 
 
-# ---- activations, norms, products ---------------------------------------------------------------
+# ---- activations, norms, matmuls ----------------------------------------------------------------
 
 with seeded("test_contrib_ops: fused"):
     X = f32(2, 3, 8)
@@ -171,7 +172,7 @@ def evaluated(op: str, *operands: Any, **attrs: Any) -> np.ndarray:
 
 
 def test_split_gelu_and_group_norm() -> None:
-    """ONNX Runtime has these for GPUs only."""
+    """ONNX Runtime has kernels of these operators for GPUs only."""
     x, bias = f32(2, 3, 8), f32(8)
     left, right = np.split(x + bias, 2, -1)
     gate = evaluated("Gelu", right)
@@ -286,7 +287,7 @@ def test_quantised(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint16, np.int16])
 def test_levels_of_the_domain(kind: Any) -> None:
-    """What ONNX Runtime's quantiser wrote before ONNX had levels of 16 bits."""
+    """ONNX Runtime's quantiser wrote these operators before ONNX had 16-bit levels."""
     scales, points = np.array([0.03, 0.1, 0.2], np.float32), np.array([1, 2, 3], kind)
     levels = RNG.integers(0, 99, (2, 3, 4)).astype(kind)
     one = (real(0.03), np.array(2, kind))
@@ -299,7 +300,7 @@ def test_levels_of_the_domain(kind: Any) -> None:
 @pytest.mark.parametrize("points", [True, False])
 @pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
 def test_rows_of_blocks_of_small_integers(kind: Any, points: bool) -> None:
-    """Without zero points these are around 0, unlike levels in bytes."""
+    """Without zero points, levels of 4-bit types have the zero point 0, unlike levels in bytes."""
     least = int(ml_dtypes.iinfo(kind).min)
     levels, zeros = (RNG.integers(least, least + 16, s).astype(kind) for s in ((7, 64), (7, 4)))
     scales = (f32(7, 4) ** 2 + 0.01).astype(np.float32)
@@ -409,7 +410,7 @@ def test_whole_attention(name: str) -> None:
 with seeded("test_contrib_ops: quantised whole"):
     BYTES = (u8(2, 3, 12), i8(12, 48), f32(48), real(0.02), real(0.01))
     COLUMNS = (i8(12, 48), f32(48), real(0.02), f32(48, scale=0.1) ** 2)
-    # Operands, and those of them that do not come at run time.
+    # Operands, the numbers of the constant operands, and attributes.
     QUANTISED_WHOLE: dict[str, tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = {
         "plain": ((*BYTES, None, np.array(120, np.uint8), np.array(3, np.int8)), (1,), {}),
         "lengths": ((*BYTES, np.array([2, 3], np.int32), np.array(120, np.uint8)), (1,), {}),
@@ -431,7 +432,8 @@ def test_quantised_attention(name: str) -> None:
 def group_query(
     batch: int, length: int, past: int, lengths: Sequence[int], total: int, **more: Any
 ) -> None:
-    """4 query heads of width 16, 2 of keys; what a run leaves in caches is compared too."""
+    """Compares GroupQueryAttention with 4 query heads and 2 key heads of width 16, including the
+    new contents of the caches."""
     packed, turned = more.pop("packed", False), more.get("do_rotary", 0)
     q, k, v = (f32(batch, length, n * 16) for n in (4, 2, 2))
     qkv = (np.concatenate([q, k, v], -1), None, None) if packed else (q, k, v)
@@ -469,7 +471,7 @@ def test_shared_heads(more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("turned", [0, 1])
 def test_first_rows_of_sequences_of_different_lengths(turned: int) -> None:
-    """Shorter ones are padded behind; the model leaves the batch and the cache's length open."""
+    """Shorter sequences are padded at the end; batch and cache length are symbolic."""
     operands = [
         f32(2, 6, 64), f32(2, 6, 32), f32(2, 6, 32), f32(2, 2, 0, 16), f32(2, 2, 0, 16),
         np.array([3, 5], np.int32), np.array(6, np.int32), *(angles(24, 8) if turned else ()),
@@ -492,7 +494,7 @@ def test_first_rows_of_sequences_of_different_lengths(turned: int) -> None:
 
 
 def test_a_cache_of_final_length() -> None:
-    """New rows go behind those of each sequence, in a cache that keeps its length."""
+    """New rows go behind those of each sequence, in a cache of constant length."""
     model, inputs = model_of(
         "GroupQueryAttention",
         [
@@ -502,7 +504,7 @@ def test_a_cache_of_final_length() -> None:
         ("y", "k", "v"), (6,), num_heads=4, kv_num_heads=2, do_rotary=1,
     )  # fmt: skip
     found = evaluate_graph(load_model(model), inputs)
-    # ONNX Runtime keeps the length only of a cache that is both input and output.
+    # ONNX Runtime keeps the length of a cache only if the cache is both input and output.
     run = session(model)
     binding = run.io_binding()
     held = {n: ort.OrtValue.ortvalue_from_numpy(a.copy()) for n, a in inputs.items()}

@@ -1,4 +1,4 @@
-"""com.microsoft's operators that ONNX's own say as well, and those of older tools."""
+"""Operators of com.microsoft that ONNX has too, and operators of older tools."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_what_others_say_as_well(name: str) -> None:
 
 
 def _tables() -> list[Any]:
-    """Bytes of the words', places' and segments' rows, the scale and the shift of the norm; then
-    the scales of these five, then their zero points."""
+    """Returns quantised operands: the rows of the word, position and segment tables, the norm's
+    scale and shift, then the scales of these five, then their zero points."""
     bytes_ = [u8(9, 8), u8(5, 8), u8(2, 8), u8(8), u8(8)]
     return [*bytes_, None, *(real(0.01 * n) for n in range(1, 6)), *(np.uint8(n) for n in range(5))]
 
@@ -88,7 +88,7 @@ def test_embeddings_of_bytes(segments: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "block"), [(0, 16), (0, 64), (1, 32)])
 def test_rows_of_numbers_of_a_table(kind: int, block: int) -> None:
-    """FP4 and NF4 as ONNX Runtime's own quantiser writes them."""
+    """FP4 and NF4 levels are as ONNX Runtime's own quantiser writes them."""
     depth, rows = 48, 10
     weights = f32(depth, rows, scale=0.3)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", depth])
@@ -134,7 +134,7 @@ def test_group_norms_of_sums(last: bool, flat: bool) -> None:
     given = [x.transpose(order), scale, shift, skip if flat else skip.transpose(order)]
     if last:
         given.append(bias)
-    else:  # a bias is of the last axis
+    else:  # the operator adds a bias along the last axis
         given[0] = (x + bias).transpose(order)
     found, sums = _evaluated(
         "SkipGroupNorm", *given, count=2, groups=2, activation=1, channels_last=int(last)
@@ -210,7 +210,7 @@ def test_refused(op: str, operands: Any, attrs: dict[str, Any], why: str) -> Non
 
 
 def test_compiled() -> None:
-    """Bodies are inlined, so that an artifact has them."""
+    """The compiler inlines the bodies of these operators, so an artifact can run them."""
     model, feeds = model_of("Inverse", (f32(4, 4) + 4 * np.eye(4, dtype=np.float32),), ["y"], ())
     got = tcc.compile(model).run(feeds)["y"]
     np.testing.assert_allclose(got, np.linalg.inv(feeds["x0"]), rtol=0, atol=1e-6)

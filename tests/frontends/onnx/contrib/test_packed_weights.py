@@ -1,4 +1,4 @@
-"""com.microsoft's packed weights against ONNX Runtime."""
+"""Packed weights of com.microsoft agree with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def matmul_n_bits(
     groups: str = "",
     missing: int = 0,
 ) -> onnx.ModelProto:
-    """Random weights; `missing` bytes of them are left out."""
+    """Returns a MatMulNBits model with random weights, of which the last `missing` bytes are
+    absent."""
     rng = np.random.default_rng(depth + rows)
     blocks = -(-depth // block)
     data = rng.integers(0, 256, (rows, blocks, block * bits // 8)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM against ONNX Runtime, and layers that its quantiser wrote, end to end."""
+"""DynamicQuantizeLSTM agrees with ONNX Runtime, also in layers that its quantiser wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _TIME, _BATCH, _INPUT, _HIDDEN = 5, 3, 4, 2
 def _layer(
     attributes: dict[str, Any], given: str, *, kind: Any = np.uint8, channels: bool = False
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """One node with constant weights; `given` are the optional operands."""
+    """Returns a one-node model with constant weights, and its feeds; `given` names the optional
+    operands."""
     rng = np.random.default_rng(3)
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     columns = 4 * _HIDDEN
@@ -34,7 +35,7 @@ def _layer(
         return (0.5 * rng.standard_normal(shape)).astype(np.float32)
 
     def levels(rows: int) -> np.ndarray:
-        # Without VNNI, ONNX Runtime's sums of pairs with signed bytes saturate beyond 7 bits.
+        # Without VNNI, ONNX Runtime's pair sums of signed bytes saturate beyond 7 bits.
         first, last = (-64, 64) if kind is np.int8 else (0, 256)
         return rng.integers(first, last, (directions, rows, columns)).astype(kind)
 
@@ -42,7 +43,7 @@ def _layer(
 
     def zeros() -> np.ndarray:
         near = rng.integers(least + 100, least + 156, scale).astype(kind)
-        return np.zeros_like(near) if channels else near  # ONNX Runtime takes no others
+        return np.zeros_like(near) if channels else near  # ONNX Runtime accepts only zeros here
 
     arrays = {
         "W": levels(_INPUT), "R": levels(_HIDDEN), "B": real(directions, 2 * columns),
@@ -100,8 +101,8 @@ def test_quantised_layers(case: str, channels: bool) -> None:
     model, feeds = _layer(*_CASES[case], kind=kind, channels=channels)
     want = expected(model, feeds)
     found = evaluate_graph(load_model(model), feeds)
-    # Backwards, ONNX Runtime starts all sequences at once and tcc each at its own end, so that
-    # states of other rows share a range and a scale.
+    # In backward direction, ONNX Runtime starts all sequences at once, but tcc starts each at its
+    # own end. Therefore states of other rows share a range and a scale.
     atol = 1e-3 if case in ("lengths_back", "lengths_both") else 2e-6
     for name, array in want.items():
         np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
@@ -110,7 +111,7 @@ def test_quantised_layers(case: str, channels: bool) -> None:
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("channels", [False, True], ids=["tensor", "channel"])
 def test_layers_of_the_quantiser(tmp_path: Path, direction: str, channels: bool) -> None:
-    """A float layer through `quantize_dynamic`, compiled."""
+    """The test quantises a float layer by `quantize_dynamic` and compiles it."""
     source, feeds = model_of_layer("LSTM", {"direction": direction}, {"B", "h", "c"}, True)
     onnx.save(source, tmp_path / "float.onnx")
     quantize_dynamic(

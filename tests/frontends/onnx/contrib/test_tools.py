@@ -1,4 +1,5 @@
-"""What ONNX Runtime's tools and its own optimiser write: every operator has a place here."""
+"""Every operator that ONNX Runtime's tools and optimiser write is supported or refused with a
+reason."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ from tcc.ir.graph.evaluate import evaluate_graph
 
 from tests.lib.import_oracle import expected, model_of
 
-# Named by a tool that reads models and written by none (shape inference, lists of types).
+# Operators that tools read (shape inference, lists of types) and that no tool writes.
 READ_ONLY = {
     "BranchwiseRMSNorm", "GatherPacked", "HyperConnectionPostMix", "HyperConnectionPreMix",
     "ScaledSiLU", "SparseAttention",
 }  # fmt: skip
-# Written under these names in ONNX's own domain.
+# Operators that tools write in ONNX's own domain.
 STANDARD = {"Pad", "Range"}
 
 
@@ -46,8 +47,8 @@ def _supported() -> set[str]:
 
 
 def test_every_operator_that_a_tool_names_is_supported_or_refused_with_a_reason() -> None:
-    """The quantisers, the transformer optimiser and the other tools, by the strings of their
-    sources: a new operator of a newer ONNX Runtime fails here."""
+    """The operators are the strings in the sources of the quantisers, the transformer optimiser and
+    other tools, so that a new operator of a newer ONNX Runtime fails here."""
     root = Path(ort.__file__).parent
     sources = (
         p
@@ -112,7 +113,7 @@ def _network() -> tuple[onnx.ModelProto, list[np.ndarray]]:
 
 
 def _saved(path: Path, level: str) -> onnx.ModelProto:
-    """The model at `path` as ONNX Runtime saves it when it has optimised it."""
+    """Returns the model at `path` as ONNX Runtime saves it after its optimisations."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
@@ -135,7 +136,8 @@ def _own(model: onnx.ModelProto) -> set[str]:
     ],
 )
 def test_quantised_networks_that_onnx_runtime_saved(tmp_path: Path, form: str, level: str) -> None:
-    """With its own operators on bytes, at full optimisation with their channels last."""
+    """The saved networks have ONNX Runtime's own 8-bit operators, channels-last at full
+    optimisation."""
     model, samples = _network()
     onnx.save(model, tmp_path / "float.onnx")
     quantize_static(

@@ -1,4 +1,4 @@
-"""Code objects: the segments of an ELF file, its kernels' descriptors and the metadata in its note.
+"""Code objects: the segments of an ELF file, its kernel descriptors and its metadata note.
 
 LLVM's "User Guide for AMDGPU Backend" describes all three.
 """
@@ -13,19 +13,20 @@ from typing import Any
 
 from tests.lib.emulator.faults import Unknown
 
-ARCHITECTURES = {0x41: "gfx1100", 0x4C: "gfx942"}  # EF_AMDGPU_MACH_AMDGCN_*
+ARCHITECTURES = {0x41: "gfx1100", 0x4C: "gfx942"}  # The keys are EF_AMDGPU_MACH_AMDGCN_*.
 _LOAD, _NOTE, _SYMBOLS = 1, 4, 11
-_POINTER_TO_PARAMETERS = 1 << 3  # of the properties: user registers hold it
+_POINTER_TO_PARAMETERS = 1 << 3  # This property says that user registers hold the pointer.
 _NEAREST_WITH_DENORMALS = 0xF0
-_OTHER_USER_REGISTERS = 0b1110111  # what else could be there; no kernel asks for it
+# Properties of other user registers, which no kernel here asks for.
+_OTHER_USER_REGISTERS = 0b1110111
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A kernel's descriptor: `entry` is a byte of `image`; `parameters` are offsets and widths.
 
-    `preloaded` are the first and the number of the words of parameters that a device with newer
-    firmware puts into registers; it starts 256 bytes behind `entry` then.
+    `preloaded` are the first parameter word and the number of words that newer firmware loads into
+    registers. A wave then starts 256 bytes behind `entry`.
     """
 
     arch: str
@@ -48,7 +49,10 @@ class CodeObject:
     kernels: Mapping[str, Mapping[str, Any]]
 
     def kernel(self, name: str) -> Kernel | None:
-        """Of a name; raises Unknown where the kernel wants more than the emulator gives."""
+        """Returns the kernel `name`, or None if it does not exist.
+
+        Raises Unknown if the kernel needs features that the emulator lacks.
+        """
         if name not in self.kernels:
             return None
         about, at = self.kernels[name], self.symbols[f"{name}.kd"]
@@ -74,7 +78,7 @@ class CodeObject:
 
 
 def code_object(address: int) -> CodeObject:
-    """The file that lies at an address of this process."""
+    """Reads the code object that lies at an address of this process."""
     head = ctypes.string_at(address, 64)
     programs, sections = struct.unpack_from("<QQ", head, 32)
     (flags,) = struct.unpack_from("<I", head, 48)
@@ -121,7 +125,7 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 def _unpacked(data: bytes) -> Any:
-    """A value in MessagePack."""
+    """Decodes a MessagePack value."""
     value, _ = _value(data, 0)
     return value
 

@@ -1,4 +1,4 @@
-"""Branches, barriers, waits and the end."""
+"""Control flow: branches, barriers, waits and the end of the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .forms import form
 from .operands import Operands
 from .waves import EXEC, VCC, Step, Strand
 
-# Hints, caches that are not modelled, and messages to the driver that registers are free.
+# Hints, caches that the emulator does not model, and messages to the driver about free registers.
 _NOTHING = ("s_nop", "s_clause", "s_delay_alu", "s_waitcnt_depctr", "s_sendmsg", "buffer_gl0_inv",
             "s_sleep", "s_setprio", "s_inst_prefetch", "s_set_inst_prefetch_distance",
             "s_code_end")  # fmt: skip
@@ -77,7 +77,7 @@ _ALL = 63
 
 
 def _counts(o: Operands) -> dict[str, int]:
-    """How many requests of each kind may stay under way."""
+    """Returns the number of requests of each kind that may stay pending."""
     word = o.i.get("simm16")
     if o.arch.name == "gfx1100":
         return {"loads": word >> 10 & 63, "shared": word >> 4 & 63}
@@ -96,12 +96,14 @@ def _wait(o: Operands) -> Step:
 def _wait_for_writes(o: Operands) -> Step:
     if o.i.get("simm16") > _ALL:
         raise Unknown("s_waitcnt_vscnt of more than 63")
-    return lambda m, s: None  # of what it waits for, no registers are written
+    return lambda m, s: None  # It waits for stores only, and stores write no registers.
 
 
 def settle(s: Strand, counts: dict[str, int]) -> None:
-    """Requests end in the order in which they began, but for loads of scalars, of which nothing is
-    known before all requests of their counter have ended."""
+    """Removes completed requests: a counter completes its requests in order.
+
+    Loads of scalars may complete in any order, so they count as pending until the counter is zero.
+    """
     for counter, count in counts.items():
         mine = [each for each in s.pending if each.counter == counter]
         if len(mine) <= count or (count and any(each.any_order for each in mine)):

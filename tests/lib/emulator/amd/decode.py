@@ -1,6 +1,6 @@
-"""Machine code to instructions, by the formats in tinygrad's wheel.
+"""Decodes machine code into instructions with the formats in tinygrad's wheel.
 
-Names are those of RDNA3: CDNA's other names for the same instructions are put right here.
+Names are those of RDNA3; this module translates CDNA's other names for the same instructions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ _SAME = [
 
 @dataclass(frozen=True)
 class Instruction:
-    """`fields` are tinygrad's, `raw` all bits; `dpp` is the word that says how lanes move."""
+    """A decoded instruction: tinygrad's `fields`, all bits `raw`, and `dpp`, the word that moves
+    lanes."""
 
     at: int
     size: int
@@ -70,7 +71,7 @@ class Instruction:
     dpp: int | None = None
 
     def get(self, name: str, default: int = 0) -> int:
-        """A field's number: of a register its code."""
+        """Returns a field's number, for a register its code."""
         return _number(self.fields, name, default)
 
     def has(self, name: str) -> bool:
@@ -82,13 +83,15 @@ class Instruction:
 
 
 # ---- fields -------------------------------------------------------------------------------------
-# tinygrad makes an object for every field that is read; numbers alone take a tenth of the time.
+# tinygrad makes an object for each field access; reading numbers alone takes a tenth of the time.
 
 
 @cache
 def _place(kind: type, name: str) -> tuple[int, int, int, int] | None:
-    """Where a format has the number of a field: its lowest bit, the mask above that, and by how
-    much the number is shifted and raised."""
+    """Returns a field's lowest bit, mask, left shift and addend in a format.
+
+    Returns None for a field without a plain number.
+    """
     field = getattr(kind, name, None)
     if not isinstance(field, BitField) or isinstance(field, VDSTYField):
         return None
@@ -109,13 +112,16 @@ def _number(fields: Any, name: str, default: int) -> int:
 # ---- formats ------------------------------------------------------------------------------------
 
 
-_Numbers: TypeAlias = tuple[int, int, frozenset[int]]  # of a field: its lowest bit, its mask, some
+# A field's lowest bit, its mask, and some values.
+_Numbers: TypeAlias = tuple[int, int, frozenset[int]]
 
 
 @dataclass(frozen=True)
 class _Format:
-    """A format of at least `size` bytes: what tells it from others, bits and opcodes, and which
-    numbers of its fields may say that a variant of it is meant."""
+    """A format of at least `size` bytes.
+
+    `mask`, `bits` and `opcodes` identify it; `variants` are field values that may select a variant.
+    """
 
     kind: Any
     size: int
@@ -130,7 +136,8 @@ class _Format:
         return all(word >> low & mask in numbers for low, mask, numbers in self.opcodes)
 
     def decoded(self, word: int, data: bytes) -> Any:
-        """tinygrad's fields; its own slow way where there may be a variant of the format."""
+        """Returns tinygrad's fields; where a variant is possible, tinygrad's slow decoder
+        decides."""
         if any(word >> low & mask in numbers for low, mask, numbers in self.variants):
             return self.kind.from_bytes(data)
         made = object.__new__(self.kind)
@@ -138,7 +145,7 @@ class _Format:
         return made
 
 
-_VARIANTS = frozenset([249, 250, 255])  # the sources that stand for SDWA, DPP and a literal
+_VARIANTS = frozenset([249, 250, 255])  # These sources stand for SDWA, DPP and a literal.
 
 
 def _format(kind: Any) -> _Format:
@@ -166,19 +173,21 @@ def _format(kind: Any) -> _Format:
 
 @cache
 def _buffer() -> _Format:
-    """Of RDNA3, which is not in the decoder's list."""
+    """Returns RDNA3's MUBUF format, which the decoder's list lacks."""
     return _format(rdna3.MUBUF)
 
 
 @cache
 def formats(arch: str) -> tuple[_Format, ...]:
-    """Of one of FORMATS, in the order in which they are tried.  To load them takes a while: what
-    forks does it first."""
+    """Returns the formats of `arch` in the order in which the decoder tries them.
+
+    Loading is slow, so a process calls this before it forks.
+    """
     return tuple(_format(kind) for kind in _load_formats()[arch])
 
 
 def _decode(data: bytes, arch: str) -> Any:
-    """The fields; raises ValueError where there is no such format."""
+    """Returns the fields; raises ValueError if no format matches."""
     word = int.from_bytes(data, "little")
     for each in formats(arch):
         if each.takes(word, len(data)):
@@ -196,7 +205,7 @@ def named(name: str) -> str:
 
 @lru_cache(1 << 16)
 def _decoded(data: bytes, arch: str) -> tuple[Any, int, int | None]:
-    """Fields, length in bytes, and the word of a DPP exchange."""
+    """Returns the fields, the length in bytes, and the DPP word (None without DPP)."""
     word = int.from_bytes(data[:8], "little")
     top = word >> 26 & 63
     if arch == "rdna3" and top == _MUBUF:
@@ -220,7 +229,10 @@ def _wants_literal(fields: Any) -> bool:
 
 
 def instructions(code: bytes, start: int, arch: str) -> Iterator[Instruction]:
-    """From `start` to the last `s_endpgm` before padding; raises Unknown for what has no format."""
+    """Yields the instructions from `start` to the last `s_endpgm` before padding.
+
+    Raises Unknown for bytes without a format.
+    """
     at, furthest = start, start
     while True:
         data = code[at : at + 16]
@@ -243,6 +255,6 @@ def instructions(code: bytes, start: int, arch: str) -> Iterator[Instruction]:
 
 
 def target(i: Instruction) -> int:
-    """The byte that a branch goes to."""
+    """Returns the byte address that a branch jumps to."""
     offset = i.get("simm16")
     return i.at + 4 + 4 * (offset - (offset >> 15 << 16))

@@ -1,4 +1,4 @@
-"""AMD's code for a Device."""
+"""The engine that runs AMD code behind a Device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ELF = b"\x7fELF"
 
 
 class AmdEngine:
-    """`archs` says for which architectures code came.
+    """An engine for AMD code objects; `archs` collects the architectures of the loaded code.
 
-    Without a seed, waves that stand at the same instruction go together; with one, each wave of a
-    workgroup goes alone from barrier to barrier, in an order that the seed chooses, and starts with
-    its parameters in registers, where the kernel knows both ways.  `edit` changes kernels, to see
-    whether mistakes are found.
+    Without a seed, waves at the same instruction run together. With a seed, each wave of a
+    workgroup runs alone from barrier to barrier in a seeded order. Kernels that support preloaded
+    parameters then start with their parameters in registers. `edit` changes kernels, so that tests
+    can plant mistakes.
     """
 
     def __init__(self, seed: int | None = None, edit: Edit = lambda kernel: kernel) -> None:

@@ -1,4 +1,4 @@
-"""The table of instructions: names to functions that make their steps."""
+"""The table of instructions: each name has a function that makes its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exchanges between the lanes of a wave that an operand asks for (DPP)."""
+"""Lane exchanges of DPP operands: a lane reads another lane of its wave."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ROW = 16
 
 
 def sources(control: int, lanes: int) -> Array:
-    """The lane that each lane reads; -1: none."""
+    """Returns the lane that each lane reads; -1 means no lane."""
     lane = np.arange(lanes)
     row, member = lane // _ROW * _ROW, lane % _ROW
     low = control & 15
-    if control < 0x100:  # within four
+    if control < 0x100:  # quad_perm: within four lanes
         return lane // 4 * 4 + (control >> 2 * (lane % 4) & 3)
     if 0x101 <= control <= 0x10F:  # row_shl
         return np.where(member + low < _ROW, lane + low, -1)
@@ -24,13 +24,13 @@ def sources(control: int, lanes: int) -> Array:
         return np.where(member >= low, lane - low, -1)
     if 0x121 <= control <= 0x12F:  # row_ror
         return row + (member - low) % _ROW
-    if control in (0x140, 0x141):  # mirrors of a row and of its halves
+    if control in (0x140, 0x141):  # row_mirror and row_half_mirror
         return lane ^ (15 if control == 0x140 else 7)
-    if control == 0x142:  # the row's last lane to the next row
+    if control == 0x142:  # row_bcast15: each row reads the last lane of the row before it
         return np.where(row > 0, row - 1, -1)
-    if control == 0x143:  # lane 31 to the upper half
+    if control == 0x143:  # row_bcast31: the upper half reads lane 31
         return np.where(lane >= 32, 31, -1)
-    if 0x150 <= control <= 0x15F:  # one lane to its row
+    if 0x150 <= control <= 0x15F:  # row_share: a whole row reads one lane of it
         return row + low
     if 0x160 <= control <= 0x16F:  # row_xmask
         return row + (member ^ low)
@@ -38,7 +38,8 @@ def sources(control: int, lanes: int) -> Array:
 
 
 class Exchange:
-    """An instruction's word about it: what lanes read, and which ones are written."""
+    """A decoded DPP word: the lane that each lane reads, and the lanes that the instruction
+    writes."""
 
     def __init__(self, word: int, arch: Arch) -> None:
         lane = np.arange(arch.lanes)
@@ -55,7 +56,7 @@ class Exchange:
         return there & s.active[:, self._from]
 
     def moved(self, s: Strand, values: Array) -> Array:
-        """What the lanes read: zero where there is no lane to read from."""
+        """Returns the values that the lanes read; a lane without a source reads zero."""
         return np.where(self._valid(s), values[:, self._from], np.uint32(0))
 
     def written(self, s: Strand) -> Array:

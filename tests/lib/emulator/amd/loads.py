@@ -1,4 +1,4 @@
-"""Loads and stores: of scalars, through addresses, through buffers, and of shared memory."""
+"""Loads and stores: scalar, through addresses, through buffers, and shared memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .forms import form
 from .operands import ACCUMULATORS, Operands
 from .waves import Array, Pending, Step, Strand
 
-_OFF = (124, 127)  # the codes of no scalar base
+_OFF = (124, 127)  # These codes stand for "no scalar base".
 _BYTES = {"b8": 1, "u8": 1, "i8": 1, "b16": 2, "u16": 2, "i16": 2, "b32": 4, "b64": 8, "b96": 12,
           "b128": 16}  # fmt: skip
 _WORDS = {"b32": 1, "b64": 2, "b128": 4, "b256": 8, "b512": 16}
@@ -56,7 +56,7 @@ _KIND = re.compile(r"(?:global|buffer|ds)_(load|store)_(d16_)?(hi_)?([bui]\d+)(_
 
 
 class _Moved:
-    """What an instruction moves between memory and consecutive registers."""
+    """The data that an instruction moves between memory and consecutive registers."""
 
     def __init__(self, o: Operands, field: str) -> None:
         found = _KIND.match(o.i.name)
@@ -72,7 +72,7 @@ class _Moved:
             o.touched |= self.registers
 
     def values(self, s: Strand, active: Array | None) -> Array:
-        """Of a store: unsigned numbers [lane, numbers]."""
+        """Returns a store's values as unsigned numbers [lane, numbers]."""
         first = self.code - 256
         rows = s.vectors[first : first + len(self.registers)]
         flat = rows.reshape(len(rows), -1) if active is None else rows[:, active]
@@ -81,7 +81,7 @@ class _Moved:
         return flat.T.astype(f"u{self.element}")
 
     def put(self, s: Strand, values: Array, active: Array | None) -> None:
-        """Of a load."""
+        """Writes a load's values to the registers."""
         first = self.code - 256
         if self.element < 4:
             kind = "i" if self.signed else "u"
@@ -105,7 +105,7 @@ def _chosen(addresses: Array, active: Array | None, s: Strand) -> Array:
 
 
 def _touch(m: Any, s: Strand, moved: _Moved, addresses: Array, active: Array | None) -> None:
-    """Global memory at the addresses of active lanes."""
+    """Loads or stores global memory at the addresses of active lanes."""
     count = moved.width // moved.element
     places = _chosen(addresses, active, s)[:, None] + moved.element * np.arange(count)
     if moved.stores:
@@ -115,7 +115,10 @@ def _touch(m: Any, s: Strand, moved: _Moved, addresses: Array, active: Array | N
 
 
 def _begun(o: Operands, moved: _Moved) -> Pending | None:
-    """Writes of gfx1100 are counted apart, and nothing is known to depend on these counts."""
+    """Returns the pending request, or None for a store of gfx1100.
+
+    gfx1100 counts stores separately, and no registers depend on that counter.
+    """
     if moved.stores and o.arch.name == "gfx1100":
         return None
     return Pending("loads", frozenset() if moved.stores else moved.registers)
@@ -151,7 +154,7 @@ def _global(o: Operands) -> Step:
 
 @form(*_names("buffer"))
 def _buffer(o: Operands) -> Step:
-    """Raw buffers: what ends behind the number of records reads zeros and writes nothing."""
+    """Raw buffers: an access that ends behind the last record reads zeros and writes nothing."""
     i = o.i
     if i.get("idxen") or i.get("lds") or i.get("tfe"):
         raise Unknown(f"{i.name} with an index or into shared memory")
@@ -261,7 +264,8 @@ def _two(o: Operands) -> Step:
 
 @form("ds_bpermute_b32")
 def _exchanged(o: Operands) -> Step:
-    """Through the paths of shared memory, but not its bytes; lanes that take no part give 0."""
+    """Exchanges lanes through the paths of shared memory, not its bytes; inactive lanes provide
+    0."""
     i = o.i
     address, data = o.vector(i.get("addr"), "u32"), o.vector(i.get("data0"), "u32")
     offset = i.get("offset0") | i.get("offset1") << 8

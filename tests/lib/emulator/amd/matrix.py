@@ -1,7 +1,7 @@
-"""Products of matrices: WMMA of RDNA3 and MFMA of CDNA3.
+"""Matrix products: WMMA of RDNA3 and MFMA of CDNA3.
 
-Products are summed exactly enough in f64, or as integers, and rounded once.  Layouts: AMD, "RDNA3
-Instruction Set Architecture", section 7.9, and "CDNA3 Instruction Set Architecture", section 7.1.
+Sums are exact enough in f64, or integers, and are rounded once. Layouts: AMD, "RDNA3 Instruction
+Set Architecture", section 7.9, and "CDNA3 Instruction Set Architecture", section 7.1.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ _MFMA = {
 
 
 def _registers(o: Operands, code: int, count: int) -> Callable[[Strand], Array]:
-    """[wave, lane, register]."""
+    """Returns a function that reads registers as [wave, lane, register]."""
     o.touched |= {code + n for n in range(count)}
     first = code - 256
     return lambda s: np.moveaxis(s.vectors[first : first + count], 0, -1)
 
 
 def _addend(o: Operands, code: int, count: int, kind: str) -> Callable[[Strand], Array]:
-    """[wave, lane, register] of the type; or one number."""
+    """Returns a function that reads the addend: [wave, lane, register] of the type, or one
+    number."""
     if code < 256:
         number: Read = o.scalar(code, kind)
         return lambda s: number(s)
@@ -82,14 +83,14 @@ def _sum(addend: Array, product: Array, kind: str) -> Array:
 
 
 def _put(s: Strand, code: int, values: Array) -> None:
-    """[wave, lane, register], in all lanes."""
+    """Writes [wave, lane, register] in all lanes."""
     for n in range(values.shape[-1]):
         s.vectors[code - 256 + n] = values[..., n]
 
 
 @form(*_WMMA)
 def _wmma(o: Operands) -> Step:
-    """Lanes hold a row of A, and a column of B, each twice; of the result every other row."""
+    """Each half of a wave holds all rows of A and columns of B; the result has every other row."""
     plain(o)
     i, f = o.i, _WMMA[o.i.name]
     signs = i.get("neg")
@@ -122,8 +123,11 @@ def _wmma(o: Operands) -> Step:
 
 @form(*_MFMA)
 def _mfma(o: Operands) -> Step:
-    """Lane l holds row l % 16 of A, and column l % 16 of B, at a quarter of the depth that l // 16
-    names; of the result four rows of column l % 16."""
+    """Lane l holds row l % 16 of A and column l % 16 of B.
+
+    Its values are the quarter l // 16 of the depth. It gets four rows of column l % 16 of the
+    result.
+    """
     i, f = o.i, _MFMA[o.i.name]
     if i.get("cbsz") or i.get("abid") or i.get("blgp"):
         raise Unknown(f"{i.name} with modifiers")
@@ -144,7 +148,8 @@ def _mfma(o: Operands) -> Step:
             values = element(read(s)).reshape(len(s.rows), 4, _SIDE, -1)
             both.append(values.swapaxes(1, 2).reshape(len(s.rows), _SIDE, -1))
         product = both[0] @ both[1].swapaxes(1, 2)
-        quarters = product.reshape(len(s.rows), 4, 4, _SIDE)  # lanes' quarter, register, column
+        # quarter of the lanes, register, column
+        quarters = product.reshape(len(s.rows), 4, 4, _SIDE)
         lanes = quarters.swapaxes(2, 3).reshape(len(s.rows), 4 * _SIDE, 4)
         _put(s, into, _sum(addend(s), lanes, f.result))
 

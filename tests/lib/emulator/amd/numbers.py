@@ -1,4 +1,4 @@
-"""Functions of numbers that NumPy does not have."""
+"""Functions on numbers that NumPy lacks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tests.lib.emulator.ptx.numbers import fused, fused_to_odd, to_integer
 from .waves import Array
 
 __all__ = ["fused"]
-_LEAST = 2.0**-126  # normal numbers of f32
+_LEAST = 2.0**-126  # The least normal number of f32.
 
 
 def flushing(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """One of the transcendental instructions of f32: rounded once, while denormal arguments and
-    results are zeros ("denormals are flushed", as AMD's manuals have it)."""
+    """Returns a transcendental instruction of f32: it rounds once and flushes denormals to zero.
+
+    AMD's manuals say that "denormals are flushed", for arguments and for results.
+    """
 
     def flushed(x: Array) -> Array:
         wide = function(_zeroed(x.astype(np.float64)))
@@ -31,7 +33,7 @@ def _zeroed(x: Array) -> Array:
 
 
 def greatest(a: Array, b: Array) -> Array:
-    """A number rather than NaN; +0 rather than -0."""
+    """Returns the larger number; a number wins over NaN, and +0 over -0."""
     return _ordered(a, b, a > b, np.signbit(b))
 
 
@@ -45,13 +47,16 @@ def _ordered(a: Array, b: Array, first: Array, of_zeros: Array) -> Array:
 
 
 def to_whole(dtype: Any) -> Callable[[Array], Array]:
-    """Towards zero; what does not fit becomes the nearest, NaN 0."""
+    """Returns a conversion that truncates towards zero, saturates, and maps NaN to 0."""
     return lambda a: to_integer(np.trunc(a.astype(np.float64)), dtype)
 
 
 def classes(bits: Array, wanted: Array, width: int) -> Array:
-    """Whether numbers are of classes: a bit each for signalling NaN, quiet NaN, -inf, -normal,
-    -denormal, -0, +0, +denormal, +normal, +inf."""
+    """Returns true for each number whose class is in the bit mask `wanted`.
+
+    The bits stand for signalling NaN, quiet NaN, -inf, -normal, -denormal, -0, +0, +denormal,
+    +normal and +inf, from bit 0 on.
+    """
     mantissa_bits = {4: 23, 8: 52}[width]
     kind = bits.dtype.type
     mantissa = bits & kind((1 << mantissa_bits) - 1)
@@ -66,7 +71,7 @@ def classes(bits: Array, wanted: Array, width: int) -> Array:
 
 
 def leading(bits: Array) -> Array:
-    """How many bits at the top are equal; -1: all are (`v_cls_i32`)."""
+    """Returns the number of equal bits at the top, or -1 if all are equal (`v_cls_i32`)."""
     signed = bits.view(np.int32).astype(np.int64)
     size = np.where(signed < 0, ~signed, signed)
     exponent = np.frexp(size.astype(np.float64))[1]
@@ -80,7 +85,10 @@ def reversed_bits(bits: Array) -> Array:
 
 
 def permuted_bytes(a: Array, b: Array, chosen: Array) -> Array:
-    """`v_perm_b32`: bytes of the pair, of which `b` is the lower part; 12 is zero, more is 255."""
+    """Picks bytes as `v_perm_b32` does.
+
+    `b` is the lower half of the pair; selector 12 gives 0, a larger selector 255.
+    """
     pair = a.astype(np.uint64) << np.uint64(32) | b.astype(np.uint64)
     made = np.zeros((), np.uint32)
     for n in range(0, 32, 8):
@@ -97,12 +105,13 @@ def permuted_bytes(a: Array, b: Array, chosen: Array) -> Array:
 
 
 def division_scale(scaled: Array, below: Array, above: Array) -> tuple[Array, Array]:
-    """`v_div_scale_f32`: `scaled`, which is the numerator or the denominator, times 2**64 or 2**-64
-    where the quotient or its steps would leave the normal numbers, and whether the quotient has to
-    be scaled back.
+    """Returns `v_div_scale_f32`: a scaled number, and the flag to scale the quotient back.
 
-    Where the inverse and the quotient are too small, the denominator becomes smaller: the manual's
-    text makes it larger, which leaves the normal numbers.
+    `scaled` is the numerator or the denominator. The factor is 2**64 or 2**-64 where the quotient
+    or its steps would leave the normal numbers.
+
+    Where the inverse and the quotient are too small, the denominator shrinks. The manual's text
+    enlarges it, which leaves the normal numbers.
     """
     s, d, n = (x.astype(np.float64) for x in np.broadcast_arrays(scaled, below, above))
     exponents = [np.frexp(np.abs(x))[1] for x in (n, d)]
@@ -124,7 +133,7 @@ def division_scale(scaled: Array, below: Array, above: Array) -> tuple[Array, Ar
 
 
 def division_end(a: Array, b: Array, c: Array, back: Array) -> Array:
-    """`v_div_fmas_f32`: a b + c, scaled back where `v_div_scale_f32` said so, rounded once.
+    """Returns `v_div_fmas_f32`: a b + c, rounded once, scaled back where `v_div_scale_f32` said so.
 
     The manual's factor of 2**32 cannot undo 2**64; the direction follows from the quotient's size.
     """
@@ -135,10 +144,10 @@ def division_end(a: Array, b: Array, c: Array, back: Array) -> Array:
 
 
 def division_fixup(quotient: Array, below: Array, above: Array) -> Array:
-    """`v_div_fixup_f32`: what needs no quotient, and the sign.
+    """Returns `v_div_fixup_f32`: the special quotients, and the sign.
 
-    The manual has no word on a quotient of numbers that is NaN: it has overflowed on the way, and
-    infinity is what makes OpenCL's division, which uses these instructions, conform.
+    The manual does not mention a NaN quotient of two numbers, which results from an overflow.
+    Infinity makes OpenCL's division conform, which uses these instructions.
     """
     q, d, n = np.broadcast_arrays(quotient, below, above)
     plain = np.isfinite(n) & np.isfinite(d) & (n != 0) & (d != 0)

@@ -1,4 +1,4 @@
-"""Operands: codes of registers and constants to functions that read and write them."""
+"""Turns operand codes (registers and constants) into functions that read and write them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ WIDTHS = {name: np.dtype(dtype).itemsize for name, dtype in TYPES.items()}
 _FLOATS = {240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0,
            248: 0.15915494309189532}  # fmt: skip
 _VECTOR, _LITERAL, _SCC = 256, 255, 253
-ACCUMULATORS = 256  # the number of the first among vector registers
+ACCUMULATORS = 256  # The accumulator registers start at this vector register.
 _NEGATIVE = {2: np.uint16(0x8000), 4: np.uint32(0x80000000), 8: np.uint64(1 << 63)}
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def constant(code: int, kind: str, literal: int) -> Any:
-    """The value of an inline constant or of a literal as a type's number; None: a register."""
+    """Returns an inline constant or a literal as a number of the type, or None for a register."""
     dtype, width = np.dtype(TYPES[kind]), WIDTHS[kind]
     if 128 <= code <= 208:
         value = code - 128 if code <= 192 else 192 - code
@@ -41,7 +41,7 @@ def constant(code: int, kind: str, literal: int) -> Any:
         return number.view(dtype)[()]
     if code != _LITERAL:
         return None
-    if kind == "f64":  # the upper half
+    if kind == "f64":  # The literal is the upper half.
         return np.array(literal << 32, np.uint64).view(dtype)[()]
     if kind == "i64":
         return np.array(literal, np.uint32).view(np.int32).astype(np.int64)[()]
@@ -49,7 +49,7 @@ def constant(code: int, kind: str, literal: int) -> Any:
 
 
 class Operands:
-    """The operands of one instruction.  `touched` are the codes of all registers asked for."""
+    """The operands of one instruction. `touched` collects the codes of all its registers."""
 
     def __init__(self, i: Instruction, arch: Arch) -> None:
         self.i, self.arch = i, arch
@@ -89,15 +89,17 @@ class Operands:
         return lambda s, value: s.put_scalar(code, np.asarray(value).astype(TYPES[kind]).view("u4"))
 
     def lane_bits(self, code: int) -> Read:
-        """A scalar register as truth values of lanes."""
+        """Returns a function that reads a scalar register as truth values of lanes."""
         self.touched |= {code + n for n in range(self.arch.mask_words)}
         return lambda s: s.lanes_of(code)
 
     # ---- vectors: values are [wave, lane], or broadcast to that ----------
 
     def source(self, code: int, kind: str, place: int = 0) -> Read:
-        """A source of a vector instruction: `place` numbers it among the operands, which says which
-        modifiers are its own."""
+        """Returns a function that reads a source of a vector instruction.
+
+        `place` is the operand's position, which selects its modifiers.
+        """
         read = self._selected(code, kind, place)
         negative, absolute = self._modifiers(place)
         if not (negative or absolute):
@@ -138,7 +140,7 @@ class Operands:
         return self.vector(code, kind, half)
 
     def _half(self, code: int, place: int) -> tuple[int, int]:
-        """The register and which half of it a 16-bit operand is."""
+        """Returns the register of a 16-bit operand, and its half of that register."""
         if self.i.kind.startswith("VOP3"):
             return code, self.i.get("opsel") >> place & 1
         if self.arch.name == "gfx1100" and code >= _VECTOR + 128:
@@ -146,7 +148,7 @@ class Operands:
         return code, 0
 
     def _part(self, code: int, kind: str, place: int) -> Read:
-        """SDWA: a byte or a word of a register."""
+        """Returns a function that reads an SDWA operand: a byte or a word of a register."""
         i = self.i
         which, signed = i.get(f"src{place}_sel"), i.get(f"src{place}_sext")
         number = i.get("vsrc0") if place == 0 else code
@@ -163,7 +165,8 @@ class Operands:
         return lambda s: (read(s) >> shift).astype(part).astype(whole).view(dtype)
 
     def vector(self, code: int, kind: str, half: int = 0) -> Read:
-        """Without modifiers; `half` says which one of a register a 16-bit value is."""
+        """Returns a function that reads a source without modifiers; `half` selects 16 of 32
+        bits."""
         if code < _VECTOR:
             read = self.scalar(code, kind if WIDTHS[kind] != 2 else "b32")
             fixed = constant(code, kind, self.i.literal)
@@ -181,13 +184,13 @@ class Operands:
         return lambda s: s.vectors[number].view(dtype)
 
     def where(self, s: Strand) -> Array | None:
-        """The lanes that an instruction writes."""
+        """Returns the lanes that an instruction writes."""
         if self.exchange is None:
             return s.active
         return self.exchange.written(s)
 
     def destination(self, code: int, kind: str) -> Write:
-        """The destination of a vector instruction."""
+        """Returns a function that writes the destination of a vector instruction."""
         if WIDTHS[kind] == 2:
             code, half = self._half(code, 3)
             return self.write_half(code, half)
@@ -211,8 +214,11 @@ class Operands:
         return write
 
     def write_half(self, code: int, half: int, *, clears: bool | None = None) -> Write:
-        """A half of a register.  gfx942 clears the other one where the low half is written, but of
-        the instructions that say otherwise."""
+        """Returns a function that writes half a register.
+
+        On gfx942 a write of the low half clears the high half, unless the instruction says
+        otherwise.
+        """
         number = code - _VECTOR
         self.touched.add(code)
         if "SDWA" in self.i.kind:

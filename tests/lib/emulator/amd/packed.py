@@ -1,4 +1,4 @@
-"""Instructions of two numbers in one register pair, of mixed types, and two instructions in one."""
+"""Packed pairs, mixed types, two instructions in one (VOPD), and exchanges between lanes."""
 
 from __future__ import annotations
 
@@ -74,16 +74,17 @@ def _mixed(o: Operands) -> Step:
     return lambda m, s: half(s, numbers.fused(*[r(s) for r in reads]).astype(np.float16))
 
 
-# ---- two at once (VOPD) -------------------------------------------------------------------------
+# ---- two instructions in one (VOPD) -------------------------------------------------------------
 
 
 @form("vopd")
 def _dual(o: Operands) -> Step:
-    """Both read before either writes."""
+    """Both halves read before either half writes."""
     pairs = [_half(o, part) for part in "xy"]
 
     def step(m: Any, s: Strand) -> None:
-        made = [np.array(value(s)) for value, _ in pairs]  # not views of what is written
+        # Copies, because the writes change the registers that views would show.
+        made = [np.array(value(s)) for value, _ in pairs]
         for (_, write), value in zip(pairs, made, strict=True):
             write(s, value)
 

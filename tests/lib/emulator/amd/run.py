@@ -1,4 +1,4 @@
-"""Launches: a program of steps, and waves in strands that run it."""
+"""Runs launches: programs of steps, and strands of waves that execute them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from .shared import Shared
 from .waves import ARCHS, Array, Step, Strand
 
 FORMS = (control, loads, matrix, packed, scalar, vector)
-_TOGETHER = 1 << 13  # lanes
+_TOGETHER = 1 << 13  # Lanes that run together.
 
 
 @dataclass(frozen=True)
 class Program:
-    """`steps` and the registers that they touch; `places` are their numbers by their bytes."""
+    """A kernel's steps and the registers that each step touches.
+
+    `places` maps the byte of an instruction to its number.
+    """
 
     kernel: Kernel
     instructions: tuple[Instruction, ...]
@@ -37,7 +40,7 @@ class Program:
 
 @lru_cache(256)
 def program(kernel: Kernel) -> Program:
-    """Raises Unknown with the first instruction that is not known."""
+    """Decodes a kernel; raises Unknown for the first instruction that the emulator lacks."""
     arch = ARCHS[kernel.arch]
     found = tuple(instructions(kernel.image, kernel.entry, kernel.arch))
     steps, touched = [], []
@@ -54,9 +57,11 @@ def program(kernel: Kernel) -> Program:
 
 
 class Machine:
-    """Some workgroups.  Of the strands that can run the one furthest behind does, so that waves
-    that parted meet again; `rng` starts the waves of a workgroup apart, in any order, and with
-    parameters in registers where the kernel takes them so."""
+    """A set of workgroups that run.
+
+    The strand furthest behind runs first, so that parted waves meet again. With `rng`, the waves of
+    a workgroup run separately in random order, with preloaded parameters where possible.
+    """
 
     def __init__(
         self, found: Program, launch: Launch, blocks: list[int], parameters: int,
@@ -89,7 +94,7 @@ class Machine:
         s.scalars[2 : 2 + count] = words[:, None]
         s.pc = self.program.places[kernel.entry + 256]
 
-    # ---- what steps ask for ----------
+    # ---- requests of steps ----------
 
     def divides(self, s: Strand, taken: Array, place: int) -> bool:
         left, gone = s.take(~taken), s.take(taken)
@@ -127,7 +132,7 @@ class Machine:
         self._advance(first, min(behind, default=-1))
 
     def _advance(self, s: Strand, stop: int) -> None:
-        """Until the strand stands at `stop`, or is left."""
+        """Runs the strand until it stands at `stop` or a step takes it over."""
         steps, touched = self.program.steps, self.program.touched
         with np.errstate(all="ignore"):
             while s.pc != stop:
@@ -159,7 +164,7 @@ class Machine:
         return f"{i.name} at byte {i.at - self.program.kernel.entry} of {self.program.kernel.name}"
 
     def _release(self) -> None:
-        """Workgroups of which all waves that have not ended wait at a barrier go on."""
+        """Releases all waves from their barriers, when every remaining wave waits at one."""
         for s in self._parked:
             s.epochs = s.epochs + 1
         places = {s.pc for s in self._parked}
@@ -172,7 +177,7 @@ class Machine:
 
 
 def run(kernel: Kernel, launch: Launch, seed: int | None = None) -> None:
-    """All blocks, in random order where there is a seed; raises Fault and Unknown."""
+    """Runs all blocks, in random order with a seed; raises Fault and Unknown."""
     found = program(kernel)
     rng = None if seed is None else random.Random(seed)
     numbers = list(range(launch.blocks))

@@ -1,4 +1,4 @@
-"""Instructions on values of whole waves, and those that change which lanes take part."""
+"""Scalar instructions, including those that change the active lanes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _with_borrow(a: Array, b: Array, scc: Array) -> tuple[Array, Array]:
 
 
 def _signed(how: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
-    """The condition code is overflow."""
+    """Returns the signed operation, which sets the condition code on overflow."""
 
     def both(a: Array, b: Array, scc: Array) -> tuple[Array, Array]:
         wide = how(a.astype(np.int64), b.astype(np.int64))
@@ -72,8 +72,8 @@ def _high(a: Array, b: Array) -> Array:
     return (a.astype(wide) * b.astype(wide) >> wide(32)).astype(a.dtype)
 
 
-# Names without "s_": the type of the result, of the sources, the function, and the condition code:
-# whether the result is not zero, as before, or the function's second result.
+# Names lack "s_". The columns are the types of the result and of the sources, the function, and the
+# source of the condition code: a nonzero result, its old value, or the function's second result.
 _WITH_CODE: dict[str, tuple[str, Callable[..., tuple[Array, Array]]]] = {
     "add_u32": ("u32", _carry_out), "sub_u32": ("u32", _borrow_out),
     "addc_u32": ("u32", _with_carry), "subb_u32": ("u32", _with_borrow),
@@ -201,7 +201,7 @@ def _decide(s: Strand, code: Array) -> None:
     s.scc = np.array(np.broadcast_to(code, len(s.rows)))
 
 
-# ---- which lanes take part ----------------------------------------------------------------------
+# ---- active lanes ----------
 
 _SAVED: dict[str, Callable[..., Any]] = {
     "and": lambda new, old: new & old, "or": lambda new, old: new | old,

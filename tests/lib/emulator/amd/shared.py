@@ -1,7 +1,7 @@
-"""Memory of workgroups (LDS): its bytes, and who touched them since which barrier.
+"""Shared memory of workgroups (LDS): its bytes, and the last wave and barrier that touched each.
 
-The only order between waves of a workgroup are its barriers, so two touches of a byte by different
-waves between the same two barriers, of which one writes another value, are a race in any order.
+Barriers alone order the waves of a workgroup. So two waves race if they touch a byte between the
+same two barriers and one of them writes another value, in any order of execution.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from tests.lib.emulator.faults import Fault
 
 from .waves import Array, Strand
 
-_MEMBERS = 64  # waves of a workgroup, at most, and one more number for several
+_MEMBERS = 64  # More than the waves of a workgroup; the highest number stands for several waves.
 _SEVERAL = _MEMBERS - 1
 
 
 class Shared:
-    """`granule` bytes are touched together by every instruction of the kernel."""
+    """The shared memory of `groups` workgroups.
+
+    Every instruction of the kernel touches aligned pieces of `granule` bytes.
+    """
 
     def __init__(self, groups: int, size: int, granule: int) -> None:
         self.size = -(-size // 16) * 16
@@ -27,7 +30,10 @@ class Shared:
         self._read = np.zeros_like(self._written)
 
     def places(self, s: Strand, addresses: Array, width: int) -> Array:
-        """Addresses of all lanes [wave, lane] in all workgroups' memory; Fault outside."""
+        """Returns the addresses of all lanes [wave, lane] in all workgroups' memory.
+
+        Raises Fault for an active lane outside of its memory or misaligned.
+        """
         aligned = min(width, 4)
         wrong = addresses % aligned != 0
         outside = addresses + width > self.size
@@ -53,7 +59,7 @@ class Shared:
         return (stamps.ravel() if active is None else stamps[active])[:, None]
 
     def load(self, s: Strand, addresses: Array, width: int, element: int) -> Array:
-        """Unsigned numbers of `element` bytes, [touching lanes, numbers]."""
+        """Returns unsigned numbers of `element` bytes, [active lanes, numbers]."""
         active = s.active
         all_places = self.places(s, addresses, width)
         places = all_places.ravel() if active is None else all_places[active]
@@ -66,7 +72,8 @@ class Shared:
         seen = self._read[cells]
         others = (seen // _MEMBERS == stamps // _MEMBERS) & (seen != stamps)
         self._read[cells] = np.where(others, stamps // _MEMBERS * _MEMBERS + _SEVERAL, stamps)
-        together = self._read[cells]  # several waves in this very instruction
+        # Several waves may read the same cell in this very instruction.
+        together = self._read[cells]
         mixed = (together != stamps) & (together % _MEMBERS != _SEVERAL)
         if mixed.any():
             self._read[cells[mixed]] = together[mixed] // _MEMBERS * _MEMBERS + _SEVERAL
@@ -74,7 +81,7 @@ class Shared:
         return view[places[:, None] // element + np.arange(width // element)]
 
     def store(self, s: Strand, addresses: Array, values: Array) -> None:
-        """`values` are unsigned numbers [touching lanes, numbers]."""
+        """Stores unsigned numbers [active lanes, numbers]."""
         element = values.dtype.itemsize
         width = element * values.shape[1]
         active = s.active
@@ -97,7 +104,7 @@ class Shared:
             raise Fault(f"byte {where} of shared memory is written by two waves at once")
 
     def _raced(self, before: Array, stamps: Array, places: Array, how: str) -> None:
-        """Fault where cells were touched by others since the last barrier."""
+        """Raises Fault if another wave touched a cell since the last barrier."""
         race = (before // _MEMBERS == stamps // _MEMBERS) & (before != stamps)
         if race.any():
             row = int(race.any(1).argmax())

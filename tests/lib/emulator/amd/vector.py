@@ -20,7 +20,7 @@ U = np.uint32
 
 @dataclass(frozen=True)
 class Row:
-    """An instruction's result and sources as types, and what it computes."""
+    """An instruction: the types of its result and of its sources, and its function."""
 
     made: str
     taken: Sequence[str]
@@ -37,7 +37,7 @@ def _left(a: Array, by: Array) -> Array:
 
 
 def _field(a: Array, at: Array, length: Array) -> Array:
-    """Of a signed type: with the sign of the field."""
+    """Returns a bit field; a signed type extends the field's sign."""
     at, length = at.astype(U) & U(31), length.astype(np.int64) & 31
     moved = (a.view(U) >> at).astype(np.int64) & (np.int64(1) << length) - 1
     if a.dtype == np.int32:
@@ -173,7 +173,7 @@ _ACCUMULATE = {"v_fmac_f32", "v_fmac_f64"}
 
 
 def plain(o: Operands) -> None:
-    """Raises Unknown where results are clamped or scaled."""
+    """Raises Unknown for an instruction that clamps or scales its result."""
     i = o.i
     if i.kind.startswith("VOP3") and "MFMA" not in i.kind and i.get("clmp"):
         raise Unknown(f"{i.name} that clamps")
@@ -184,7 +184,7 @@ def plain(o: Operands) -> None:
 
 
 def codes(o: Operands) -> list[int]:
-    """The sources' registers, in order."""
+    """Returns the codes of the source registers, in order."""
     i = o.i
     fields = ("src0", "src1", "src2") if i.kind.startswith("VOP3") else ("src0", "vsrc1")
     return [i.get(name) for name in fields if i.has(name)]

@@ -9,14 +9,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SCALARS, VECTORS = 128, 512  # of gfx942 the upper half of the vectors are the accumulators
+SCALARS, VECTORS = 128, 512  # The upper half of gfx942's vector registers are the accumulators.
 VCC, EXEC = 106, 126
-_GARBAGE = 0x7FA5A5A5  # what registers hold at first: a NaN, a large number, no address
+# The initial content of registers: a NaN, a large number, and an invalid address.
+_GARBAGE = 0x7FA5A5A5
 
 
 @dataclass(frozen=True)
 class Arch:
-    """What differs between the two architectures: `null` is -1 where there is no such register."""
+    """The differences of the two architectures; `null` is -1 without a null register."""
 
     name: str
     lanes: int
@@ -33,8 +34,10 @@ ARCHS = {"gfx1100": Arch("gfx1100", 32, 124, 125), "gfx942": Arch("gfx942", 64, 
 
 @dataclass(frozen=True)
 class Pending:
-    """A request under way: what counts it, the registers that it will write, whether it is one that
-    writes to the workgroup's memory, and whether it may overtake others."""
+    """A pending request: its counter and the registers that it will write.
+
+    `shared_write` marks a write to shared memory; `any_order` a request that may overtake others.
+    """
 
     counter: str
     registers: frozenset[int]
@@ -43,9 +46,12 @@ class Pending:
 
 
 class Strand:
-    """Waves at one program counter.  `scalars` are [number, wave], `vectors` [number, wave, lane];
-    `rows` are the waves' numbers in the launch, `groups` their workgroups, `members` their numbers
-    in these, `epochs` the barriers that they have passed."""
+    """Waves at one program counter.
+
+    `scalars` are [number, wave], `vectors` [number, wave, lane]; `rows` are the waves' numbers in
+    the launch, `groups` their workgroups, `members` their numbers in the workgroups, `epochs` the
+    numbers of barriers that they have passed.
+    """
 
     def __init__(self, arch: Arch, rows: Array, per_group: int) -> None:
         self.arch, self.rows = arch, rows
@@ -60,7 +66,7 @@ class Strand:
         self.put_lanes(EXEC, np.ones((len(rows), arch.lanes), np.bool_))
 
     def take(self, which: Array) -> Strand:
-        """Some of the waves, as a strand of their own."""
+        """Returns a new strand with the selected waves."""
         made = object.__new__(Strand)
         made.arch, made.pc, made.pending = self.arch, self.pc, list(self.pending)
         for name in ("rows", "groups", "members", "epochs", "scc"):
@@ -71,7 +77,7 @@ class Strand:
 
     @staticmethod
     def joined(parts: list[Strand]) -> Strand:
-        """Strands that stand at the same place, with the same requests under way."""
+        """Returns one strand of strands at the same place with the same pending requests."""
         made = object.__new__(Strand)
         made.arch, made.pc = parts[0].arch, parts[0].pc
         made.pending = list(parts[0].pending)
@@ -82,7 +88,7 @@ class Strand:
         made._refresh()
         return made
 
-    # ---- lanes that take part ------------------------------------------------------------
+    # ---- active lanes --------------------------------------------------------------------
 
     def _refresh(self) -> None:
         lanes = self.lanes_of(EXEC)
@@ -90,7 +96,7 @@ class Strand:
 
     @property
     def active(self) -> Array | None:
-        """Of each wave's lanes; None: all."""
+        """Returns the active lanes [wave, lane], or None if all are active."""
         return self._mask
 
     def active_lanes(self) -> Array:
@@ -99,13 +105,14 @@ class Strand:
         return self._mask
 
     def lanes_of(self, number: int) -> Array:
-        """The lanes whose bits a scalar register (a pair, where waves have 64 lanes) has."""
+        """Returns the bits of a scalar register (a pair for 64 lanes) as truth values [wave,
+        lane]."""
         words = self.scalars[number : number + self.arch.mask_words]
         octets = np.ascontiguousarray(words.T).view(np.uint8)
         return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
 
     def put_lanes(self, number: int, lanes: Array) -> None:
-        """The opposite."""
+        """Writes truth values [wave, lane] as the bits of a scalar register."""
         if number == self.arch.null:
             return
         words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
@@ -126,4 +133,5 @@ class Strand:
             np.copyto(self.vectors[number], value, where=where)
 
 
-Step: TypeAlias = Callable[[Any, Strand], Any]  # of a machine; True: the strand is to be left
+# A function of a machine and a strand; True means that the machine must leave the strand.
+Step: TypeAlias = Callable[[Any, Strand], Any]

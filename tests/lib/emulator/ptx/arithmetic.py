@@ -1,4 +1,4 @@
-"""Instructions on values alone: integers, floats, predicates, and the choice between them."""
+"""Instructions on values alone: integers, floats, predicates, and selections between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .program import Array, Body, Machine, Program, Strand, form, parts
 def pure(
     p: Program, i: Instruction, result: str, kinds: Sequence[str], function: Callable[..., Array]
 ) -> Body:
-    """One result of values of the given kinds."""
+    """Returns an instruction with one result, which `function` computes from values of `kinds`."""
     write = p.write(i.operands[0], result)
     reads = [p.read(o, kind) for o, kind in zip(i.operands[1:], kinds, strict=True)]
 
@@ -26,7 +26,7 @@ def pure(
     return body
 
 
-# ---- of two values ------------------------------------------------------------------------------
+# ---- two operands -------------------------------------------------------------------------------
 
 _ORDINARY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply,
@@ -62,7 +62,8 @@ def _extreme_integer(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 
 def _zero_ordered(name: str, nan: bool, a: Array, b: Array) -> Array:
-    """-0 is less than +0; with `nan` NaN goes through, else the other value."""
+    """Returns the minimum or maximum, where -0 is less than +0; with `nan` NaN wins, else it
+    loses."""
     less = (a < b) | ((a == b) & np.signbit(a))
     chosen = np.where(less if name == "min" else ~less, a, b)
     either = np.isnan(a) | np.isnan(b)
@@ -95,7 +96,7 @@ def _copysign(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     return pure(p, i, f[1], (f[1], f[1]), lambda sign, size: np.copysign(size, sign))
 
 
-# ---- products that grow -------------------------------------------------------------------------
+# ---- widening products --------------------------------------------------------------------------
 
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
@@ -131,7 +132,8 @@ def _high(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """Towards zero; by zero it is all ones, as the machine gives it."""
+    """Returns quotients that truncate towards zero; a quotient by zero is all ones, as on the
+    machine."""
     divisor = np.where(b == 0, 1, b).astype(a.dtype)
     floored = np.floor_divide(a, divisor)
     exact = floored * divisor == a
@@ -179,7 +181,7 @@ def _field(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @form(r"prmt\.b32")
 def _prmt(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """Any four of eight bytes; bit 3 of a choice takes the byte's sign instead."""
+    """`prmt` picks any four of eight bytes; bit 3 of a selector replicates the byte's sign."""
 
     def choose(a: Array, b: Array, how: Array) -> Array:
         both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
@@ -201,7 +203,7 @@ def _popc(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     return pure(p, i, "u32", ("b32",), lambda a: np.bitwise_count(a).astype(np.uint32))
 
 
-# ---- of one value -------------------------------------------------------------------------------
+# ---- one operand --------------------------------------------------------------------------------
 
 
 @form(r"(neg|abs)\.(s16|s32|s64|f16|f32|f64)")
@@ -213,8 +215,8 @@ def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Arr
     return lambda a: function(a.astype(np.float64)).astype(a.dtype)
 
 
-# What a device may be wrong by stands in the PTX manual (2 units for ex2 and lg2, 1 for rcp):
-# here results are rounded once.
+# The PTX manual allows devices an error (2 units for ex2 and lg2, 1 for rcp). Here results are
+# rounded once.
 _APPROXIMATE: dict[str, Callable[[Array], Array]] = {
     "ex2": np.exp2, "lg2": np.log2, "rcp": np.reciprocal, "rsqrt": lambda a: 1 / np.sqrt(a),
     "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
@@ -257,7 +259,10 @@ _COMPARISONS: dict[str, Callable[..., Array]] = {
 
 
 def _comparison(name: str, is_float: bool) -> Callable[[Array, Array], Array]:
-    """Of floats those that end in `u` hold for NaN too, and the others for no NaN."""
+    """Returns a comparison of floats or integers.
+
+    A comparison of floats holds for NaN if its name ends in `u`.
+    """
     if name in ("num", "nan"):
         either = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
         return either if name == "nan" else lambda a, b: ~either(a, b)
@@ -280,7 +285,7 @@ def _setp(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @form(r"mov\.([bus](?:8|16|32|64)|f32|f64|pred)")
 def _mov(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    """Also between one register and the parts of a vector, the lowest first."""
+    """`mov` also converts between one register and the parts of a vector, lowest part first."""
     to, source = (parts(o) for o in i.operands)
     if len(to) == len(source) == 1:
         return pure(p, i, f[1], (f[1],), lambda a: a)

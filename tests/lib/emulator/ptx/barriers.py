@@ -1,4 +1,4 @@
-"""Barriers of threads by number, and mbarriers in shared memory."""
+"""Thread barriers by number, and mbarriers in shared memory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .program import Array, Body, Machine, Program, Strand, form, whole
 
 
 def uniform(values: Array, what: str) -> int:
-    """The one value of all lanes."""
+    """Returns the value that all lanes share; raises Unknown if they differ."""
     if not (values == values.flat[0]).all():
         raise Unknown(f"{what} that differs between the threads that go together")
     return int(values.flat[0])
 
 
-# ---- by number ----------------------------------------------------------------------------------
+# ---- barriers by number -------------------------------------------------------------------------
 
 
 @dataclass
 class Arrivals:
-    """Who waits at the barriers: rows and where they go on, by number; and for how many threads."""
+    """The strands that wait at each barrier, and the number of threads that it expects."""
 
     waiting: dict[int, list[Strand]] = field(default_factory=dict)
     threads: dict[int, int] = field(default_factory=dict)
@@ -87,12 +87,13 @@ def _arrivals(m: Machine) -> Arrivals:
     return found
 
 
-# ---- in shared memory ---------------------------------------------------------------------------
+# ---- mbarriers in shared memory -----------------------------------------------------------------
 
 
 @dataclass
 class Barrier:
-    """A phase ends when `count` have arrived and all bytes that were announced are there."""
+    """An mbarrier; a phase ends when `count` threads have arrived and all announced bytes are
+    there."""
 
     place: int
     count: int
@@ -100,14 +101,14 @@ class Barrier:
     left: int = 0
     bytes: int = 0
     phases: int = 0
-    gathered: Any = None  # what arrivals of this phase hand on
-    given: Any = None  # what those of the last phase did
+    gathered: Any = None  # The clocks that arrivals of this phase pass on.
+    given: Any = None  # The clocks that arrivals of the last phase passed on.
 
     def __post_init__(self) -> None:
         self.left = self.count
 
     def hand(self, m: Machine, given: tuple[Array, Array]) -> None:
-        """Adds to what whoever waits for this phase will know."""
+        """Merges clocks into those that the waiters for this phase will acquire."""
         if self.gathered is None:
             self.gathered = given
             return
@@ -132,7 +133,10 @@ def _states(m: Machine) -> dict[int, Barrier]:
 
 
 def barrier_at(m: Machine, row: int, address: int) -> Barrier:
-    """The mbarrier that a thread of warp `row` uses; its initialisation must be behind that."""
+    """Returns the mbarrier that a thread of warp `row` uses.
+
+    Raises Fault unless its initialisation happened before.
+    """
     rows = np.array([row])
     place = int(m.shared.places(m.block_of[rows], np.array([address]), 8, 8)[0])
     found = _states(m).get(place)
@@ -182,7 +186,7 @@ def _arrive(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @form(r"mbarrier\.(?:try|test)_wait\.parity\.shared(?:::cta)?\.b64")
 def _try_wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """Waits as long as it takes: a device would come back from time to time and say false."""
+    """A wait blocks until the phase ends; a device would return false from time to time."""
     write, address = p.write(i.operands[0], "pred"), p.address(i.operands[1], "u32")
     parity = p.read(i.operands[2], "u32")
 
@@ -239,16 +243,16 @@ def _fence(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     r"fence\.mbarrier_init\.release\.cluster|membar\.(?:cta|gl)|fence\.(?:sc|acq_rel)\.(?:cta|gpu)"
 )
 def _order_is_kept(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """Alone a fence orders nothing between warps; what they hand on here is ordered anyway."""
+    """The fence does nothing: it orders nothing alone, and the emulator's handovers are ordered."""
     return lambda m, s, active: None
 
 
 @form(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32")
 def _setmaxnreg(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    """Registers come from those that a block has at its launch: who asks for more waits for them.
+    """A warp that asks for more registers waits until the block has enough free.
 
-    The manual wants one instruction for a whole warpgroup; Triton's warps of different roles use
-    several, with one number.
+    The manual wants one instruction for a whole warpgroup. Triton's warps with different roles use
+    several instructions with one number.
     """
     assert isinstance(i.operands[0], Number)
     wanted = i.operands[0].value

@@ -30,7 +30,7 @@ def _to_integer(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 
 def _from_wide_integer(a: Array) -> Array:
-    """64-bit integers to f32, rounded once: what f64 cannot hold is made odd first."""
+    """Converts 64-bit integers to f32 with one rounding: the detour through f64 rounds to odd."""
     double = a.astype(np.float64)
     back = double.astype(np.longdouble)
     rest = a.astype(np.longdouble) - back
@@ -70,7 +70,7 @@ def _narrowed(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 
 @form(r"cvt\.rn\.(bf16|f16)x2\.f32")
 def _pair(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    """The first source is the high half."""
+    """The first source becomes the high half."""
 
     def both(high: Array, low: Array) -> Array:
         return packed(halves(low, f[1]), halves(high, f[1]))

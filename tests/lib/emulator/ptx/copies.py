@@ -1,4 +1,4 @@
-"""Copies that go on by themselves: `cp.async` of threads, and the copy engine's boxes."""
+"""Asynchronous copies: `cp.async` of threads, and boxes of the copy engine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .parse import Address, Instruction, Number
 from .program import Array, Body, Machine, Program, Read, Strand, at_end, form
 from .tensor_maps import decode, swizzled
 
-# ---- of threads ---------------------------------------------------------------------------------
+# ---- copies of threads --------------------------------------------------------------------------
 
 
 @dataclass
 class Groups:
-    """For every warp: how many groups of copies it has closed and waited for, and their agent."""
+    """Each warp's number of closed groups of copies, its number of waited groups, and its agent."""
 
     closed: Array
     agents: Array
@@ -50,7 +50,8 @@ _THREADS, _ENGINE = "the copies of warp", "the copy engine for warp"
 
 @form(r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\w+)*")
 def _cp_async(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """The first bytes are copied, as many as the last operand says, and zeros put behind them."""
+    """`cp.async` copies as many first bytes as the last operand says, and fills the rest with
+    zeros."""
     to, source = p.address(i.operands[0], "u32"), p.address(i.operands[1], "u64")
     assert isinstance(i.operands[2], Number)
     size = i.operands[2].value
@@ -99,7 +100,7 @@ def _wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     return _waiter(i, _THREADS)
 
 
-# ---- the copy engine's --------------------------------------------------------------------------
+# ---- copy engine --------------------------------------------------------------------------------
 
 
 @form(r"cp\.async\.bulk\.commit_group")
@@ -122,7 +123,7 @@ def _nothing_leaves(m: Machine) -> None:
 def _one_lane(
     s: Strand, active: Array | None, reads: list[Read], m: Machine
 ) -> list[tuple[int, list[int]]]:
-    """For every lane that takes part its warp and its operands."""
+    """Returns each active lane's warp and operands."""
     rows, *values = chosen(s, active, *[read(m, s, active) for read in reads])
     return [(int(row), [int(v[n]) for v in values]) for n, row in enumerate(rows)]
 
@@ -135,12 +136,12 @@ def _boxed(i: Instruction, tensor: int) -> Address:
 
 
 def _tensor(p: Program, operand: Address) -> list[Read]:
-    """The map's address, then the coordinates, the innermost first."""
+    """Returns readers of the map's address, then of the coordinates, innermost first."""
     return [p.read(operand.base, "u64"), *[p.read(o, "s32") for o in operand.at]]
 
 
 def _map_at(m: Machine, address: int) -> bytes:
-    """The map that is a parameter."""
+    """Returns the tensor map that a parameter holds."""
     begin = address - m.parameters
     if not 0 <= begin <= len(m.launch.parameters) - 128:
         raise Fault("a tensor map that is no parameter")
@@ -182,7 +183,7 @@ def _arrival(m: Machine, places: Array, values: Array, barrier: object) -> Calla
 
 
 def _places(m: Machine, row: int, address: int, size: int, swizzle: int) -> Array:
-    """Where the elements of a box lie in shared memory, in their order."""
+    """Returns the places of a box's elements in shared memory, in the elements' order."""
     if address % 128:
         raise Fault(f"a box at shared address {address}, which is not a multiple of 128")
     m.shared.places(m.block_of[[row]], np.array([address]), size, 1)

@@ -1,4 +1,4 @@
-"""NVIDIA's code for a Device: PTX as it is, and cubins by the PTX that they were assembled from."""
+"""The engine that runs NVIDIA code behind a Device: PTX, and cubins by the PTX they come from."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Entry:
 
 
 class PtxEngine:
-    """`compiled` are the kernels whose cubins may come; `forms` says what came.
+    """An engine for PTX; `compiled` are the kernels whose cubins it accepts.
 
-    Runs of one seed are equal, others have other orders of warps.  `edit` changes the text, to see
-    whether mistakes are found.
+    `forms` collects the forms of loaded code. Equal seeds give equal runs; other seeds give other
+    orders of warps. `edit` changes the text, so that tests can plant mistakes.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class PtxEngine:
             return self._edit(ctypes.string_at(address).decode())
         self.forms.add("cubin")
         for image, text in self._texts.items():
-            # what is longer than the image may end behind the file, so its header is read first
+            # The header is compared first, because a read of a longer image may pass the file's
+            # end.
             if ctypes.string_at(address, _HEADER) == image[:_HEADER] and (
                 ctypes.string_at(address, len(image)) == image
             ):

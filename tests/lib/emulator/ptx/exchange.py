@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together, without memory."""
+"""Exchanges between the lanes of a warp, without memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _redux(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @form(r"elect\.sync")
 def _elect(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """One lane of each warp, always the same."""
+    """`elect` chooses the same lane in each warp."""
     if not isinstance(i.operands[0], Several):
         raise Unknown(i.text)
     who, elected = i.operands[0].parts
@@ -102,7 +102,8 @@ def _ballot(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 
 @form(r"bar\.warp\.sync")
 def _warp(p: Program, i: Instruction, _: re.Match[str]) -> Body:
-    """Lanes of a warp are one agent to the history of shared memory: only masks are looked at."""
+    """The barrier only checks masks, because lanes of a warp are one agent in the memory's
+    history."""
     mask = p.read(i.operands[0], "b32")
 
     def body(m: Machine, s: Strand, active: Array | None) -> None:

@@ -15,12 +15,12 @@ from .parse import Address, Instruction, Name
 from .program import Array, Body, Machine, Program, Strand, form, parts
 
 _TYPE = r"([bus](?:8|16|32|64)|f32|f64|f16)"
-# What only says how long to keep something in a cache.
+# These suffixes only advise the caches.
 _CACHE = r"(?:\.(?:nc|ca|cg|cs|cv|wb|wt|volatile|L1::\w+|L2::\w+))*"
 
 
 def chosen(s: Strand, active: Array | None, *values: Array) -> list[Array]:
-    """Flat arrays of the lanes that take part: their warps first."""
+    """Returns flat arrays of the active lanes: first their warps, then `values`."""
     shape = (len(s.rows), LANES)
     rows = np.broadcast_to(s.rows[:, None], shape)
     every = [np.broadcast_to(v, shape) for v in (rows, *values)]
@@ -28,7 +28,7 @@ def chosen(s: Strand, active: Array | None, *values: Array) -> list[Array]:
 
 
 def _scattered(s: Strand, active: Array | None, values: Array) -> Array:
-    """The lanes' values at their places; zeros where nobody takes part."""
+    """Returns the lanes' values as [warp, lane], with zeros for inactive lanes."""
     if active is None:
         return values.reshape(len(s.rows), LANES)
     full = np.zeros((len(s.rows), LANES), values.dtype)
@@ -115,7 +115,7 @@ def _store_shared(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 
 def looked_at(m: Machine, rows: Array, addresses: Array, width: int) -> Array:
-    """Positions of what threads of warps `rows` read; Fault where they may not."""
+    """Returns the positions that threads of warps `rows` read; raises Fault for a race."""
     places, words, rows = _words(m, rows, addresses, width)
     own = m.order.own[rows]
     m.shared.history.reads(rows, words, own, m.order.seen[rows, own])
@@ -123,9 +123,9 @@ def looked_at(m: Machine, rows: Array, addresses: Array, width: int) -> Array:
 
 
 def put(m: Machine, rows: Array, addresses: Array, values: Array) -> None:
-    """Stores `values` [threads, elements] of warps `rows`; Fault where they may not.
+    """Stores `values` [threads, elements] of warps `rows`; raises Fault for a race.
 
-    Several warps may store one value to one place, as they do where a layout has copies.
+    Several warps may store an equal value to one place, because a layout may have copies.
     """
     width = values.dtype.itemsize * values.shape[1]
     places, words, each = _words(m, rows, addresses, width)

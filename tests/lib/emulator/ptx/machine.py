@@ -1,7 +1,7 @@
-"""The blocks of a launch: registers, shared memory, and strands, each with its program counter.
+"""The blocks of a launch: registers, shared memory, and strands with their program counters.
 
-A strand is a set of warps (sometimes lanes) that go on together.  It divides where a branch does,
-and strands that meet at one place join.  Which strand goes on is random and seeded.
+A strand is a set of warps (sometimes lanes) that run together. Branches divide strands; strands at
+the same place join. The seed decides which strand runs next.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LANES = 32
-_MOST = 20_000_000  # instructions of some blocks: kernels that take more do not end
+_MOST = 20_000_000  # A set of blocks that executes more instructions does not end.
 
 
 @dataclass(eq=False)
 class Strand:
-    """Warps `rows` at `pc`; `lanes` are those that take part, None: all.
+    """Warps `rows` at `pc`; `lanes` are the active lanes, or None for all.
 
     `bits` has a bit for each warp.
     """
@@ -39,7 +39,7 @@ class Strand:
     pc: int
     lanes: Array | None = None
     bits: int = 0
-    at: Any = None  # what indexes the rows of registers: a slice where that is possible
+    at: Any = None  # The index of the register rows, a slice where possible.
 
     def __post_init__(self) -> None:
         first, last = int(self.rows[0]), int(self.rows[-1])
@@ -49,7 +49,7 @@ class Strand:
 
 
 class Register:
-    """One name's values in all warps, and who has written it."""
+    """The values of one register in all warps, and the warps and lanes that have written it."""
 
     __slots__ = ("_lanes", "known", "name", "value")
 
@@ -59,7 +59,7 @@ class Register:
         self._lanes: Array | None = None
 
     def check(self, strand: Strand, active: Array | None) -> None:
-        """Fault where a lane reads what it has not written."""
+        """Raises Fault if a lane reads a register that it has not written."""
         bits = [(self.known >> int(row)) & 1 for row in strand.rows]
         known = np.broadcast_to(np.array(bits, np.bool_)[:, None], (len(bits), LANES))
         if self._lanes is not None:
@@ -89,15 +89,17 @@ class Machine:
     program: Program
     launch: Launch
     blocks: Sequence[int]
-    parameters: int  # their address
+    parameters: int  # The address of the parameters.
     rng: random.Random
     registers: list[Register] = field(default_factory=list)
     ready: list[Strand] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
-    copies: list[Callable[[], None]] = field(default_factory=list)  # under way
-    waits: list[Callable[[], list[str]]] = field(default_factory=list)  # who is at a barrier
-    spent: int = 0  # instructions
-    state: dict[str, Any] = field(default_factory=dict)  # of barriers, groups of copies, ...
+    copies: list[Callable[[], None]] = field(default_factory=list)  # Pending copies.
+    # Descriptions of the strands that wait at barriers.
+    waits: list[Callable[[], list[str]]] = field(default_factory=list)
+    spent: int = 0  # Executed instructions.
+    # The state of barriers, groups of copies and other parts.
+    state: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.warps = self.launch.threads // LANES
@@ -109,7 +111,7 @@ class Machine:
         self.order = Order(len(self.blocks), self.warps)
         self.shared = Shared(self.launch.shared, len(self.blocks), self.order, self.program.grain)
         self.ready = [Strand(np.arange(total), 0)]
-        self.leader = self.rng.randrange(LANES)  # whom `elect` chooses is the device's business
+        self.leader = self.rng.randrange(LANES)  # `elect` may choose any lane.
 
     def run(self) -> None:
         with np.errstate(all="ignore"):
@@ -138,7 +140,7 @@ class Machine:
         self.blocked = still
 
     def _step(self) -> None:
-        """Lets a strand go on, or a copy arrive."""
+        """Runs a strand, or completes a copy."""
         if self.copies and (not self.ready or self.rng.random() < 0.3):
             self.copies.pop(self.rng.randrange(len(self.copies)))()
             return
@@ -148,7 +150,7 @@ class Machine:
             raise Fault(f"kernel {self.program.name} does not end")
         self._join()
         apart = [s for s in self.ready if s.lanes is not None]
-        # lanes that are apart meet again soonest where those behind go first
+        # Divided lanes meet again soonest if the strand furthest behind runs first.
         strand = min(apart, key=lambda s: s.pc) if apart else self.rng.choice(self.ready)
         self.ready.remove(strand)
         limit = min((s.pc for s in apart if s is not strand), default=1 << 30)
@@ -171,13 +173,13 @@ class Machine:
         return self.strand(lanes, pc)
 
     def strand(self, lanes: Array, pc: int) -> Strand:
-        """Of those of all lanes."""
+        """Returns the strand of the given lanes of all warps."""
         rows = np.flatnonzero(lanes.any(axis=1))
         part = lanes[rows]
         return Strand(rows, pc, None if part.all() else part)
 
     def advance(self, strand: Strand, limit: int, steps: int) -> None:
-        """Until it waits, ends, divides, comes to the instruction `limit`, or its time is over."""
+        """Runs a strand until it waits, ends, divides, passes `limit`, or has executed `steps`."""
         code = self.program.code
         for _ in range(steps):
             self.spent += 1
@@ -195,12 +197,13 @@ class Machine:
         self.ready.append(strand)
 
     def wait(self, strand: Strand, can: Callable[[], bool], why: str) -> bool:
-        """Puts the strand away until `can()`."""
+        """Blocks the strand until `can()` is true."""
         self.blocked.append((strand, can, why))
         return True
 
     def divide(self, strand: Strand, taken: Array, target: int) -> bool:
-        """Sends the lanes `taken` to `target`, where not all of the strand's are."""
+        """Divides the strand: the lanes `taken` go on at `target`, the others at the next
+        instruction."""
         own = np.ones(taken.shape, np.bool_) if strand.lanes is None else strand.lanes
         for part, pc in ((own & taken, target), (own & ~taken, strand.pc)):
             lanes = np.zeros((len(self.block_of), LANES), np.bool_)

@@ -1,4 +1,4 @@
-"""PTX's types as NumPy's, and roundings that NumPy does not have."""
+"""PTX's types as NumPy's, and roundings that NumPy lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# bf16 and packed pairs are their bits.
+# Values of bf16 and of packed pairs are raw bits.
 TYPES: dict[str, Any] = {
     "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16,
     "s16": np.int16, "f16": np.float16, "bf16": np.uint16, "b32": np.uint32, "u32": np.uint32,
@@ -24,7 +24,7 @@ def from_bf16(bits: Array) -> Array:
 
 
 def to_bf16(values: Array) -> Array:
-    """To nearest, ties to even; all NaN are 0x7FFF."""
+    """Rounds to nearest, ties to even; every NaN becomes 0x7FFF."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     even = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = (bits + np.uint32(0x7FFF) + even) >> np.uint32(16)
@@ -32,19 +32,19 @@ def to_bf16(values: Array) -> Array:
 
 
 def to_tf32(values: Array) -> Array:
-    """To nearest, ties away from zero (`cvt.rna`): ten bits behind the point."""
+    """Rounds to a 10-bit mantissa, ties away from zero (`cvt.rna`)."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     return np.where(np.isnan(values), np.uint32(0x7FFFFFFF), rounded).astype(np.uint32)
 
 
 def cut_tf32(bits: Array) -> Array:
-    """What the matrix units read of a register: the low 13 bits are ignored."""
+    """Returns the value that matrix units read from a register: they ignore the low 13 bits."""
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def pairs(bits: Array, kind: str) -> tuple[Array, Array]:
-    """The low and the high half of packed pairs, as f32."""
+    """Returns the low and the high half of packed pairs as f32."""
     low = (bits & np.uint32(0xFFFF)).astype(np.uint16)
     high = (bits >> np.uint32(16)).astype(np.uint16)
     if kind == "bf16":
@@ -57,7 +57,7 @@ def packed(low: Array, high: Array) -> Array:
 
 
 def halves(values: Array, kind: str) -> Array:
-    """The 16 bits of each value, rounded to nearest even."""
+    """Rounds each value to nearest even and returns its 16 bits."""
     return to_bf16(values) if kind == "bf16" else values.astype(np.float16).view(np.uint16)
 
 
@@ -69,12 +69,12 @@ def from_float8(codes: Array, kind: str) -> Array:
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """a b + c, rounded once.
+    """Returns a b + c, rounded once.
 
-    For f32 and f16 the product is exact in f64, the sum is rounded to odd there (Boldo and
-    Melquiond, "Emulation of FMA and correctly rounded sums", 2008) and then to the type.  For f64
-    the error is below 0.51 units in the last place: the rest of the product and of the sum is
-    added last.
+    For f32 and f16 the product is exact in f64. The sum is rounded to odd in f64 (Boldo and
+    Melquiond, "Emulation of FMA and correctly rounded sums", 2008) and then to the type. For f64
+    the error is below 0.51 units in the last place, because the remainders of the product and of
+    the sum are added last.
     """
     if a.dtype == np.float64:
         return _fused_doubles(a, b, c)
@@ -82,7 +82,8 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def fused_to_odd(a: Array, b: Array, c: Array) -> Array:
-    """a b + c of f32 or f16 in f64, rounded to odd: a second rounding makes it the nearest."""
+    """Returns a b + c of f32 or f16, rounded to odd in f64, so that a second rounding is
+    correct."""
     product = a.astype(np.float64) * b.astype(np.float64)
     total, rest = _two_sum(product, c.astype(np.float64))
     bits = np.atleast_1d(total).view(np.int64)
@@ -110,7 +111,7 @@ def _fused_doubles(a: Array, b: Array, c: Array) -> Array:
 
 
 def to_integer(values: Array, dtype: Any) -> Array:
-    """Of whole numbers: what does not fit becomes the nearest that does, NaN becomes 0."""
+    """Converts whole numbers to integers that saturate; NaN becomes 0."""
     facts = np.iinfo(dtype)
     low, high = float(facts.min), float(facts.max)
     inside = (values > low) & (values < high)

@@ -1,11 +1,11 @@
-"""What has happened before what, for the words of shared memory: vector clocks.
+"""Vector clocks for the words of shared memory: which access happened before which.
 
-Agents are the warps, and what works for them: the copies of a barrier, the products of a
-warpgroup, ...  Every agent counts; a warp knows how far each agent's work is visible to it, and
-hands that on where it synchronises.  Two accesses of which neither happened before the other, one
-of them a write, are a race whichever came first in this run (Flanagan and Freund, "FastTrack",
-2009).  A second set of clocks says which writes of threads the asynchronous proxy can see:
-`fence.proxy.async` brings it up to the first.
+Agents are the warps and their asynchronous work, such as the copies of a barrier or the matmuls of
+a warpgroup. Every agent counts its steps. A warp knows how much of each agent's work it sees, and
+passes that on when it synchronises. Two accesses race if neither happened before the other and one
+of them is a write, in any order of execution (Flanagan and Freund, "FastTrack", 2009). A second set
+of clocks says which writes of threads the asynchronous proxy sees; `fence.proxy.async` copies the
+first set to the second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Order:
-    """Of `blocks` blocks; warps are numbered through all of them, agents within one."""
+    """The clocks of `blocks` blocks; warps are numbered through all blocks, agents within a
+    block."""
 
     def __init__(self, blocks: int, warps: int) -> None:
         self.blocks, self.warps = blocks, warps
@@ -32,7 +33,7 @@ class Order:
         self.seen[np.arange(blocks * warps), self.own] = 1
 
     def agent(self, *key: Hashable) -> int:
-        """The number of an agent, which is new where nobody has asked for it."""
+        """Returns the number of an agent; a new key gets a new number."""
         found = self.agents.setdefault(key, len(self.agents))
         if found >= self.seen.shape[1]:
             self.seen = np.pad(self.seen, ((0, 0), (0, self.seen.shape[1])))
@@ -43,13 +44,13 @@ class Order:
         self.seen[rows, self.own[rows]] += 1
 
     def meet(self, rows: Array) -> None:
-        """A barrier of warps of one block."""
+        """Synchronises warps of one block at a barrier."""
         for clocks in (self.seen, self.seen_by_proxy):
             clocks[rows] = clocks[rows].max(axis=0)
         self._tick(rows)
 
     def release(self, rows: Array) -> tuple[Array, Array]:
-        """What warps hand to whoever waits for them."""
+        """Returns the clocks that warps pass on to their waiters."""
         given = self.seen[rows].max(axis=0), self.seen_by_proxy[rows].max(axis=0)
         self._tick(rows)
         return given
@@ -60,7 +61,7 @@ class Order:
             clocks[rows] = np.maximum(clocks[rows], more)
 
     def learn(self, rows: Array, agent: Array | int, clock: Array | int) -> None:
-        """The work of an agent, or of one for each warp, is visible to warps up to `clock`."""
+        """Makes the work of an agent, or of an agent per warp, visible to warps up to `clock`."""
         self.seen[rows, agent] = np.maximum(self.seen[rows, agent], clock)
 
     def fence_proxy(self, rows: Array) -> None:
@@ -68,7 +69,7 @@ class Order:
 
 
 class History:
-    """The last write and the last reads of every word."""
+    """The agent and clock of the last write and of the last reads of every word."""
 
     def __init__(self, words: int, order: Order) -> None:
         self.order = order
@@ -84,14 +85,18 @@ class History:
 
     def reads(self, rows: Array, words: Array, agent: Array | int, clock: Array | int,
               proxy: bool = False) -> None:  # fmt: skip
-        """Reads of words by warps `rows`, one each, or by an agent that they have started."""
+        """Records reads of words by an agent of warps `rows`, one warp a word; raises Fault for a
+        race."""
         self._after_write(rows, words, proxy)
         self._grown()
         self.read[agent, words] = clock
 
     def writes(self, rows: Array, words: Array, agent: Array | int, clock: Array | int,
                proxy: bool = False, kept: Array | None = None) -> None:  # fmt: skip
-        """Writes likewise; those that are `kept` do not change what the last write left."""
+        """Records writes of words; raises Fault for a race.
+
+        Words in `kept` keep their value, so that writing them again is no race.
+        """
         changed = slice(None) if kept is None else ~kept
         self._after_write(rows[changed], words[changed], proxy)
         self._grown()

@@ -1,4 +1,4 @@
-"""PTX text to instructions: scopes, labels, operands.  No instruction is known here."""
+"""Parses PTX text into instructions: scopes, labels, operands. The parser knows no instruction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.lib.emulator.faults import Unknown
 
 @dataclass(frozen=True)
 class Name:
-    """A register, a special register, a symbol or a label; `negated` predicates begin with `!`."""
+    """A register, a special register, a symbol or a label; `negated` is true for predicates with
+    `!`."""
 
     text: str
     negated: bool = False
@@ -36,7 +37,7 @@ class Several:
 
 @dataclass(frozen=True)
 class Address:
-    """`[base+offset]`, and behind a tensor map its coordinates."""
+    """`[base+offset]`, with coordinates `at` behind a tensor map."""
 
     base: Operand
     offset: int = 0
@@ -48,7 +49,7 @@ Operand: TypeAlias = "Name | Number | Several | Address"
 
 @dataclass(frozen=True)
 class Instruction:
-    """`@guard opcode operands;`, where registers and labels have the names of their scopes."""
+    """`@guard opcode operands;`, where the names of registers and labels contain their scopes."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -58,7 +59,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Parameter:
-    """Of `width` bytes at `offset` of the kernel's parameters."""
+    """A parameter of `width` bytes at `offset` of the kernel's parameters."""
 
     offset: int
     width: int
@@ -66,7 +67,10 @@ class Parameter:
 
 @dataclass
 class Kernel:
-    """An entry: `registers` are bytes by name (predicates have 0), `labels` positions in `code`."""
+    """A kernel's entry.
+
+    `registers` maps names to bytes (0 for predicates); `labels` maps names to positions in `code`.
+    """
 
     name: str
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -89,7 +93,7 @@ _PARAMETER = re.compile(
 
 
 def kernel(text: str, name: str) -> Kernel:
-    """The entry `name` of a module."""
+    """Parses the entry `name` of a module."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
     found = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)([^{{]*)\{{", plain)
     if found is None:
@@ -120,7 +124,7 @@ def _read_parameters(made: Kernel, text: str) -> None:
 
 
 class _Body:
-    """Reads statements; `{` opens a scope with registers and labels of its own."""
+    """A parser of statements; `{` opens a scope with separate registers and labels."""
 
     def __init__(self, made: Kernel, text: str, at: int) -> None:
         self.made, self.text, self.at = made, text, at
@@ -179,13 +183,13 @@ class _Body:
 
     def _instruction(self, text: str, scopes: Sequence[str]) -> Instruction:
         plain = _instruction(text)
-        if len(scopes) == 1:  # where names are as they are written
+        if len(scopes) == 1:  # The outermost scope leaves names unchanged.
             return plain
         guard = plain.guard and Name(self._scoped(plain.guard.text, scopes), plain.guard.negated)
         return replace(plain, operands=self._inside(plain.operands, scopes), guard=guard)
 
     def _inside(self, operands: tuple[Operand, ...], scopes: Sequence[str]) -> tuple[Operand, ...]:
-        """With the names that they have there."""
+        """Returns the operands with the scoped names of registers and labels."""
         found: list[Operand] = []
         for each in operands:
             match each:
@@ -209,7 +213,7 @@ class _Body:
 
 @cache
 def _instruction(text: str) -> Instruction:
-    """With names as they are written, without their scopes."""
+    """Parses an instruction; names lack their scopes."""
     guard, rest = None, text
     if found := _GUARD.match(text):
         guard = Name(found[2], bool(found[1]))
@@ -247,7 +251,7 @@ def _address(text: str) -> Address:
 
 
 def _split(text: str) -> Iterator[str]:
-    """At the commas outside of all braces and brackets."""
+    """Splits a text at the commas outside of all braces and brackets."""
     depth, begin = 0, 0
     for n, letter in enumerate(text):
         depth += letter in "{["

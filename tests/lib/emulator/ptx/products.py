@@ -1,4 +1,4 @@
-"""Matrices of one warp: `ldmatrix`, `stmatrix`, `mma.sync`."""
+"""Matrix instructions of one warp: `ldmatrix`, `stmatrix`, `mma.sync`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .parse import Instruction
 from .program import Array, Body, Machine, Program, Strand, form, parts, whole
 
 _LANE = np.arange(LANES)
-GROUP, MEMBER = _LANE // 4, _LANE % 4  # a lane's row of eight, and its place in it
+GROUP, MEMBER = _LANE // 4, _LANE % 4  # A lane's group of four lanes, and its place in the group.
 _COUNT = {"x1": 1, "x2": 2, "x4": 4}
 
 
 def _rows_of_matrices(m: Machine, s: Strand, address: Array, count: int) -> tuple[Array, Array]:
-    """Warps and addresses of the rows: lane n has row n % 8 of matrix n / 8."""
+    """Returns warps and addresses of the rows: lane n has row n % 8 of matrix n / 8."""
     at = np.broadcast_to(address, (len(s.rows), LANES))[:, : 8 * count]
     return np.repeat(s.rows, 8 * count), at.ravel()
 
@@ -75,13 +75,13 @@ def _stmatrix(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @dataclass(frozen=True)
 class Elements:
-    """How a 32-bit register holds elements of a kind: so many, and their values."""
+    """The elements of a kind in a 32-bit register."""
 
     kind: str
     count: int
 
     def values(self, bits: Array) -> Array:
-        """With the elements of each register last."""
+        """Returns the values, with the elements of each register on the last axis."""
         if self.kind in ("f16", "bf16"):
             return np.stack(pairs(bits, self.kind), -1).astype(np.float64)
         if self.kind == "tf32":
@@ -97,7 +97,7 @@ ELEMENTS = {kind: Elements(kind, count) for kind, count in _COUNTS.items()}
 
 
 def matrix_a(values: list[Array], elements: Elements) -> Array:
-    """16 x k of its registers [warps, lanes]: by eights of rows first, then by halves of k."""
+    """Returns A [warp, 16, k] from its registers [warp, lane]: eights of rows, then halves of k."""
     n = elements.count
     k = 4 * n * (len(values) // 2)
     full = np.zeros((len(values[0]), 16, k), elements.values(values[0]).dtype)
@@ -123,9 +123,9 @@ _INTEGERS = r"row\.col(\.satfinite)?\.s32\.([su]8)\.([su]8)\.s32"
 
 @form(rf"mma\.sync\.aligned\.m16n8k(\d+)\.(?:{_FLOATS}|{_INTEGERS})")
 def _mma(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    """Products are exact and their sum is rounded once; a device rounds or cuts in between.
+    """Products are exact, and their sum is rounded once; a device rounds or truncates in between.
 
-    Sums of integers stop at the ends of s32 with `.satfinite`, else they wrap.
+    Integer sums saturate at the ends of s32 with `.satfinite`; otherwise they wrap.
     """
     number, bounded = "f32" if f[2] else "s32", bool(f[4])
     left, right = ELEMENTS[f[2] or f[5]], ELEMENTS[f[3] or f[6]]

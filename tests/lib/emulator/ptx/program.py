@@ -1,4 +1,4 @@
-"""A parsed kernel as operations on strands: each instruction is looked up among the known forms."""
+"""A parsed kernel as operations on strands: a table of known forms gives each its operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .shared import BASE
 Array = np.ndarray[Any, np.dtype[Any]]
 Read: TypeAlias = Callable[[Machine, Strand, "Array | None"], Array]
 Write: TypeAlias = Callable[[Machine, Strand, Array, "Array | None"], None]
-# True: the strand is somebody else's to continue.
+# True means that the caller no longer owns the strand.
 Body: TypeAlias = Callable[[Machine, Strand, "Array | None"], "bool | None"]
 Operation: TypeAlias = Callable[[Machine, Strand], "bool | None"]
 Maker: TypeAlias = Callable[["Program", Instruction, "re.Match[str]"], Body]
@@ -31,7 +31,7 @@ _CHECKS: list[Check] = []
 
 
 def form(pattern: str) -> Callable[[Maker], Maker]:
-    """The decorated function makes the operation of opcodes that `pattern` matches as a whole."""
+    """Registers the decorated function as the maker of opcodes that fully match `pattern`."""
 
     def add(maker: Maker) -> Maker:
         _FORMS.append((re.compile(pattern), maker))
@@ -41,14 +41,14 @@ def form(pattern: str) -> Callable[[Maker], Maker]:
 
 
 def at_end(check: Check) -> Check:
-    """The decorated function looks at blocks that have ended."""
+    """Registers the decorated function as a check of blocks that have ended."""
     _CHECKS.append(check)
     return check
 
 
 @cache
 def _maker(opcode: str) -> tuple[Maker, re.Match[str]] | None:
-    """The first form that is known for an opcode."""
+    """Returns the first form that matches an opcode."""
     for pattern, maker in _FORMS:
         if found := pattern.fullmatch(opcode):
             return maker, found
@@ -56,7 +56,7 @@ def _maker(opcode: str) -> tuple[Maker, re.Match[str]] | None:
 
 
 class Program:
-    """What a machine runs."""
+    """A kernel's operations, and the names that they refer to."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.name, self.registers = kernel, kernel.name, kernel.registers
@@ -71,12 +71,12 @@ class Program:
 
     @staticmethod
     def _stored(instruction: Instruction) -> int:
-        """The bytes of the least that an instruction writes to shared memory, at most 4."""
+        """Returns the width in bytes of an instruction's store to shared memory, at most 4."""
         narrow = re.match(r"st\.(?:volatile\.)?shared\b.*b(8|16)$", instruction.opcode)
         return int(narrow[1]) // 8 if narrow else 4
 
     def _registers_of_products(self) -> frozenset[str]:
-        """Those that asynchronous products read or write."""
+        """Returns the registers that asynchronous matmuls read or write."""
         found = set[str]()
         for each in self.kernel.code:
             if each.opcode.startswith("wgmma.mma_async"):
@@ -94,7 +94,7 @@ class Program:
         return _guarded(self.read(instruction.guard, "pred"), body)
 
     def _watched(self, instruction: Instruction, body: Body) -> Body:
-        """With a look whether products under way use the instruction's registers."""
+        """Adds a check that no pending matmul uses the instruction's registers."""
         if instruction.opcode.startswith("wgmma"):
             return body
         touched = sorted(self.tracked & set(_names(instruction.operands)))
@@ -115,7 +115,8 @@ class Program:
         return self._numbers[operand.text]
 
     def read(self, operand: Operand, kind: str) -> Read:
-        """The operand's value as `kind`: an array of warps and lanes, or one that broadcasts."""
+        """Returns a function that reads the operand as `kind`: an array that broadcasts to [warp,
+        lane]."""
         if isinstance(operand, Number):
             return _constant(_literal(operand, kind))
         if not isinstance(operand, Name):
@@ -154,7 +155,7 @@ class Program:
         return read
 
     def write(self, operand: Operand, kind: str) -> Write:
-        """Narrow values are extended by their sign, or by zeros."""
+        """Returns a function that writes the operand; narrow values get sign or zero extension."""
         if operand == Name("_"):
             return lambda m, s, values, active: None
         number = self.register(operand)
@@ -175,7 +176,7 @@ class Program:
         return write
 
     def address(self, operand: Operand, kind: str) -> Read:
-        """The address that `[base+offset]` says, as int64."""
+        """Returns a function that computes the address `[base+offset]` as int64."""
         if not isinstance(operand, Address):
             raise Unknown(f"operand {operand} instead of an address")
         base, offset = self.read(operand.base, kind), operand.offset
@@ -252,7 +253,7 @@ def _guarded(guard: Read, body: Body) -> Operation:
 
 
 def whole(s: Strand, active: Array | None) -> None:
-    """Fault where not all lanes of the warps take part in what only whole warps do."""
+    """Raises Fault unless all lanes of the warps are active."""
     if active is not None and not active.all():
         raise Fault("not all lanes of a warp take part")
 

@@ -1,4 +1,4 @@
-"""Launches of PTX: which entry, some blocks at a time."""
+"""Runs launches of PTX, some blocks at a time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from .program import Program
 from .warpgroups import Products
 
 FORMS = (arithmetic, barriers, conversions, copies, exchange, loads, products, warpgroups)
-_TOGETHER = 1 << 14  # threads
+_TOGETHER = 1 << 14  # Threads that run together.
 
 
 @cache
 def program(text: str, name: str) -> Program:
-    """The entry `name` of a module; raises Unknown with the first form that is not known."""
+    """Parses the entry `name` of a module; raises Unknown for the first unknown form."""
     return Program(kernel(text, name))
 
 
 def run(found: Program, launch: Launch, seed: int = 0) -> None:
-    """All blocks, in random order.  Blocks of kernels without barriers in memory go together, which
-    is faster; raises Fault and Unknown."""
+    """Runs all blocks in random order; raises Fault and Unknown.
+
+    Blocks of kernels without mbarriers run together, which is faster.
+    """
     rng = random.Random(seed)
     numbers = list(range(launch.blocks))
     rng.shuffle(numbers)

@@ -1,4 +1,4 @@
-"""Shared memory of some blocks: its bytes, which of them hold something, and their history."""
+"""Shared memory of some blocks: its bytes, which of them are initialised, and their history."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.lib.emulator.memory import UNSIGNED
 from .order import History, Order
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BASE = 1024  # where dynamic shared memory begins: the driver keeps what lies below
+BASE = 1024  # Dynamic shared memory begins here, because the driver reserves the bytes below.
 
 
 class Shared:
-    """`grain` is the size of the words in bytes whose history is kept."""
+    """Shared memory; `grain` is the size in bytes of the words of its history."""
 
     def __init__(self, size: int, blocks: int, order: Order, grain: int) -> None:
         self.size, self.grain = size, grain
@@ -26,7 +26,8 @@ class Shared:
         self.history = History(self.stride * blocks // grain, order)
 
     def places(self, blocks: Array, addresses: Array, width: int, aligned: int) -> Array:
-        """Positions in `bytes`; Fault where the address is none of the block's."""
+        """Returns positions in `bytes`; raises Fault for an address outside of the block's
+        memory."""
         if (addresses % aligned).any():
             wrong = int(addresses[addresses % aligned != 0][0])
             raise Fault(f"shared address {wrong} is not a multiple of {aligned}")
@@ -37,12 +38,12 @@ class Shared:
         return np.asarray(blocks * self.stride + at)
 
     def words(self, places: Array, width: int) -> Array:
-        """For each place the words of its `width` bytes."""
+        """Returns the words of `width` bytes at each place."""
         spread = np.arange(0, max(width, self.grain), self.grain)
         return (places[:, None] + spread) // self.grain
 
     def words_of(self, places: Array) -> Array:
-        """The words in which the places lie, each once, in ascending order."""
+        """Returns the words that contain the places, unique and in ascending order."""
         words = places.ravel() // self.grain
         first = int(words.min())
         there = np.zeros(int(words.max()) - first + 1, np.bool_)

@@ -1,4 +1,4 @@
-"""Tensor maps as the stand-in driver writes them: the arguments of `cuTensorMapEncodeTiled`."""
+"""Tensor maps in the fake driver's encoding: the arguments of `cuTensorMapEncodeTiled`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from tests.lib.emulator.faults import Fault, Unknown
 from tests.lib.emulator.memory import GlobalMemory
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_HALVES = (6, 9)  # CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16
+_HALVES = (6, 9)  # These are CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16.
 
 
 def swizzled(addresses: Array, mode: int) -> Array:
-    """Where a box's bytes lie: of swizzles of 32, 64 and 128 bytes (modes 1 to 3) the number of the
-    line of 128 bytes is mixed into that of the 16 bytes within it."""
+    """Returns the swizzled addresses of a box's bytes.
+
+    Modes 1 to 3 are swizzles of 32, 64 and 128 bytes. They mix the number of the 128-byte line into
+    the number of the 16 bytes within it.
+    """
     mask = (0, 1, 3, 7)[mode] << 4
     return np.asarray(addresses ^ (addresses >> 3 & mask))
 
 
 @dataclass(frozen=True)
 class Box:
-    """Sizes, strides in bytes and extents are those of the axes, the innermost first."""
+    """A box of a tensor; sizes, strides in bytes and extents list the axes, innermost first."""
 
     address: int
     sizes: tuple[int, ...]
@@ -39,7 +42,8 @@ class Box:
         return 2 * prod(self.extents)
 
     def _addresses(self, corner: Sequence[int]) -> tuple[Array, Array]:
-        """Of the box's elements, the innermost axis fastest, and which lie in the tensor."""
+        """Returns the addresses of the box's elements, innermost axis fastest, and a mask of the
+        tensor."""
         if len(corner) != len(self.sizes):
             raise Fault(f"{len(corner)} coordinates for a map of {len(self.sizes)} axes")
         address, inside = np.int64(self.address), np.True_
@@ -52,7 +56,7 @@ class Box:
         return np.ravel(address), np.broadcast_to(inside, np.shape(address)).ravel()
 
     def load(self, memory: GlobalMemory, corner: Sequence[int]) -> Array:
-        """The bits of the elements; zeros lie outside of the tensor."""
+        """Returns the bits of the elements; elements outside of the tensor are zero."""
         address, inside = self._addresses(corner)
         found = np.zeros(len(address), np.uint16)
         found[inside] = memory.load(address[inside], 2)
@@ -64,7 +68,7 @@ class Box:
 
 
 def decode(words: bytes) -> Box:
-    """What `tests/lib/fake_gpu/fake_maps.h` wrote."""
+    """Decodes a map that `tests/lib/fake_gpu/fake_maps.h` wrote."""
     address, rank, kinds, *rest = struct.unpack("<16Q", words)
     rank &= 0xFF
     dtype, swizzle, interleave, outside = struct.unpack("<4H", struct.pack("<Q", kinds))

@@ -1,4 +1,4 @@
-"""`wgmma`: products of four warps that go on by themselves, of matrices in shared memory."""
+"""`wgmma`: asynchronous matmuls of four warps, with matrices in shared memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from .tensor_maps import swizzled
 
 @dataclass
 class Group:
-    """The products of one warpgroup: registers of those that are not waited for, in the order of
-    their groups, and what other instructions have used since the last fence."""
+    """The matmuls of one warpgroup.
+
+    `open` and `closed` hold the registers of pending matmuls, `closed` in the order of the groups.
+    `touched` holds the registers that other instructions have used since the last fence.
+    """
 
     open: set[str] = field(default_factory=set)
     closed: list[set[str]] = field(default_factory=list)
@@ -38,20 +41,20 @@ class Group:
 
 
 class Products:
-    """All warpgroups'."""
+    """The pending matmuls of all warpgroups."""
 
     def __init__(self) -> None:
         self.groups: dict[int, Group] = {}
 
     def of(self, s: Strand) -> list[tuple[int, Group]]:
-        """The strand's warpgroups, by their first warps."""
+        """Returns the strand's warpgroups by their first warps."""
         first = s.rows[::4]
         if len(s.rows) % 4 or (first % 4).any() or (s.rows[3::4] != first + 3).any():
             raise Unknown("warps of a warpgroup that are apart")
         return [(int(row), self.groups.setdefault(int(row), Group())) for row in first]
 
     def touch(self, s: Strand, names: Sequence[str]) -> None:
-        """Another instruction uses registers of products."""
+        """Notes that another instruction uses registers; raises Fault if a pending matmul does."""
         for first in {int(row) // 4 * 4 for row in s.rows}:
             group = self.groups.setdefault(first, Group())
             if found := group.busy(names):
@@ -66,7 +69,7 @@ def _products(m: Machine) -> Products:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Addresses and strides in bytes; `mode` is that of `swizzled`."""
+    """A matrix descriptor: addresses and strides in bytes; `mode` is the mode of `swizzled`."""
 
     start: int
     leading: int
@@ -74,16 +77,17 @@ class Descriptor:
     mode: int
 
     def addresses(self, lines: int, bytes_of_k: int, size: int, turned: bool) -> Array:
-        """Of elements [line, k], `size` bytes each; `turned` matrices have lines together, not k.
+        """Returns the addresses of elements [line, k] of `size` bytes.
 
-        The layouts are those of the PTX manual's "Shared Memory Matrix Layout": rows of the
-        swizzle's length, eight of them to a pattern, patterns `stride` and `leading` apart.
+        A `turned` matrix is contiguous in lines, not in k. The layouts come from the PTX manual's
+        "Shared Memory Matrix Layout": rows have the swizzle's length, a pattern has eight rows, and
+        patterns are `stride` and `leading` bytes apart.
         """
         line, k = np.arange(lines)[:, None], np.arange(bytes_of_k // size)[None]
-        span = 16 << self.mode  # bytes
+        span = 16 << self.mode  # in bytes
         if not turned:
             along = k * size
-            far = self.leading if not self.mode else span  # rows of a swizzle hold all of k
+            far = self.leading if not self.mode else span  # A swizzled row holds all of k.
             at = line // 8 * self.stride + line % 8 * span + along // span * far + along % span
         else:
             along = line * size
@@ -93,7 +97,7 @@ class Descriptor:
 
 
 def descriptor(bits: int) -> Descriptor:
-    """As the PTX manual's "Matrix Descriptor Format" has it for wgmma."""
+    """Decodes a descriptor by the PTX manual's "Matrix Descriptor Format" for wgmma."""
     if bits >> 49 & 7:
         raise Unknown("a matrix descriptor with a base offset")
     if bits & ~0xC00E3FFF3FFF3FFF:
@@ -141,7 +145,7 @@ def _wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 
 
 def _agents(m: Machine, rows: Array) -> Array:
-    """A warp's wait says nothing of the other three warps' parts of the products."""
+    """Returns an agent per warp, because a warp's wait does not cover the other warps' parts."""
     return np.array([m.order.agent("the products of warp", row % m.warps) for row in rows])
 
 
@@ -158,13 +162,13 @@ _SHAPE = r"m64n(\d+)k(\d+)\.f32\.(f16|bf16|e4m3|e5m2)\.(f16|bf16|e4m3|e5m2)"
 
 @form(rf"wgmma\.mma_async\.sync\.aligned\.{_SHAPE}")
 def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    """Products are exact and their sum is rounded once to f32; a device cuts in between."""
+    """Products are exact, and their sum is rounded once to f32; a device truncates in between."""
     sums, left, right, *rest = i.operands
     scale = p.read(rest[0], "pred")
     signs = [_literal(o) for o in rest[1:3]]
     kinds, columns, k = (f[3], f[4]), int(f[1]), int(f[2])
     held = isinstance(left, Several)
-    # halves say which matrices are turned, but for one that is in registers
+    # The last operands say which matrices in shared memory are transposed.
     turned = [bool(_literal(o)) for o in rest[3:]] or [False] * (2 - held)
     turned_a, turned_b = (False, *turned) if held else turned
     of_sums = [p.read(o, "f32") for o in parts(sums)]
@@ -199,8 +203,10 @@ def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 
 def _registers(product: Array) -> Array:
-    """64 rows as the registers hold them, [register, warp, lane]: a lane has two columns of eight,
-    of a row and of that eight rows below."""
+    """Returns 64 rows in the registers' layout [register, warp, lane].
+
+    A lane has two of eight columns, in a row and in the row eight below.
+    """
     split = product.reshape(4, 2, 8, -1, 4, 2)  # warp, half, row, eight columns, pair, column
     return split.transpose(3, 1, 5, 0, 2, 4).reshape(-1, 4, LANES)
 
@@ -212,7 +218,7 @@ def _literal(operand: Operand) -> int:
 
 
 def _operand(p: Program, left: Operand) -> list[Read]:
-    """Registers that hold a matrix, or the descriptor of one."""
+    """Returns readers of the registers that hold a matrix, or of its descriptor."""
     kind = "b32" if isinstance(left, Several) else "b64"
     return [p.read(o, kind) for o in parts(left)]
 
@@ -226,7 +232,7 @@ def _start(group: Group, own: set[str]) -> None:
 def _from_shared(
     m: Machine, group: Group, part: Strand, read: Read, lines: int, k: int, kind: str, turned: bool
 ) -> Array:
-    """The matrix [line, k] that a descriptor tells, read by the products of the warpgroup."""
+    """Returns the matrix [line, k] of a descriptor, and records the reads of the warpgroup."""
     size = 1 if kind[0] == "e" else 2
     found = descriptor(uniform(read(m, part, None), "a matrix descriptor"))
     at = found.addresses(lines, k * size, size, turned)

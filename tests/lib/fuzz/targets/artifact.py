@@ -1,4 +1,4 @@
-"""A fuzz target: artifact files, as far as they are read before any of their code is loaded."""
+"""A fuzz target: artifact files, as far as tcc reads them before it loads their code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MANIFEST = (
 
 
 def check(data: bytes) -> None:
-    """Raises what a user must not see."""
+    """Raises an exception that a user must not see."""
     path = Path(gettempdir()) / f"tcc-artifact-{os.getpid()}.so"
     path.write_bytes(data)
     for read in (read_manifest, read_listings, verify_image):
@@ -34,7 +34,7 @@ def check(data: bytes) -> None:
 
 
 def seeds(folder_of: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
-    """An ELF file of three sections: none, the names of sections, and a manifest."""
+    """Yields ELF files of three sections: none, the names of sections, and a manifest."""
     names = b"\0.shstrtab\0.tcc.manifest\0"
     at = 64 + len(names)
     end = at + len(_MANIFEST)

@@ -1,6 +1,6 @@
-"""A fuzz target: ONNX files.  Whatever the bytes are, the import makes a graph or refuses.
+"""A fuzz target: ONNX files. For any bytes, the import makes a graph or refuses.
 
-Mutations of plain bytes seldom get past the parser, so most of them change one field of the decoded
+Mutations of plain bytes seldom get past the parser, so most mutations change a field of the decoded
 message.
 """
 
@@ -27,7 +27,7 @@ _LONGEST = 1 << 16
 
 
 def check(data: bytes) -> None:
-    """Raises what a user must not see."""
+    """Raises an exception that a user must not see."""
     try:
         onnx_import.import_model(onnx_reader.read_model(data))
     except UserError as error:
@@ -36,7 +36,7 @@ def check(data: bytes) -> None:
 
 
 def seeds(folder_of: Callable[[str], Path]) -> Iterator[tuple[str, bytes]]:
-    """The small models of the hostile corpus that compile, or are refused when they run."""
+    """Yields the hostile corpus's small models that compile, or that fail only when they run."""
     for case in cases():
         if case.action is Action.LOAD or case.outcome is Outcome.REFUSED:
             continue
@@ -48,7 +48,8 @@ def seeds(folder_of: Callable[[str], Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def mutate(data: bytes, seed: int, other: Callable[[bytes], bytes]) -> bytes:
-    """The model with one to three changed fields; bytes that are none go to `other`."""
+    """Returns the model with one to three changed fields; `other` mutates bytes that are not a
+    model."""
     rng = random.Random(seed)
     model = ModelProto()
     try:
@@ -64,7 +65,7 @@ def mutate(data: bytes, seed: int, other: Callable[[bytes], bytes]) -> bytes:
 
 
 def _messages(message: Message) -> Iterator[Message]:
-    """A message and those in it."""
+    """Yields a message and all messages in it."""
     yield message
     for field, value in message.ListFields():
         if field.cpp_type == Field.CPPTYPE_MESSAGE:
@@ -103,7 +104,7 @@ def _change_list(values: Any, field: Field, model: Message, rng: random.Random) 
 
 
 def _alike(field: Field, model: Message, rng: random.Random) -> Message:
-    """A copy of a message of the field's type from anywhere in the model, or an empty one."""
+    """Returns a copy of any message of the field's type in the model, or an empty message."""
     wanted = field.message_type
     found = [m for m in _messages(model) if m.DESCRIPTOR is wanted]
     copy: Message = wanted._concrete_class()

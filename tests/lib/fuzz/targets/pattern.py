@@ -1,7 +1,7 @@
-"""A fuzz target: regular expressions, made into automata and run on a text.
+"""A fuzz target: compiles regular expressions to automata and runs them on a text.
 
-The input is a pattern and a text with a line's end between them.  Python's `re` says what must come
-of those that mean the same there.
+The input is a pattern and a text, with a line break between. Python's `re` is the oracle for
+patterns that mean the same there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 
 from tcc.ops.data.regex import compile_pattern, matches
 
-# What RE2 and Python read alike; counts in braces are left out, for they nest to huge patterns.
+# RE2 and Python agree on these. Counts in braces are left out, because they nest to huge patterns.
 _SHARED = re.compile(r"(?:[a-c019 _.|^$\[\]-]|\((?:\?:)?|\)[*+?]?|(?<=[a-c0-9.\])])[*+?])*")
 _TEXT = re.compile(r"[ -~]{0,12}")
 
 
 def check(data: bytes) -> None:
-    """Raises what a user must not see, or AssertionError for another answer than Python's."""
+    """Raises an exception that a user must not see, or AssertionError for an answer unlike
+    Python's."""
     pattern, _, text = data.decode("utf-8", "replace").partition("\n")
     try:
         automaton = compile_pattern(pattern)
@@ -33,7 +34,7 @@ def check(data: bytes) -> None:
 
 
 def seeds(folder_of: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
-    compile_pattern(r"(?i)ß\pL")  # makes the tables of characters, which takes a second
+    compile_pattern(r"(?i)ß\pL")  # The first call makes the character tables, which takes a second.
     texts = (
         "[a-c]+x?\nabcx", "(?i)straße\nSTRASSE", "a{2,5}(b|c)*\naab", r"\bword\b\\d+" + "\nword9",
         r"[[:alpha:]]\pL\x{1F600}" + "\nab😀", "(?:a|b)*c\nababc", "^a.c$\nabc",

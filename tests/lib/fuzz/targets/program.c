@@ -1,8 +1,8 @@
-/* A fuzz target: host programs as an artifact holds them, decoded and run.
+/* A fuzz target: host programs in an artifact's encoding, decoded and run.
  *
- * Plain bytes of a program are mostly zeros under a checksum.  The input here is denser: how many words
- * (2 bytes), the words behind the header (2 bytes each, the least of them stands for 8 more bytes),
- * and the strings.  Header and checksum are made from these. */
+ * The encoded bytes of a program are mostly zeros under a checksum. The fuzzer's input is denser:
+ * the number of words (2 bytes), the words behind the header (2 bytes each; the smallest value
+ * stands for 8 more bytes), and the strings. This file computes the header and the checksum. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -28,7 +28,8 @@ static int64_t unpack(const uint8_t *data, size_t size, size_t *at) {
     return wide;
 }
 
-/* The program's bytes, exactly as many, so that reads beyond them are seen; NULL: too many words. */
+/* Returns the program's bytes in an exact allocation, so that a sanitizer sees reads beyond it;
+ * NULL if there are too many words. */
 static char *seal(const uint8_t *data, size_t size, size_t *out_size) {
     int64_t words[HEADER + MOST_WORDS];
     size_t at = 0;

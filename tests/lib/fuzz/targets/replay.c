@@ -1,4 +1,4 @@
-/* Runs a fuzz target on files, where there is no libFuzzer.  Prints how many. */
+/* Runs a fuzz target on files without libFuzzer, and prints the number of files. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,7 @@
 """Fuzzes a Python target: `python -m tests.lib.fuzz.targets.run NAME FOLDER... [FLAGS]`.
 
-The flags are those of libFuzzer.
-
-The target's seeds are written to the last folder; new inputs go to the first.  Needs `atheris`.
+The flags are those of libFuzzer. The target's seeds go to the last folder, new inputs to the first.
+Needs `atheris`.
 """
 
 from __future__ import annotations

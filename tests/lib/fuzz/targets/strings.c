@@ -1,8 +1,8 @@
-/* A fuzz target: the functions on strings, with texts and tables from the input, and what must hold of
- * their results.
+/* A fuzz target: the functions on strings, with texts and tables from the input, and their
+ * invariants.
  *
- * The first byte chooses the function, the second the number of cuts, the third the delimiter's length;
- * the rest are texts that end with 0xFF. */
+ * The first byte chooses the function, the second the number of cuts, the third the delimiter's
+ * length. The other bytes are texts that end with 0xFF. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static tcc_string text_of(const texts *t, uint64_t name) {
     return found;
 }
 
-/* Pieces with the delimiter between them are the text. */
+/* The pieces with the delimiter between them are the text. */
 static void split(texts *t, int64_t cuts, int64_t width, const char *delimiter) {
     int64_t ints[17] = {cuts == 255 ? -1 : cuts}, room = 0, counts[MOST];
     width = width % 4;
@@ -96,7 +96,7 @@ static void change_case(texts *t) {
     }
 }
 
-/* What is read as a number and written again is read as the same. */
+/* A parsed number that is printed and parsed again stays the same. */
 static void numbers(texts *t, bool whole) {
     double found[MOST], again[MOST];
     uint64_t made[MOST];
@@ -145,7 +145,7 @@ static void glue(texts *t) {
     must(memcmp(kept, t->handles, (size_t)t->count * 8) == 0);
 }
 
-/* An automaton of any moves. */
+/* Runs an automaton with arbitrary moves. */
 static void match(texts *t, const char *data, int64_t size) {
     uint8_t classes[256], accepts[4], found[MOST];
     int32_t moves[4 * 8];
@@ -162,7 +162,7 @@ static void match(texts *t, const char *data, int64_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *given, size_t length) {
     if (length < 8) return 0;
-    char *data = malloc(length - 3); /* exact, so that reads beyond it are seen */
+    char *data = malloc(length - 3); /* exact, so that a sanitizer sees reads beyond it */
     int64_t size = (int64_t)length - 3;
     memcpy(data, given + 3, (size_t)size);
     tcc_pool *pool = NULL;

@@ -1,7 +1,7 @@
-"""Reads tensor expressions in the text of `tcc.ir.graph.text`.
+"""Parses tensor expressions in the text of `tcc.ir.graph.text`.
 
-Each function takes a `Cursor` and leaves it after what it read; `UserError` says where a text is
-wrong.
+Each function takes a `Cursor` and leaves it behind the parsed text; `UserError` says where a text
+is wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FUNCTION_OF = {mark: name for name, mark in INFIX.items()}
 
 
 def parse_expr(text: str) -> Expr:
-    """The expression that `expr_text` printed; the stages are not verified."""
+    """Parses the output of `expr_text`; does not verify the stages."""
     cursor = Cursor(text)
     expr = read_expr(cursor, read_sizes(cursor))
     read_end(cursor)
@@ -53,7 +53,7 @@ def read_dtype(cursor: Cursor) -> DType:
 
 
 def _read_list_type(cursor: Cursor, name: str) -> DType:
-    """`sequence(f32[2,?])` behind its first word."""
+    """Parses `sequence(f32[2,?])` behind its first word."""
     token = cursor.peek()
     cursor.expect("(")
     make = optional_of if name == "optional" else sequence_of
@@ -74,14 +74,14 @@ def _read_entry_sizes(cursor: Cursor) -> Dims:
 
 
 def read_type(cursor: Cursor, sizes: Mapping[str, Index]) -> TensorType:
-    """`f32[n,4]`"""
+    """Parses `f32[n,4]`."""
     dtype = read_dtype(cursor)
     cursor.expect("[")
     return TensorType(dtype, cursor.items("]", lambda: read_index(cursor, sizes)))
 
 
 def read_number(cursor: Cursor) -> bool | int | float:
-    """`true`, `-3`, `0.5`, `-inf`, `nan`"""
+    """Parses a number such as `true`, `-3`, `0.5`, `-inf` or `nan`."""
     if cursor.at("true", "false"):
         return cursor.next().text == "true"
     sign = -1 if cursor.take("-") else 1
@@ -96,7 +96,7 @@ def read_number(cursor: Cursor) -> bool | int | float:
 
 @dataclass(slots=True)
 class _Scope:
-    """What the text of a scalar may name."""
+    """The names that a scalar's text may use."""
 
     params: Sequence[TensorType | None]
     stages: list[Stage]
@@ -156,19 +156,19 @@ def _lets(cursor: Cursor, scope: _Scope) -> None:
 
 
 def read_body(cursor: Cursor, variables: Mapping[str, Index]) -> Scalar:
-    """A scalar without reads, with its `let`s before it."""
+    """Parses a scalar without reads, and the `let`s before it."""
     scope = _Scope((), [], dict(variables))
     _lets(cursor, scope)
     return _scalar(cursor, scope)
 
 
 def read_iterator(cursor: Cursor, variables: dict[str, Index]) -> Var:
-    """`i0: 0..n`; the variable is added to `variables`."""
+    """Parses `i0: 0..n` and adds the variable to `variables`."""
     return _iterator(cursor, _Scope((), [], variables))
 
 
 def _at_reduction(cursor: Cursor) -> bool:
-    """Tells `max(i0: 0..n) body` and `sum() body` from the function `max(a, b)`."""
+    """Distinguishes `max(i0: 0..n) body` and `sum() body` from the function `max(a, b)`."""
     if not cursor.at(*MONOIDS, "none") or cursor.peek(1).text != "(":
         return False
     return cursor.peek(2).text == ")" or [cursor.peek(n).text for n in (3, 5)] == [":", ".."]
@@ -179,7 +179,8 @@ def _iterators(cursor: Cursor, scope: _Scope, end: str) -> tuple[Var, ...]:
 
 
 def _iterator(cursor: Cursor, scope: _Scope) -> Var:
-    """`i0: 0..n`, or `t0 in [lo,hi]` for a variable that is no iterator; now in scope."""
+    """Parses `i0: 0..n`, or `t0 in [lo,hi]` for other variables, and adds the variable to the
+    scope."""
     name = cursor.kind("word", "string")
     if cursor.take(":"):
         if cursor.integer() != 0:
@@ -193,7 +194,7 @@ def _iterator(cursor: Cursor, scope: _Scope) -> Var:
 
 
 def _scalar(cursor: Cursor, scope: _Scope) -> Scalar:
-    """An operand, or two with an infix operator between them."""
+    """Parses an operand, or two operands with an infix operator between them."""
     left = _operand(cursor, scope)
     if cursor.at(*_FUNCTION_OF):
         function = _FUNCTION_OF[cursor.next().text]
@@ -264,7 +265,7 @@ def _source(cursor: Cursor, scope: _Scope) -> tuple[Source, DType]:
 
 
 def _read(cursor: Cursor, scope: _Scope) -> Scalar:
-    """`p0[t0,i1 | fill 0.0 | t0: 0..n = p1[i0]]`: bindings come last but are needed first."""
+    """Parses `p0[t0,i1 | fill 0.0 | t0: 0..n = p1[i0]]`; the last part is parsed first."""
     source, dtype = _source(cursor, scope)
     start = cursor.position
     _skip_to_bindings(cursor)

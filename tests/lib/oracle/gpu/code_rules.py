@@ -1,4 +1,4 @@
-"""What the compiled code of every kernel must hold: rules as one table, checked without a GPU."""
+"""Rules for the machine code of every kernel, as a table that needs no GPU."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tcc.target import GPUS
 
 from tests.lib.oracle.gpu.machine_code import MachineCode
 
-_WIDE = 16  # bytes of a lane's widest access
+_WIDE = 16  # Bytes of a lane's widest access.
 # The rows that a warp group multiplies at once on Hopper, and its warps.
 _GROUP_ROWS, _GROUP_WARPS = 64, 4
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedKernel:
-    """A kernel, what it became, and what its code says.
+    """A kernel, its compiled form, and the facts of its machine code.
 
-    `alignments` are those of its buffers in bytes; `dot` is how f32 operands are multiplied.
+    `alignments` are those of its buffers in bytes; `dot` is the precision of f32 matmuls.
     """
 
     kernel: TileKernel
@@ -48,14 +48,14 @@ class CheckedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A rule that a kernel's code breaks, and how."""
+    """A rule that a kernel's code breaks, and the reason."""
 
     rule: str
     found: str
 
 
 def breaches(compiled: CheckedKernel) -> tuple[Breach, ...]:
-    """The rules that the code breaks, in the order of the table."""
+    """Returns the rules that the code breaks, in the order of the table."""
     texts = ((name, rule(compiled)) for name, rule in RULES.items())
     return tuple(Breach(name, text) for name, text in texts if text)
 
@@ -64,20 +64,20 @@ def breaches(compiled: CheckedKernel) -> tuple[Breach, ...]:
 
 
 def contracts(body: Sequence[Stmt]) -> Iterator[Contract]:
-    """All Contracts of a body, those of inner loops and branches too."""
+    """Yields all Contracts of a body, those in loops and branches included."""
     for node in _statements(body):
         if isinstance(node, Contract):
             yield node
 
 
 def matrix_families(compiled: CheckedKernel) -> tuple[str, ...]:
-    """The families of matrix instructions that the kernel's Contracts must use, once each."""
+    """Returns the unique families of matrix instructions that the kernel's Contracts must use."""
     arch, warps = compiled.made.arch, compiled.made.warps
     found = (_family(c, arch, warps, compiled.dot) for c in contracts(compiled.kernel.body))
     return tuple(dict.fromkeys(f for f in found if f))
 
 
-# By architecture and operand type; Hopper's warp groups are told apart below.
+# Families by architecture and operand type; `_family` handles Hopper's warp groups.
 _FAMILIES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "sm_": {"bf16": "HMMA", "f16": "HMMA", "tf32": "HMMA", "i8": "IMMA", "f8": "QMMA"},
@@ -96,7 +96,7 @@ _GROUP_FAMILIES = MappingProxyType({"HMMA": "HGMMA", "IMMA": "IGMMA", "QMMA": "Q
 
 
 def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
-    """The family for one Contract; empty where the architecture has none for its operands."""
+    """Returns the family for a Contract, or an empty text if the architecture has none."""
     operands = node.a.dtype.name
     if node.a.dtype is F32:
         operands = dot if dot != "ieee" else "f32"
@@ -110,7 +110,7 @@ def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
 
 
 def _float8(node: Contract, arch: str) -> str:
-    """What floats of a byte are multiplied as: themselves, or f16."""
+    """Returns the operand type of float8 matmuls: float8 if the architecture has it, else f16."""
     own = next((gpu.float8 for gpu in GPUS.values() if gpu.arch == arch), "")
     kind = "ocp" if node.a.dtype in (F8E4M3FN, F8E5M2) else "fnuz"
     return "f8" if own == kind else "f16"
@@ -133,7 +133,7 @@ def _private_rule(compiled: CheckedKernel) -> str:
 
 
 def _wide_rule(compiled: CheckedKernel) -> str:
-    """Only of kernels that multiply no matrices: memory bounds these."""
+    """Checks only kernels without matmuls, because memory bandwidth limits them."""
     if any(True for _ in contracts(compiled.kernel.body)):
         return ""
     fitting = [type(node) for node in _wide_accesses(compiled)]
@@ -143,7 +143,7 @@ def _wide_rule(compiled: CheckedKernel) -> str:
 
 
 def _wide_accesses(compiled: CheckedKernel) -> Iterator[Load | Store]:
-    """Accesses of whole aligned rows that give every lane 16 bytes."""
+    """Yields accesses of whole aligned rows that give every lane 16 bytes."""
     threads = compiled.made.warps * compiled.made.warp_size
     aligned = dict(zip(compiled.kernel.buffers, compiled.alignments, strict=True))
     for node, steps in _accesses(compiled.kernel.body, {}):
@@ -164,12 +164,12 @@ def _wide_accesses(compiled: CheckedKernel) -> Iterator[Load | Store]:
 
 
 def _runs(index: Index, lane: Var, many: int, steps: Mapping[Var, Index]) -> bool:
-    """Whether the last lanes are neighbours, in groups of `many` that begin at a multiple of it."""
+    """Returns true if the last lanes are neighbours in aligned groups of `many`."""
     parts = linear_in(substitute(index, steps), lane)
     return parts is not None and as_int(parts[0]) == 1 and divisor_of(parts[1]) % many == 0
 
 
-# ---- walks --------------------------------------------------------------------------------------
+# ---- traversals --------------------------------------------------------------------------------
 
 
 def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -184,7 +184,7 @@ def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
 def _accesses(
     body: Sequence[Stmt], steps: Mapping[Var, Index]
 ) -> Iterator[tuple[Load | Store, Mapping[Var, Index]]]:
-    """Loads and stores, with what is known of the loops around them: multiples of their steps."""
+    """Yields loads and stores, with the loop variables that are multiples of their steps."""
     for node in body:
         if isinstance(node, Load | Store):
             yield node, steps

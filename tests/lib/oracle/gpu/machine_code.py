@@ -1,4 +1,4 @@
-"""What became of a kernel: facts read from its machine code."""
+"""Reads facts from a kernel's machine code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tcc.backends.gpu.machine_code import ptx_target, tool_output
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.errors import ToolError
 
-# Instructions of matrix units: NVIDIA's machine code, AMD's assembly.
+# Matrix instructions in NVIDIA's machine code and in AMD's assembly.
 _CUDA_MATRIX = re.compile(r"\b(?:[HIDQO]G?MMA|UTC[HIQO]MMA)\b")
 _ROCM_MATRIX = re.compile(r"\bv_(?:mfma|smfmac|wmma|swmmac)(?=_)")
 # An instruction behind its address.
@@ -25,11 +25,11 @@ _LOADS = ("LD", "load")
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """Registers and private memory are a lane's: 32-bit registers, bytes.
+    """The facts of a kernel; registers are 32-bit registers a lane, private memory is bytes a lane.
 
-    Private memory is where values go that registers have no room for.  `matrix` counts the
-    instructions of matrix units by their family: HGMMA, HMMA, v_mfma, v_wmma, ...  `wide_loads` and
-    `wide_stores` count the instructions that move 16 bytes of global memory a lane, or more.
+    Private memory holds values for which registers have no room. `matrix` counts matrix
+    instructions by family: HGMMA, HMMA, v_mfma, v_wmma, ... `wide_loads` and `wide_stores` count
+    instructions that move at least 16 bytes of global memory a lane.
     """
 
     registers: int
@@ -40,13 +40,15 @@ class MachineCode:
 
 
 def machine_code(kernel: CompiledKernel) -> MachineCode:
-    """The facts of a compiled kernel.  Raises ToolError where NVIDIA's tools cannot read it."""
+    """Returns the facts of a compiled kernel; raises ToolError if NVIDIA's tools cannot read it."""
     return machine_codes([kernel])[0]
 
 
 def machine_codes(kernels: Sequence[CompiledKernel]) -> list[MachineCode]:
-    """The facts of each, which takes as long as for one of every architecture.  Raises ToolError
-    as `machine_code`."""
+    """Returns the facts of each kernel; raises ToolError like `machine_code`.
+
+    The call takes as long as one kernel of each architecture.
+    """
     by_target: dict[str, list[CompiledKernel]] = {}
     for kernel in kernels:
         if target := ptx_target(kernel.assembly):
@@ -64,12 +66,12 @@ def machine_codes(kernels: Sequence[CompiledKernel]) -> list[MachineCode]:
 
 
 def _code(kernel: CompiledKernel) -> bytes:
-    """The instructions of a cubin, which is an ELF file: its section `.text.SYMBOL`."""
+    """Returns the instructions of a cubin, an ELF file, from its section `.text.SYMBOL`."""
     image, name = kernel.image, f".text.{kernel.symbol}\0".encode()
     if image[:4] == b"\x7fELF":
         (table,) = struct.unpack_from("<Q", image, 40)
         size, count, names = struct.unpack_from("<HHH", image, 58)
-        # Of each header the name, behind three fields the place and the length.
+        # A header holds the name; three fields later the place and the length.
         rows = [struct.unpack_from("<I20xQQ", image, table + size * n) for n in range(count)]
         for label, offset, length in rows:
             if image.startswith(name, rows[names][1] + label):
@@ -78,7 +80,8 @@ def _code(kernel: CompiledKernel) -> bytes:
 
 
 def _disassembled(target: str, codes: Sequence[bytes]) -> list[str]:
-    """What `nvdisasm` says of each, asked once: loading its tables takes it a third of a second."""
+    """Returns `nvdisasm`'s text of each code; one call suffices, as loading takes a third of a
+    second."""
     listing = tool_output(b"".join(codes), "nvdisasm", "--no-dataflow", "--binary", target)
     lines = ((int(found[1], 16), found[0]) for found in _CUDA_LINE.finditer(listing))
     texts = [list[str]() for _ in codes]

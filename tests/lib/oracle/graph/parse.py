@@ -1,7 +1,7 @@
-"""Reads graphs in the text of `tcc.ir.graph.text`.
+"""Parses graphs in the text of `tcc.ir.graph.text`.
 
-The parser builds what the text says and nothing more: types are taken as written, so that a wrong
-graph can be read and then refused by the verifier.  Constants are found in a store by the digest.
+The parser builds exactly the text and takes types as written, so that the verifier can refuse a
+wrong graph. A store supplies constants by their digest.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.lib.oracle.index.tokens import Cursor
 
 
 def parse_graph(text: str, table: Mapping[str, OpSpec], store: ConstantStore) -> Graph:
-    """The graph that `graph_text` printed, with ops of `table` and constants of `store`.
+    """Parses the output of `graph_text`, with ops of `table` and constants of `store`.
 
-    Raises `UserError` with the line and column of the first thing that is wrong.
+    Raises `UserError` with the line and column of the first error.
     """
     cursor = Cursor(text)
     sizes = read_sizes(cursor)
@@ -38,7 +38,7 @@ def parse_graph(text: str, table: Mapping[str, OpSpec], store: ConstantStore) ->
 
 
 class _Parser:
-    """One text being read: its cursor, size symbols, ops and constants."""
+    """A parser of one text: its cursor, size symbols, ops and constants."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Parser:
     # ---- graphs --------------------------------------------------------------------------
 
     def graph(self, outer: Mapping[str, Value]) -> Graph:
-        """A graph; `outer` are the values of the graphs around it."""
+        """Parses a graph; `outer` are the values of the graphs around it."""
         cursor = self._cursor
         cursor.expect("graph")
         name = cursor.kind("word", "number", "string")
@@ -116,7 +116,7 @@ class _Parser:
         return self._typed(name, visible), found[0]
 
     def _ranks(self, handle: Handle) -> None:
-        """Reads `on N ranks`, which follows the digest of a constant that differs by rank."""
+        """Parses `on N ranks`, which follows the digest of a constant that differs by rank."""
         arrays, token = self._store.per_rank(handle), self._cursor.peek()
         count = None
         if self._cursor.take("on"):
@@ -149,7 +149,7 @@ class _Parser:
         return Node(op, attrs, inputs, tuple(outputs), loc)
 
     def _results(self) -> list[str]:
-        """`%a, %b =`, or nothing where the op has no results."""
+        """Parses `%a, %b =`, or nothing for an op without results."""
         names: list[str] = []
         while self._cursor.peek().kind == "value":
             names.append(self._definition())
@@ -161,7 +161,7 @@ class _Parser:
     # ---- attributes ----------------------------------------------------------------------
 
     def _attrs(self, form: type[Any], visible: Mapping[str, Value]) -> Any:
-        """`{field=value, ...}` as a dataclass; fields with a default may be left out."""
+        """Parses `{field=value, ...}` as a dataclass; fields with a default may be absent."""
         cursor = self._cursor
         cursor.expect("{")
         if form not in self._hints:
@@ -184,7 +184,7 @@ class _Parser:
         return form(**given)
 
     def _attribute(self, hint: Any, visible: Mapping[str, Value]) -> Any:
-        """A value of the type `hint`."""
+        """Parses a value of the type `hint`."""
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             return self._alternative(args, visible)
@@ -197,7 +197,7 @@ class _Parser:
         raise self._cursor.error(f"attributes of type {hint} have no text")
 
     def _alternative(self, hints: tuple[Any, ...], visible: Mapping[str, Value]) -> Any:
-        """The first of the alternatives that reads and is followed by the end of a value."""
+        """Parses the first alternative that fits and is followed by the end of a value."""
         if type(None) in hints and self._cursor.take("none"):
             return None
         start, defined, error = self._cursor.position, set(self._defined), None
@@ -251,6 +251,6 @@ class _Parser:
 
 
 def _hints(form: type[Any]) -> dict[str, Any]:
-    """The field types of a dataclass."""
+    """Returns the field types of a dataclass."""
     hints = typing.get_type_hints(form)
     return {f.name: hints[f.name] for f in fields(form)}

@@ -1,7 +1,7 @@
-"""Reads index expressions and the facts of sizes in the text of `tcc.ir.index.text`.
+"""Parses index expressions and the facts of sizes in the text of `tcc.ir.index.text`.
 
-Each function takes a `Cursor` and leaves it after what it read; `UserError` says where a text is
-wrong.  Index expressions go through the simplifier, so any Python-like spelling is accepted.
+Each function takes a `Cursor` and leaves it behind the parsed text; `UserError` says where a text
+is wrong. The simplifier builds index expressions, so any Python-like spelling is accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.lib.oracle.index.tokens import Cursor
 
 
 def parse_index(text: str, variables: Mapping[str, Index]) -> Index:
-    """The index expression `text` over variables by name."""
+    """Parses the index expression `text` over variables by name."""
     cursor = Cursor(text)
     index = read_index(cursor, variables)
     read_end(cursor)
@@ -83,7 +83,7 @@ def _factor(cursor: Cursor, variables: Mapping[str, Index]) -> Index:
 
 
 def read_sizes(cursor: Cursor) -> dict[str, Index]:
-    """The `size` lines at the head of a text."""
+    """Parses the `size` lines at the head of a text."""
     sizes: dict[str, Index] = {}
     while cursor.at("size"):
         cursor.next()
@@ -96,7 +96,7 @@ def read_sizes(cursor: Cursor) -> dict[str, Index]:
 
 
 def read_symbol(cursor: Cursor, name: str) -> Index:
-    """`in [1,64] divisor 4 typical 32`, the facts of the variable `name`."""
+    """Parses `in [1,64] divisor 4 typical 32`, the facts of the variable `name`."""
     token = cursor.peek()
     cursor.expect("in")
     cursor.expect("[")

@@ -1,7 +1,7 @@
 """Tokens of the IR texts, and a cursor over them that reports places.
 
-Words may hold dots (`s0.1`, `layer.0`); `%name` and `%"any text"` are one token; a `;` starts a
-location that lasts to the end of the line.  Line breaks mean nothing otherwise.
+Words may contain dots (`s0.1`, `layer.0`); `%name` and `%"any text"` are one token; a `;` starts a
+location that lasts to the end of the line. Other line breaks have no meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`kind` is a group of the grammar above or `end`; `text` is as decoded (quotes removed)."""
+    """A token; `kind` is a group of the grammar above or `end`, `text` is decoded (without
+    quotes)."""
 
     kind: str
     text: str
@@ -41,7 +42,7 @@ class Token:
 
 
 class Cursor:
-    """A position in the tokens of one text."""
+    """A position in the tokens of a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -58,12 +59,12 @@ class Cursor:
         return token
 
     def at(self, *texts: str) -> bool:
-        """Whether the next token is one of these marks or words."""
+        """Returns true if the next token is one of these marks or words."""
         token = self.peek()
         return token.kind in ("mark", "word") and token.text in texts
 
     def take(self, text: str) -> bool:
-        """Steps over the mark or word `text` if it is next."""
+        """Steps over the mark or word `text` if it is next; returns true then."""
         found = self.at(text)
         self.position += found
         return found
@@ -73,7 +74,7 @@ class Cursor:
             raise self.error(f"'{text}' is due")
 
     def kind(self, *kinds: str) -> str:
-        """The text of the next token, which must be of one of these kinds."""
+        """Returns the text of the next token, which must be of one of these kinds."""
         if self.peek().kind not in kinds:
             raise self.error(f"a {' or '.join(kinds)} is due")
         return self.next().text
@@ -85,7 +86,7 @@ class Cursor:
         return sign * int(self.kind("number"))
 
     def items(self, end: str, item: Callable[[], _T]) -> tuple[_T, ...]:
-        """Items with commas between them, up to and including the mark `end`."""
+        """Parses items with commas between them, up to and including the mark `end`."""
         found: list[_T] = []
         while not self.take(end):
             if found:
@@ -94,21 +95,21 @@ class Cursor:
         return tuple(found)
 
     def some(self, item: Callable[[], _T]) -> tuple[_T, ...]:
-        """One item or more with commas between them."""
+        """Parses one or more items with commas between them."""
         found = [item()]
         while self.take(","):
             found.append(item())
         return tuple(found)
 
     def error(self, what: str, token: Token | None = None) -> UserError:
-        """A `UserError` at `token`, by default the next one."""
+        """Returns a `UserError` at `token`, by default the next token."""
         token = token or self.peek()
         found = "the end" if token.kind == "end" else f"'{token.text}'"
         return UserError(what, where=place(self._text, token.at), why=f"found {found}")
 
 
 def place(text: str, at: int) -> str:
-    """`line 3, column 7` of a position, both from one."""
+    """Returns a position as `line 3, column 7`; both count from one."""
     line = text.count("\n", 0, at) + 1
     return f"line {line}, column {at - (text.rfind(chr(10), 0, at) + 1) + 1}"
 

@@ -1,9 +1,9 @@
 """Evaluates host programs with NumPy: the meaning of `ir.program` as executable text.
 
 Memory is bytes, as in the runtime: buffers are ranges of the arena, of the weights or of arrays.
-What the arena holds before a buffer is first used, and after it was last used, is poisoned (all
-ones: NaN in every floating type), so a plan that gives a range away too early shows in the results.
-For small models: kernels run unit by unit.
+The arena is poisoned before a buffer's first use and after its last use, with ones in all bits (NaN
+in every float type). So a plan that reuses a range too early shows in the results. Kernels run unit
+by unit, which is fast enough for small models.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from tcc.ir.types import BF16, DType
 from tests.lib.oracle.ranks import block_counts
 from tests.lib.oracle.tile.evaluate import evaluate_kernel
 
-# A C function of the runtime: arrays of its operands, arrays of its results that it fills in place,
-# and the call's ints; it gives the sizes that data decides.
+# A C function of the runtime: operands, results that it fills in place, and the call's ints. It
+# returns the data-dependent sizes.
 Function: TypeAlias = Callable[[Sequence[Array], Sequence[Array], Sequence[int]], Sequence[int]]
-# Runs a kernel, by its number: all units, on arrays of its buffers and values of its sizes by name.
+# Runs all units of a kernel, given its number, its buffers' arrays and its sizes by name.
 Run: TypeAlias = Callable[[int, Sequence[Array], Mapping[str, int]], None]
-# A collective of this rank with what it sends: what it receives, when all ranks have come.
+# Returns what a collective of this rank receives, given what it sends, when all ranks are there.
 Exchange: TypeAlias = Callable[[Collective, Array], Array]
 _POISON = 0xFF
 
@@ -79,12 +79,12 @@ def evaluate_program(
     rank: int = 0,
     seed: int = 0,
 ) -> tuple[Array, ...]:
-    """The outputs of one run in port order; `inputs` in port order, `weights` the section's bytes.
+    """Runs a program once and returns the outputs in port order.
 
-    Arrays have the carrier type of their dtype.  `functions` are the C functions by name, for
-    programs that call any.  `run` runs the kernels in the tile evaluator's place, and `exchange`
-    collectives of the rank of this number.  `seed` is the run's.  Raises UserError where a `Check`
-    fails, InternalError where the program uses memory it does not have.
+    `inputs` are in port order, `weights` the section's bytes. Arrays have the type that carries
+    their dtype. `functions` are the C functions by name. `run` replaces the tile evaluator, and
+    `exchange` runs collectives of the rank number `rank`. `seed` is the run's seed. Raises
+    UserError if a `Check` fails, InternalError if the program uses memory that it does not have.
     """
     evaluated = partial(_evaluated, kernels)
     host = _Host(program, kernels, inputs, weights, functions or {}, run or evaluated, exchange)
@@ -100,7 +100,7 @@ def _evaluated(
 
 
 def to_bytes(array: Array, dtype: DType) -> Array:
-    """The bytes of `array` as `dtype` is stored."""
+    """Returns the bytes of `array` as `dtype` is stored."""
     if dtype.is_narrow:
         return encode(array, dtype).reshape(-1)
     flat = np.ascontiguousarray(array, dtype.carrier).reshape(-1)
@@ -110,13 +110,13 @@ def to_bytes(array: Array, dtype: DType) -> Array:
 
 
 def _at_surface(array: Array, dtype: DType) -> Array:
-    """The bytes of an array that a caller gives."""
+    """Returns the bytes of a caller's array."""
     data = to_bytes(array, dtype)
     return pack(data, dtype) if dtype.is_packed else data
 
 
 def from_bytes(data: Array, dtype: DType) -> Array:
-    """The elements stored in `data`; a copy for types that NumPy only carries."""
+    """Returns the elements stored in `data`; a copy for types that NumPy only carries."""
     if dtype.is_narrow:
         return decode(data, dtype)
     if dtype is BF16:
@@ -125,7 +125,7 @@ def from_bytes(data: Array, dtype: DType) -> Array:
 
 
 class _Host:
-    """One run: registers, memory, and where each buffer is."""
+    """A run: registers, memory, and the place of each buffer."""
 
     def __init__(
         self,
@@ -149,10 +149,11 @@ class _Host:
         self._arena: Array | None = None
         self._symmetric: Array | None = None
         self._memory: dict[BufferId, Array] = {}
-        self._started: dict[int, tuple[Collective, Array]] = {}  # with what it sends, by ticket
+        # Pending collectives with the data that they send, by ticket.
+        self._started: dict[int, tuple[Collective, Array]] = {}
 
     def outputs(self) -> tuple[Array, ...]:
-        """The arrays of the output ports."""
+        """Returns the arrays of the output ports."""
         found = []
         for number, port in enumerate(self._program.outputs):
             shape = tuple(self._registers[d] for d in port.dims)
@@ -201,7 +202,7 @@ class _Host:
         return self._arena[offset : offset + size]
 
     def _symmetric_range(self, place: Symmetric) -> Array:
-        """As large as the range that ends last needs it."""
+        """Returns a range of the symmetric memory, which ends with its last range."""
         if self._symmetric is None:
             places = [b.place for b in self._program.buffers if isinstance(b.place, Symmetric)]
             ends = [self._registers[p.offset] + self._registers[p.size] for p in places]
@@ -217,7 +218,7 @@ class _Host:
             if held is not None:
                 raise InternalError(f"output buffer {node.buffer} is allocated twice")
             if self._program.outputs[place.port].state >= 0:
-                return  # it has the memory of its input, with what is in it
+                return  # The output has the memory of its input, with its contents.
         fresh = np.full(size, _POISON, np.uint8)
         if node.keep and held is not None:
             kept = min(held.size, size)
@@ -225,7 +226,7 @@ class _Host:
         self._memory[node.buffer] = fresh
 
     def _forget(self, buffers: Sequence[BufferId], instr: Instr) -> None:
-        """Poisons buffers that end at an instruction, but for what it keeps at their front."""
+        """Poisons buffers that end at an instruction, except for the front that `thin` keeps."""
         kept = np.zeros(0, np.uint8)
         if isinstance(instr, CallOp) and instr.op == "thin":
             kept = self._bytes(instr.outputs[0].buffer)
@@ -239,7 +240,8 @@ class _Host:
     # ---- instructions -------------------------------------------------------------------------
 
     def run(self, body: Sequence[Instr], outside: Sequence[Instr]) -> None:
-        """Runs `body`; arena buffers that nothing else in it or in `outside` uses end here."""
+        """Runs `body`; arena buffers end behind their last use in it, unless `outside` uses
+        them."""
         ends = _last_uses(body, outside, self._views())
         for instr, dead in zip(body, ends, strict=True):
             self._step(instr, (*outside, *(i for i in body if i is not instr)))
@@ -294,7 +296,8 @@ class _Host:
         target[:size] = source[:size].copy()
 
     def _plan(self, node: PlanArena) -> None:
-        """Each buffer, in the order of birth, gets the lowest offset that those before it leave."""
+        """Gives each buffer, in the order of birth, the lowest offset that earlier live buffers
+        leave."""
         sizes = [-(-max(self._registers[r], 1) // 64) * 64 for r in node.sizes]
         spans = [node.lives[at : at + 3] for at in range(0, len(node.lives), 3)]
         offsets: dict[int, int] = {}
@@ -318,7 +321,7 @@ class _Host:
             return int(self._shapes[node.a][node.b])
         if node.op is IntOp.RANK:
             return self.rank
-        if node.op is IntOp.CAPACITY:  # arrays have no room behind their rows here
+        if node.op is IntOp.CAPACITY:  # Arrays have no room behind their rows here.
             return int(self._shapes[node.a][node.b])
         if node.op is IntOp.SEED:
             return (self.seed + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -339,7 +342,7 @@ class _Host:
         while self._registers[node.counter] < trips:
             if node.condition >= 0 and not self._flag(node.condition):
                 break
-            # What a trip leaves behind may be read by the next one.
+            # The next trip may read the data of this trip.
             for instr in node.body:
                 self._step(instr, tuple(walk_instructions(self._program.body)))
             self._registers[node.counter] += 1
@@ -381,7 +384,7 @@ class _Host:
             self._bytes(ref.buffer)[: data.size] = data
 
     def _start(self, node: Collective) -> None:
-        """What it receives holds nothing until it is waited for."""
+        """Starts a collective; the received data is poisoned until the wait."""
         counts = tuple(self._registers[n] for n in node.counts)
         sent, received = (
             sum(side) * node.dtype.bytes for side in block_counts(node.kind, node.ranks, counts)
@@ -398,7 +401,7 @@ class _Host:
             receive[:] = _POISON
 
     def _wait(self, node: Wait) -> None:
-        """Operations end in the order of their starts; until then what they send stays."""
+        """Ends collectives in the order of their starts; their sent data must not have changed."""
         if self._exchange is None:
             raise InternalError("the program has collectives, and the evaluator has one rank")
         if node.ticket not in self._started:
@@ -424,7 +427,8 @@ class _Host:
             along[size - ints[2 + 2 * axis] :] = value
 
     def _thin(self, source: TensorRef, target: TensorRef, every: Sequence[int]) -> None:
-        """Writes every so manyth element along each dimension; both may begin at one place."""
+        """Writes every nth element along each dimension; source and target may begin at one
+        address."""
         kept = self._tensor(source)[tuple(slice(None, None, n) for n in every)].copy()
         data = to_bytes(kept, target.dtype)
         self._bytes(target.buffer)[: data.size] = data
@@ -436,7 +440,7 @@ class _Host:
 
 
 def holds(relation: Relation, a: int, b: int) -> bool:
-    """Whether `a` and `b` are in `relation`."""
+    """Returns true if `relation` holds between `a` and `b`."""
     match relation:
         case Relation.EQ:
             return a == b
@@ -460,9 +464,9 @@ INTEGER: Mapping[IntOp, Callable[[int, int], int]] = {
 
 
 def _typed(data: Array, buffer: TileBuffer, sizes: Mapping[str, Any]) -> Array:
-    """A buffer's memory as the array that a kernel sees; a copy where NumPy only carries it."""
+    """Returns a buffer's memory as the kernel's array; a copy for types that NumPy only carries."""
     width = buffer.dtype.bytes
-    if len(buffer.sizes) == 1:  # a flat buffer is as long as its memory
+    if len(buffer.sizes) == 1:  # A flat buffer is as long as its memory.
         return from_bytes(data[: data.size // width * width], buffer.dtype)
     shape = tuple(int(evaluate(n, sizes)) for n in buffer.sizes)
     size = prod(shape) * width
@@ -471,7 +475,7 @@ def _typed(data: Array, buffer: TileBuffer, sizes: Mapping[str, Any]) -> Array:
     return from_bytes(data[:size], buffer.dtype).reshape(shape)
 
 
-# ---- lives ------------------------------------------------------------------------------------
+# ---- live ranges ------------------------------------------------------------------------------
 
 
 def _last_uses(
@@ -479,7 +483,7 @@ def _last_uses(
     outside: Sequence[Instr],
     views: Sequence[tuple[BufferId, BufferId]],
 ) -> list[list[BufferId]]:
-    """For each instruction of `body` the buffers that nothing after it, nor `outside`, uses."""
+    """Returns each instruction's buffers that nothing after it, nor `outside`, uses."""
     last: dict[BufferId, int] = {}
     for number, instr in enumerate(body):
         last.update(dict.fromkeys(_used([instr], views), number))
@@ -494,7 +498,7 @@ def _last_uses(
 def _used(
     body: Sequence[Instr], views: Sequence[tuple[BufferId, BufferId]]
 ) -> dict[BufferId, None]:
-    """The buffers that `body` touches, itself or through views of them."""
+    """Returns the buffers that `body` touches, directly or through views."""
     found = dict.fromkeys(b for i in walk_instructions(body) for b in buffers_of(i))
     for _ in views:
         found.update({base: None for alias, base in views if alias in found})

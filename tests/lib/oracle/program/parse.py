@@ -1,6 +1,6 @@
-"""Reads host programs in the text of `tcc.ir.program.text`.
+"""Parses host programs in the text of `tcc.ir.program.text`.
 
-Builds what the text says and nothing more; `tcc.ir.program.verify` judges it.
+The parser builds exactly the text; `tcc.ir.program.verify` checks it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _T = TypeVar("_T")
 
 
 def parse_program(text: str) -> Program:
-    """The program that `program_text` printed.
+    """Parses the output of `program_text`.
 
-    Raises `UserError` with the line and column of the first thing that is wrong.
+    Raises `UserError` with the line and column of the first error.
     """
     cursor = Cursor(text)
     program = _Parser(cursor).program()
@@ -32,7 +32,7 @@ def parse_program(text: str) -> Program:
 
 
 def _by_word(rows: Sequence[Row]) -> Mapping[str, Row]:
-    """Rows by the first word of their texts."""
+    """Returns rows by the first word of their texts."""
     texts = ("".join(part for part in row.text if isinstance(part, str)) for row in rows)
     return {re.findall("[a-z]+", text)[0]: row for text, row in zip(texts, rows, strict=True)}
 
@@ -41,7 +41,7 @@ _INSTRUCTIONS, _PLACES = _by_word(INSTRUCTIONS), _by_word(PLACES)
 
 
 class _Parser:
-    """One text being read."""
+    """A parser of one text."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -107,7 +107,8 @@ class _Parser:
         return tuple(found)
 
     def _node(self, rows: Mapping[str, Row], unknown: str) -> Any:
-        """An instruction or a place by its word, which may stand behind a register and `=`."""
+        """Parses an instruction or a place by its word, which may stand behind a register and
+        `=`."""
         cursor = self._cursor
         token = cursor.peek(2 if cursor.peek(1).text == "=" else 0)
         row = rows.get(token.text)
@@ -164,7 +165,7 @@ class _Parser:
         return members[name]
 
     def _numbered(self, letter: str) -> int:
-        """`b3` as 3, and `none` as no register."""
+        """Parses `b3` as 3, and `none` as no register (-1)."""
         if letter == "r" and self._cursor.take("none"):
             return -1
         token = self._cursor.peek()

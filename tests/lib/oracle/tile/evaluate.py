@@ -1,7 +1,7 @@
 """Evaluates tile kernels with NumPy: the meaning of `ir.tile` as executable text.
 
-Units run one by one in a seeded random order, every LOCAL buffer starts poisoned in each, and
-every active access is checked against the sizes of its buffer.
+Units run one by one in a seeded random order. Every LOCAL buffer starts poisoned in each unit.
+Every active access is checked against the sizes of its buffer.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def evaluate_kernel(
 ) -> None:
     """Runs every unit; `arrays` are the kernel's buffers in order, outputs are written in place.
 
-    `units` are those to run where not all are wanted.  Raises IndexError where an active access
-    leaves its buffer.
+    `units` selects units, None means all. Raises IndexError if an active access leaves its buffer.
     """
     order = rng or np.random.default_rng(0)
     extents = [int(evaluate(extent(axis), sizes)) for axis in kernel.axes]
@@ -67,7 +66,7 @@ def _lanes(shape: tuple[int, ...]) -> dict[str, Array]:
 
 
 def _full(value: Array | int, shape: tuple[int, ...]) -> Array:
-    """Much as `np.broadcast_to`, which takes longer than all else here does."""
+    """Does the work of `np.broadcast_to`, which would take longer than all else here."""
     found = np.asarray(value)
     return found if found.shape == shape else np.broadcast_to(found, shape)
 
@@ -129,14 +128,17 @@ class _Unit:
     # ---- memory -------------------------------------------------------------------------------
 
     def _grid(self, shape: tuple[int, ...]) -> dict[str, Array | int]:
-        """The variables in sight, lanes as arrays that vary along their own axis."""
+        """Returns the visible variables; lanes are arrays that vary along their own axis."""
         return {**self._env, **_lanes(shape)}
 
     def _places(
         self, node: Load | Store, shape: tuple[int, ...]
     ) -> tuple[tuple[Array | int, ...], Array]:
-        """Where the elements of a block lie, and which are active; inactive ones lie at 0.  What
-        is equal along an axis of `shape` may have one element there."""
+        """Returns the places of a block's elements, and a mask of active elements.
+
+        Inactive elements have the place 0. An axis of `shape` along which all is equal may have
+        size 1.
+        """
         grid = self._grid(shape)
         for var, block in node.indirect:
             grid[var.name] = np.broadcast_to(self._blocks[block], shape).astype(np.int64)
@@ -185,7 +187,7 @@ class _Unit:
         parts = [self._blocks[b] for b in node.blocks]
         for axis in node.axes:
             lines = [np.moveaxis(part, axis, 0) for part in parts]
-            # Pairs of neighbours, as in expressions: that keeps the order of what is combined.
+            # Neighbours are combined in pairs, as in expressions, which keeps their order.
             while (count := len(lines[0])) > 1:
                 pairs = [line[first : count // 2 * 2 : 2] for first in (0, 1) for line in lines]
                 joined = evaluate_scalars(bodies, {}, pairs)

@@ -1,6 +1,6 @@
-"""Reads tile kernels in the text of `tcc.ir.tile.text`.
+"""Parses tile kernels in the text of `tcc.ir.tile.text`.
 
-Builds what the text says and nothing more; `tcc.ir.tile.verify` judges it.
+The parser builds exactly the text; `tcc.ir.tile.verify` checks it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tests.lib.oracle.index.tokens import Cursor
 
 
 def parse_kernel(text: str) -> TileKernel:
-    """The kernel that `kernel_text` printed.
+    """Parses the output of `kernel_text`.
 
-    Raises `UserError` with the line and column of the first thing that is wrong.
+    Raises `UserError` with the line and column of the first error.
     """
     cursor = Cursor(text)
     kernel = _Parser(cursor, read_sizes(cursor)).kernel()
@@ -45,7 +45,7 @@ def parse_kernel(text: str) -> TileKernel:
 
 
 class _Parser:
-    """One text being read: its variables, buffers and blocks by name."""
+    """A parser of one text: its variables, buffers and blocks by name."""
 
     def __init__(self, cursor: Cursor, variables: dict[str, Index]) -> None:
         self._cursor, self._variables = cursor, variables
@@ -75,7 +75,7 @@ class _Parser:
         return TileKernel(passed, local, sizes, axes, self._body(), tuple(pairs), tuple(past))
 
     def _pair(self, passed: tuple[TileBuffer, ...]) -> tuple[int, int]:
-        """`%result over %operand`, as positions in `passed`."""
+        """Parses `%result over %operand` as positions in `passed`."""
         result = self._passed(passed)
         self._cursor.expect("over")
         return self._passed(passed), result
@@ -107,7 +107,7 @@ class _Parser:
         return self._blocks[name]
 
     def _result(self) -> Block:
-        """`%v: f32[2,4]`; not in sight until it is defined."""
+        """Parses `%v: f32[2,4]`, which is not visible until it is defined."""
         name = self._cursor.kind("value")
         self._cursor.expect(":")
         dtype = read_dtype(self._cursor)
@@ -123,7 +123,7 @@ class _Parser:
     # ---- statements --------------------------------------------------------------------------
 
     def _body(self) -> tuple[Stmt, ...]:
-        """Statements up to and including `}`; a `yield` is left to the loop."""
+        """Parses statements up to and including `}`; leaves a `yield` to the loop."""
         found: list[Stmt] = []
         while not self._cursor.at("}", "yield"):
             found.append(self._statement())
@@ -211,7 +211,7 @@ class _Parser:
     def _place(
         self, shape: tuple[int, ...]
     ) -> tuple[TileBuffer, tuple[Index, ...], Indirect, dict[str, Index]]:
-        """`b0[4*i+l0, t0 | t0: 0..n = %v]`: bindings come last but are needed first."""
+        """Parses `b0[4*i+l0, t0 | t0: 0..n = %v]`; the bindings come last but are parsed first."""
         cursor = self._cursor
         token = cursor.peek()
         name = cursor.kind("value")

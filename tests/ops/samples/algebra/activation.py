@@ -48,7 +48,7 @@ def _prelu_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _activation(*attrs: Any, span: float = 8.0) -> Samples:
-    """Samples that use each of `attrs`, the first one mostly."""
+    """Returns samples that use each of `attrs`, mostly the first."""
     return unary_samples(FLOATS, -span, span, attrs=attrs or (NoAttrs(),))
 
 

@@ -19,7 +19,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), PadAttrs(dims(-1, 2, 0), dims(0, -3, 1), "constant"), "crop")
     for mode in ("edge", "reflect", "wrap"):
         yield Sample((x,), PadAttrs(dims(1, 0, 1), dims(2, 3, 0), mode), mode)
-        # Rows of several blocks, longer than the borders: the first and last are their own code.
+        # Rows of several blocks, longer than the borders: the first and the last block have
+        # separate code.
         long = rng.standard_normal((3, 400)).astype(np.float32)
         yield Sample((long,), PadAttrs(dims(1, 3), dims(2, 5), mode), f"{mode}_long")
     y = rng.integers(-9, 9, (7,))

@@ -21,7 +21,7 @@ def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for to in (*_NARROW, *_PACKED):
         zero = np.asarray(11 if to in _NARROW else 1, to.carrier)
         scale = np.asarray(0.5 if to in _NARROW else 30, np.float32)
-        given_zero = (zero,) if to in _NARROW else ()  # arrays of bytes say nothing of the others
+        given_zero = (zero,) if to in _NARROW else ()  # bytes do not tell packed types
         yield Sample((x, scale, *given_zero), QuantizeAttrs(to), f"tensor_{to.name}")
     for to in FORMATS:
         yield Sample((x, np.asarray(0.2, np.float32)), QuantizeAttrs(to), f"tensor_{to.name}")

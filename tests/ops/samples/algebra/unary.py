@@ -26,7 +26,7 @@ def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 _UNIT = (-0.999, 0.999)
-# Where functions are defined, or what they are used on; others are drawn in -4 to 4.
+# The ranges in which functions are defined or typically used; other functions use -4 to 4.
 _DOMAINS = {
     "sqrt": (0.0, 9.0),
     "exp": (-20.0, 9.0),

@@ -33,7 +33,7 @@ def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _no_samples(_rng: np.random.Generator) -> Iterator[Sample]:
-    """None: an operand is a list, which the tests make by `list_make`."""
+    """Yields no samples: an operand is a list, which tests build by `list_make`."""
     yield from ()
 
 

@@ -1,4 +1,5 @@
-"""Known factors and shifts go into the known operands of what they follow, whatever its op."""
+"""Constant factors and shifts are folded into constant operands of preceding nodes of any linear
+op."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def normed(b: GraphBuilder, value: Value, channels: int) -> Value:
 
 
 def product_graph(kind: str, bias: bool, tail: str) -> Graph:
-    """A product with constant weights, then what `tail` names, then relu."""
+    """Returns a contraction with constant weights, then the nodes that `tail` names, then relu."""
     b = GraphBuilder("g")
     conv = OPS["conv"].attrs((1, 1), (1, 0), (0, 1), (1, 1), 2)
     transposed = OPS["conv_transpose"].attrs((2, 1), (1, 0), (0, 1), (1, 1), (1, 0), 2)
@@ -169,8 +170,8 @@ graph g(%x : f32[3,2], %c : bool[]) {
 
 
 def behind(op: str, shapes: list[tuple[int, ...]], scale: tuple[int, ...], **attrs: Any) -> Graph:
-    """A node of an input and weights, as an expression without the name of its op, times a
-    constant."""
+    """Returns a constant times a node of an input and weights; the node is an expression without
+    its op's name."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, *shapes[0]))
     weights = [b.constant(random(*shape), "w") for shape in shapes[1:]]
@@ -340,7 +341,7 @@ def test_work_grows_with_the_layers() -> None:
 
 
 def scaled(number: float, rows: int) -> Graph:
-    """An operand of a product, 40 x 4, divided by a number."""
+    """Returns a matmul whose second operand, 40 x 4, is divided by a number."""
     b = GraphBuilder("g")
     x, y = b.input("x", tensor(F32, rows, 40)), b.input("y", tensor(F32, 40, 4))
     y = emit(b, "div", y, b.constant(np.array(number, F), "c"))

@@ -1,5 +1,5 @@
-"""Sums of products in other orders: exact on integers, cheapest by the estimate, refused where the
-algebra does not hold or does not pay."""
+"""Reassociated sums of products are exact on integers and cheapest by the estimate; reassociation
+is refused if the algebra does not hold or does not pay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tcc.schedule.limits import Rates
 from tests.closeness import assert_within
 from tests.ir.region.regions import chain, operands, values
 
-# Products cost most, so that small sizes are as large ones.
+# Multiplications cost most, so that small sizes behave like large sizes.
 RATES = Rates(1.0, 1e3, 1e3)
 
 
@@ -32,7 +32,8 @@ def best(region: Region, constants: Sequence[bool] = ()) -> Rewrite:
 
 
 def exact(region: Region, constants: Sequence[bool] = ()) -> Rewrite:
-    """The best candidate, after all of them were compared with the region on integers."""
+    """Returns the best candidate, after a comparison of all candidates with the region on
+    integers."""
     fixed = tuple(constants) or (False,) * len(region.params)
     arrays = operands(region)
     found = reassociated(region, fixed, RATES).candidates
@@ -75,7 +76,7 @@ def test_random_einsums_are_what_numpy_gives(seed: int) -> None:
 
 
 def brute_force(sizes: Sequence[int]) -> int:
-    """The fewest products of a chain of matrices (Godbole 1973)."""
+    """Returns the fewest multiplications of a chain of matrices (Godbole 1973)."""
     count = len(sizes) - 1
     least = {(i, i): 0 for i in range(count)}
     for length in range(1, count):

@@ -1,4 +1,4 @@
-"""Bilinear maps, and the proof that an algorithm computes one."""
+"""Bilinear maps, and the proof that an algorithm computes a map."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tensor: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def correlation(results: int, taps: int) -> Tensor:
-    """The map y[i] = sum(k) x[i + k] * w[k]."""
+    """Returns the map y[i] = sum(k) x[i + k] * w[k]."""
     return tuple(
         tuple(tuple(int(j == i + k) for k in range(taps)) for j in range(results + taps - 1))
         for i in range(results)
@@ -19,7 +19,7 @@ def correlation(results: int, taps: int) -> Tensor:
 
 
 def computes(algorithm: Bilinear, target: Tensor) -> bool:
-    """Whether the algorithm computes the map of `target`, exactly."""
+    """Returns True if the algorithm computes the map of `target` exactly."""
     columns = zip(*algorithm.results, strict=True)
     factors = list(zip(columns, algorithm.inputs, algorithm.weights, strict=True))
     return all(

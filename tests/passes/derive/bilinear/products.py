@@ -1,4 +1,4 @@
-"""Prices for which products of a convolution are all that counts."""
+"""Prices that count only the multiplications of convolutions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ F4: Form = (AxisForm(4, 3),) * 2
 
 
 class Products(Prices):
-    """A site's price is the number of its convolutions' products, for one pair of channels; of
-    others than the `allowed` forms it is infinite."""
+    """Prices a site by the multiplications of its convolutions per pair of channels; forms outside
+    `allowed` have an infinite price."""
 
     def __init__(self, allowed: Collection[Form] = (F2, F4)) -> None:
         super().__init__(CoreChooser(TYPICAL_CORE))
@@ -36,7 +36,7 @@ class Products(Prices):
 
 
 class Only(Products):
-    """One form costs next to nothing."""
+    """Makes a single form almost free."""
 
     def __init__(self, form: Form) -> None:
         super().__init__((form,))
@@ -49,7 +49,7 @@ class Only(Products):
 
 
 def forms_in(replacements: Replacements) -> Mapping[Node, Form]:
-    """The forms of convolutions."""
+    """Returns the forms of the replaced convolutions."""
     return {site.sink: c.form for site, c in replacements if isinstance(c, Tiled)}
 
 
@@ -69,7 +69,8 @@ def counted(conv: Conv, form: Form) -> float:
 
 
 def form_nodes(graph: Graph) -> list[Node]:
-    """The nodes of a graph without its guards and what computes their flags."""
+    """Returns the nodes of a graph without its guards and the nodes that compute flags of
+    guards."""
     left = dict.fromkeys(graph.nodes)
     flags = {n.inputs[1] for n in graph.nodes if n.op.name == "guarded"}
     for node in reversed(graph.nodes):

@@ -1,4 +1,4 @@
-"""Bilinear algorithms: exact identities, what their sums cost, and how far rounding may carry."""
+"""Bilinear algorithms are exact identities, share sums, and amplify rounding within bounds."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_shared_sums_are_the_rows_of_the_matrix() -> None:
 
 
 def test_nothing_cancels_between_shared_sums() -> None:
-    """With absolute factors, sums are those of the absolute matrix: so are their errors."""
+    """With absolute factors, the shared sums equal the sums of the absolute matrix, so their errors
+    do too."""
     absolute: Arithmetic[Any] = Arithmetic(operator.add, operator.add, lambda n, x: abs(n) * x)
     for matrix in matrices():
         units = np.eye(len(matrix[0]), dtype=np.int64)
@@ -84,7 +85,8 @@ def test_nothing_cancels_between_shared_sums() -> None:
 def test_as_few_operations_as_sums_written_by_hand(
     results: int, inward: tuple[int, int], outward: tuple[int, int]
 ) -> None:
-    """Those of F(2, 3) and F(4, 3) that Lavin and Gray's factors take with their sums shared."""
+    """The expected numbers are those of F(2, 3) and F(4, 3) with Lavin and Gray's factors and
+    shared sums."""
     found = toom_cook(results, 3)
     for matrix, (additions, factors) in ((found.inputs, inward), (found.results, outward)):
         count = shared_sums(matrix).operations
@@ -119,7 +121,7 @@ def test_forms_that_round_too_much_are_not_allowed() -> None:
 
     assert allowed((AxisForm(4, 3),) * 2)
     assert allowed((AxisForm(6, 3),))
-    assert not allowed((AxisForm(6, 3),) * 2)  # one rounding would carry to 3e-5
+    assert not allowed((AxisForm(6, 3),) * 2)  # one rounding could grow to 3e-5
     # Transforms may not round more often than the terms of a direct sum are many.
     assert roundings(conv(3, 3, channels=1), (AxisForm(4, 3),) * 2) == 12
     assert not allowed((AxisForm(4, 3),) * 2, channels=1)
@@ -127,7 +129,8 @@ def test_forms_that_round_too_much_are_not_allowed() -> None:
 
 
 def blocked(values: Array, tile: int, reach: int) -> Array:
-    """The largest |value| of the square of `reach` elements that each tile reads, [c, tiles...]."""
+    """Returns the largest |value| in the square of `reach` elements that each tile reads, [c,
+    tiles...]."""
     windows = np.lib.stride_tricks.sliding_window_view(np.abs(values), (reach, reach), (1, 2))
     return windows[:, ::tile, ::tile].max(axis=(3, 4))
 
@@ -137,7 +140,8 @@ def blocked(values: Array, tile: int, reach: int) -> Array:
 def test_results_keep_the_stated_bound_beside_outliers(
     tile: int, taps: int, outlier: float
 ) -> None:
-    """In f32 with transforms, weights and sums rounded, against f64; one pixel is an outlier."""
+    """The test computes in f32, with rounded transforms, weights and sums, and compares with f64;
+    one pixel is an outlier."""
     channels, tiles, rng = 12, 4, np.random.default_rng(9)
     side, shape = tile * tiles + taps - 1, conv(taps, taps, channels=12)
     x = rng.standard_normal((channels, side, side)).astype(np.float32)
@@ -152,7 +156,7 @@ def test_results_keep_the_stated_bound_beside_outliers(
     bound = gamma * amplification(shape, form) * taps**2 * largest
     whole = bound.repeat(tile, 0).repeat(tile, 1)
     assert np.all(np.abs(actual - exact) <= whole)
-    if outlier >= 1e4 and tile > 2:  # beyond a bound by each result's own operands
+    if outlier >= 1e4 and tile > 2:  # exceeds a bound by the operands of each result alone
         own = direct(np.abs(x).astype(np.float64), np.abs(w).astype(np.float64))
         terms = channels * taps**2 * 2.0**-24
         assert np.any(np.abs(actual - exact) > terms * own)
@@ -165,7 +169,7 @@ def direct(x: Array, w: Array) -> Array:
 
 
 def transformed(x: Array, w: Array, tile: int, taps: int) -> Array:
-    """The sum over channels by F(tile, taps) along both axes, in f32."""
+    """Returns the sum over channels by F(tile, taps) along both axes, in f32."""
     found, reach = toom_cook(tile, taps), tile + taps - 1
     b = np.array(found.weights, np.float64)
     u = np.einsum("pi,qj,cij->pqc", b, b, w.astype(np.float64)).astype(np.float32)

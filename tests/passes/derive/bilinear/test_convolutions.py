@@ -1,4 +1,4 @@
-"""Winograd convolutions: numbers against f64, the error policy, where they are taken, bounds."""
+"""Winograd convolutions agree with f64 within the error policy, and are used where they pay."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Conv:
 
 
 def correlation(case: Conv, image: Array, weights: Array) -> Array:
-    """The sums without bias, in f64."""
+    """Returns the convolution without bias, in f64."""
     pads = [(0, 0), (0, 0), *zip(case.before, case.after, strict=True)]
     padded = np.pad(image.astype(np.float64), pads)
     (dy, dx), kernel = case.dilations, weights.shape[2]
@@ -122,7 +122,7 @@ def correlation(case: Conv, image: Array, weights: Array) -> Array:
 
 
 def bound_of(case: Conv) -> Array:
-    """2 * gamma_K * (|A| * |B|) for every element."""
+    """Returns the bound 2 * gamma_K * (|A| * |B|) of every element."""
     weights, bias = case.arrays()
     k = 9 * case.channels // case.group + case.bias
     gamma = k * 2.0**-24 / (1 - k * 2.0**-24)
@@ -132,12 +132,12 @@ def bound_of(case: Conv) -> Array:
 
 
 def within_policy(case: Conv, actual: Array, exact: Array) -> None:
-    """No element further from the exact sums than the bound."""
+    """Fails if an element is further from the exact sum than the bound."""
     assert np.all(np.abs(actual - exact) <= bound_of(case))
 
 
 def maxima(image: Array) -> Array:
-    """Of the whole windows of 2 x 2."""
+    """Returns the maxima of the complete 2 x 2 windows."""
     high, wide = (n // 2 for n in image.shape[2:])
     whole = image[..., : 2 * high, : 2 * wide]
     found: Array = whole.reshape(*image.shape[:2], high, 2, wide, 2).max(axis=(3, 5))
@@ -145,7 +145,7 @@ def maxima(image: Array) -> Array:
 
 
 def form_of(graph: Graph) -> list[str]:
-    """Names of the ops, an input transform with the number of its points."""
+    """Returns the names of the ops; an input transform has the number of its points appended."""
     found = []
     for node in form_nodes(graph):
         own = len(node.inputs) == 1 and node.op.name == "expression"
@@ -155,7 +155,7 @@ def form_of(graph: Graph) -> list[str]:
 
 
 def nodes_of(form: Form) -> list[str]:
-    """What a convolution becomes."""
+    """Returns the ops by which a form replaces a convolution."""
     return [f"expression {points(form)}", "expression", "expression"]
 
 
@@ -261,7 +261,8 @@ def test_weights_grow_within_bounds() -> None:
     graph = b.finish([x])
     small, large = 8 * 8 * 9 * 4, 8 * 16 * 9 * 4
     assert constant_bytes(graph) == small + large
-    # F(4 x 4) adds four times a layer's filters, F(2 x 2) 16 / 9; the second has twice the first's.
+    # F(4 x 4) adds four times a layer's filters, F(2 x 2) 16 / 9 times. The second layer has twice
+    # as many filters as the first.
     expected = {1: [], 1.5: [], 1.7: ["16"], 2.8: ["16"] * 2, 3.6: ["36", "16"], 5: ["36"] * 2}
     for growth, taken in expected.items():
         after = derive(graph, replace(FREE, growth=growth))
@@ -288,7 +289,8 @@ def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(chann
 
 
 def grouped(high: int) -> list[list[str]]:
-    """The kernels of a convolution whose weights take 37.7 MB, which come from memory."""
+    """Returns the ops of each kernel of a convolution whose weights take 37.7 MB and stream from
+    memory."""
     graph = derive(Conv(512, 512, high=high, wide=high, fused=True).graph(), FREE)
     kernels = CoreChooser(planner().core, Pricer(SERVER, 36 * 512 * 512 * 4))
     groups = partition(split_guards(graph).graph, kernels)
@@ -303,12 +305,13 @@ def grouped(high: int) -> list[list[str]]:
 
 
 def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
-    """What a few tiles exchange takes at most 4.7 MB."""
+    """The few tiles exchange at most 4.7 MB between kernels."""
     assert grouped(14) == [["expression"], ["expression"], ["expression", "add", "relu"]]
 
 
 def test_one_kernel_where_units_transform_few_tiles_again() -> None:
-    """A unit has the weights of some channels, and few tiles are soon transformed."""
+    """A program instance has the weights of some channels, and transforming its few tiles again is
+    quick."""
     assert grouped(7) == [[*["expression"] * 3, "add", "relu"]]
 
 
@@ -316,7 +319,8 @@ def test_one_kernel_where_units_transform_few_tiles_again() -> None:
 def test_one_kernel_where_products_join_nothing_but_what_reads_them(
     channels: int, size: int
 ) -> None:
-    """A transform and products alone are no kernel, though the price of one would be less."""
+    """A transform and a contraction alone do not form a kernel, although its price would be
+    less."""
     b = GraphBuilder("enlarge")
     (x,) = b.add(OPS["relu"], [b.input("x", tensor(F32, 1, channels, size, size))])
     w = b.constant(np.zeros((channels, 1, 9, 9), np.float32))
@@ -330,7 +334,7 @@ def test_one_kernel_where_products_join_nothing_but_what_reads_them(
 
 @dataclass(frozen=True)
 class Pooled:
-    """The maxima of windows over the image of a convolution and a relu."""
+    """Maxima of windows over the image of a convolution and a relu."""
 
     kernel: tuple[int, int] = (2, 2)
     strides: tuple[int, int] = (2, 2)
@@ -417,8 +421,8 @@ PLANNER = CoreChooser(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SE
 
 
 def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: str = "") -> Graph:
-    """One convolution of an image that another kernel makes, or that is given; another kernel reads
-    its result, or the caller."""
+    """Returns one convolution; its image is an input if `given`, else a kernel's result; its result
+    is an output if `result`, else another kernel's operand."""
     b = GraphBuilder("region")
     x = b.input("x", tensor(F32, 1, case.channels, case.high, case.wide))
     if not given:
@@ -438,14 +442,14 @@ def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: 
 
 
 def site_of(case: Conv, *, given: bool = False, loc: str = "") -> DerivationSite:
-    """That of the convolution of `among_others`."""
+    """Returns the site of the convolution of `among_others`."""
     (scope,) = scopes(among_others(case, given=given, loc=loc))
     (site,) = convolutions(scope)
     return site
 
 
 def seconds(prices: Prices, site: DerivationSite, form: Form | None) -> float:
-    """Of a convolution in a form, or directly."""
+    """Returns the price in seconds of a convolution in a form, or of its direct sums if None."""
     conv = conv_of(site.sink)
     assert conv is not None
     return prices.seconds(site, () if form is None else ((site, Tiled("", 0.0, conv, form)),))
@@ -460,14 +464,14 @@ def layer(channels: int, filters: int, side: int, dilation: int = 1) -> Conv:
     ("case", "best"),
     [
         (layer(256, 256, 56), 36),
-        (layer(512, 512, 28, 2), 35),  # 14 rows in 3 tiles of 5
-        (layer(12, 12, 128), 36),  # the direct sums fill no vector either
+        (layer(512, 512, 28, 2), 35),  # 14 rows are 3 tiles of 5
+        (layer(12, 12, 128), 36),  # the direct sums do not fill a vector either
         (layer(256, 256, 14), 25),  # 36 points of filters stream from memory
         (layer(1024, 1024, 4), None),  # one tile does not pay for 150 MB of weights
         (layer(8, 64, 224), 36),
         (replace(layer(384, 384, 14), group=12), 25),
         (replace(layer(256, 256, 56), group=8), 36),
-        (replace(layer(64, 64, 28), group=64), None),  # one channel by one
+        (replace(layer(64, 64, 28), group=64), None),  # one channel per group
     ],
     ids=str,
 )
@@ -480,7 +484,7 @@ def test_layers_take_the_form_that_was_measured_to_be_fastest(case: Conv, best: 
 
 
 def test_a_result_of_the_graph_is_priced_in_the_callers_layout() -> None:
-    """Tiles of 32 filters written to planes of their own take longer than the direct sums."""
+    """Writing tiles of 32 filters to separate planes takes longer than the direct sums."""
     for result, tiled in ((False, True), (True, False)):
         graph = among_others(layer(8, 32, 224), result=result)
         found = form_of(derive(graph, Derivations(Prices(PLANNER), growth=100)))
@@ -521,7 +525,7 @@ def test_prices_do_not_depend_on_what_the_model_calls_its_nodes(name: str) -> No
 
 
 class _Together(Products):
-    """Neighbours in F(2 x 2) are computed at once, which saves half of them."""
+    """Halves the price of two neighbours if both are in F(2 x 2)."""
 
     def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> float:
         alone = super().seconds(site, replacements)
@@ -530,7 +534,7 @@ class _Together(Products):
 
 
 class _Recorded(Products):
-    """A layer takes 500 as it is, 400 in F(4 x 4) and 520 in F(2 x 2), which is hopeless."""
+    """Prices a layer at 500, in F(4 x 4) at 400, and in F(2 x 2) at 520, which cannot win."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every kind of convolution in every kind of form, against f64 sums written out here."""
+"""Every kind of convolution in every kind of form agrees with explicit f64 sums."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Run = Callable[[Graph], Module]
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution, or one transposed, of images of `sizes`; each sequence has one entry an axis
-    or one for all."""
+    """A convolution, or a transposed convolution, of images of `sizes`. Each sequence has one entry
+    per axis, or one for all axes."""
 
     sizes: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -84,7 +84,7 @@ class Case:
         return b.finish(b.add(op, operands, attrs))
 
     def sums(self, image: Array, weights: Array) -> Array:
-        """The results without bias, in f64."""
+        """Returns the results without bias, in f64."""
         return self._scattered(image, weights) if self.transposed else self._sums(image, weights)
 
     def _sums(self, image: Array, weights: Array) -> Array:
@@ -223,7 +223,8 @@ CASES = {
 
 
 def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
-    """The results in f64, and 2 * g(K) * (|x| * |w|) for each: operands here are all alike."""
+    """Returns the results in f64, and the bound 2 * g(K) * (|x| * |w|) of each; operands have
+    similar magnitudes."""
     bias = case.bias.reshape(-1, *[1] * len(case.sizes))
     terms = case.weights[0].size * (case.channels // case.groups if case.transposed else 1) + 1
     gamma = terms * 2.0**-24 / (1 - terms * 2.0**-24)
@@ -231,7 +232,7 @@ def exact_and_allowed(case: Case, image: Array) -> tuple[Array, Array]:
     return case.sums(image, case.weights) + bias, 2 * gamma * absolute
 
 
-# One of each kind of loop nest is compiled as well.
+# One case of each kind of loop nest is compiled as well.
 RUN = (
     "1-D, 7 taps", "1-D, pieces and tiles of a common length", "1-D, many pieces, stride 2",
     "1-D, dilated", "1-D, stride 2", "7 x 1, two pieces", "3 x 3, one column",
@@ -264,11 +265,11 @@ def test_forms_compute_the_convolution(name: str, compiled: Run) -> None:
     ("name", "lines"),
     [
         ("1-D, 3 taps", 8),  # one piece: a line for each tile
-        ("1-D, two pieces", 9),  # of 8 tiles in 16 pairs, at 9 places
-        ("1-D, many pieces", 30),  # of 10 tiles in 30 pairs: places would be 36
+        ("1-D, two pieces", 9),  # 8 tiles in 16 pairs at 9 places
+        ("1-D, many pieces", 30),  # 10 tiles in 30 pairs; there would be 36 places
         ("1-D, pieces and tiles of a common length", 30),  # 12 tiles in 96 pairs
-        ("1-D, many pieces, stride 2", 14),  # 6 tiles in 12 pairs of each class, at 7 places
-        ("5 x 5, pieces", 4 * 2 * 7),  # down 4 tiles in 8 pairs, where places would be 16
+        ("1-D, many pieces, stride 2", 14),  # 6 tiles in 12 pairs per class, at 7 places
+        ("5 x 5, pieces", 4 * 2 * 7),  # 4 tiles down in 8 pairs; there would be 16 places
     ],
 )
 def test_pairs_of_tiles_and_pieces_that_read_the_same_inputs_are_transformed_once(
@@ -295,13 +296,13 @@ def test_the_number_of_images_may_be_open(name: str) -> None:
 
 
 def of_other_sizes(case: Case) -> Iterator[Case]:
-    """The same with images that are smaller and larger along each axis."""
+    """Yields the case with smaller and larger images along each axis."""
     for more in (-3, 0, 1, 11):
         sizes = tuple(max(n + more, k) for n, k in zip(case.sizes, case.kernel, strict=True))
         yield replace(case, sizes=sizes)
 
 
-# One column is as wide as its images, which is not known where sizes are open.
+# The width of a single column equals its images' width, which is unknown if sizes are symbolic.
 OPEN = sorted({*RUN} - {"3 x 3, one column"})
 
 
@@ -323,7 +324,8 @@ def test_sizes_of_images_may_be_open(name: str, compiled: Run) -> None:
 
 @pytest.mark.parametrize("name", ["1-D, 3 taps", "3 x 3, two tiles", "stride 2, 4 x 4"])
 def test_guards_of_open_sizes_are_one_kernel_that_reads_what_the_form_reads(name: str) -> None:
-    """Strips hold so many sums at all sizes.  Images are stored no larger than tiles reach."""
+    """Strips hold the same number of sums for all sizes, and images are stored no larger than tiles
+    reach."""
     case, wanted = CASES[name]
     found = []
     for each in (replace(case, open=True), case):
@@ -344,7 +346,8 @@ BAD = (1e4, 1e6, 1e30, -3.4e38, np.inf, np.nan)
 
 
 def spoilt(case: Case, value: float, seed: int) -> tuple[Array, Array]:
-    """An image with one bad pixel, of one channel or of all, and the results that read it."""
+    """Returns an image with one bad pixel, in one channel or in all, and a mask of the results that
+    read it."""
     rng = np.random.default_rng(seed)
     image = case.image(2)
     place = tuple(int(rng.integers(n)) for n in case.sizes)
@@ -356,8 +359,8 @@ def spoilt(case: Case, value: float, seed: int) -> tuple[Array, Array]:
 
 
 def check_bad_pixels(case: Case, run: Callable[[Array], Array], seed: int) -> None:
-    """A bad value changes the results that read it; all others stay within 4 * g(K) * (|x| * |w|)
-    of the exact ones, which are those without the bad pixel."""
+    """Checks that a bad value changes only results that read it; other results stay within 4 * g(K)
+    * (|x| * |w|) of the exact results without the bad pixel."""
     for number, value in enumerate(BAD):
         image, reading = spoilt(case, value, seed + number)
         clean = np.where(np.abs(image) < 100, image, np.float32(0))
@@ -370,7 +373,7 @@ def check_bad_pixels(case: Case, run: Callable[[Array], Array], seed: int) -> No
 
 
 def fails(graph: Graph, image: Array) -> bool:
-    """Whether a tile of an image fails the only guard of a graph."""
+    """Returns True if a tile of an image fails the only guard of a graph."""
     (flag,) = (node.inputs[1] for node in graph.nodes if node.op.name == "guarded")
     assert flag is not None
     shown = replace(graph, outputs=(flag,))
@@ -437,7 +440,7 @@ def test_a_value_among_zeros_leaves_other_results_zero() -> None:
 
 @pytest.mark.parametrize("name", ["3 x 3, two tiles", "stride 2, 4 x 4", "groups"])
 def test_programs_branch_to_direct_sums(name: str) -> None:
-    """The host program and its tile kernels, as the evaluators run them."""
+    """The evaluators run the host program and its tile kernels."""
     case, wanted = CASES[name]
     after = derive(case.graph(), Derivations(Only(wanted), growth=1e9))
     program, kernels, weights = lowered(after, CoreModel(16, 16))

@@ -18,8 +18,8 @@ from tcc.passes.derive.rules.sums import nests, solutions
 def splits(region: Region, number: int) -> Iterator[Arguments]:
     """Yields arguments (loop, inner, shift) of `split` for stage `number`.
 
-    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.  `shift` is 0;
-    for a result loop, `inner - 1` is tried too.
+    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop. `shift` is 0;
+    for a result loop, `inner - 1` too.
     """
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}

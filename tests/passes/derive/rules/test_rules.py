@@ -1,4 +1,4 @@
-"""Each rule on its own: what it makes by hand, and what it refuses with a reason."""
+"""Each rule gives a hand-computed result, and refuses invalid arguments with a reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def after(region: Region, *chain: str) -> Region:
 
 
 def copied(*sizes: int, fill: Any = None, offset: int = 0, extent: int = 0) -> Region:
-    """y[...] = A[..., last + offset]: a stage, and one that adds 0 to it."""
+    """Returns y[...] = A[..., last + offset] as two stages, where the second only copies."""
     forms = list(units(len(sizes)))
     forms[-1] = forms[-1]._replace(offset=offset)
     outside = None if fill is None else literal(fill, F32)
@@ -60,7 +60,7 @@ def test_sum_loops_split_and_merge() -> None:
 
 
 def test_result_loops_split_unevenly_with_a_shift() -> None:
-    """Seven rows with 2 before are three threes: rows 0 and 8 of them are read by nobody."""
+    """Seven rows with shift 2 are three groups of three: no reader uses rows 0 and 8."""
     region = after(matmul(7, 2, 3), "split stage=0 loop=0 inner=3 shift=2")
     inner, outer = region.stages
     assert inner.iters == (3, 3, 2)
@@ -79,7 +79,8 @@ def test_readers_follow_other_loops_and_no_copy_stays() -> None:
 
 
 def test_a_reader_of_points_outside_keeps_a_copy() -> None:
-    """Row 7 of a stage of 7 rows is its fill, and row 7 of its eight in pairs some value."""
+    """Row 7 of a stage with 7 rows is the reader's fill, but row 7 of 8 rows in pairs would be an
+    arbitrary value."""
     region = copied(7, fill=0.0)
     reader = region.stages[1]
     moved = Affine((1,), 1)
@@ -93,7 +94,8 @@ def test_a_reader_of_points_outside_keeps_a_copy() -> None:
 
 
 def test_a_reader_outside_of_rows_that_a_stage_has_more_keeps_a_copy() -> None:
-    """Row 7 of seven rows is 5; of the nine that stand for them it is a row of its own."""
+    """Row 7 of seven rows is the fill 5, but row 7 of the nine rows that replace them would be a
+    real row."""
     region = copied(7)
     first, reader = region.stages
     outside = reader.factors[0]._replace(forms=(Affine((1,), 1),), fill=literal(5, F32))
@@ -144,7 +146,8 @@ def test_windows_are_relaxed_where_the_kernel_ends() -> None:
 
 
 def test_operands_are_regrouped_by_steps() -> None:
-    """Rows 2*h + 2*p + q - 1 are [h + p, q]: what a stride of 2 reads, by residues."""
+    """Rows 2*h + 2*p + q - 1 become [h + p, q]: the operand of a convolution with stride 2, by
+    residues."""
     region = conv(1, 2, (6, 6), 1, (4, 3), (1, 1), stride=2)
     region = after(region, "split stage=0 loop=5 inner=2 shift=0", "regroup stage=0 factor=0")
     copy, stage = region.stages
@@ -208,7 +211,8 @@ def test_sums_in_short_floats_are_nested_in_none() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_numbers_beyond_a_region_are_refused(name: str) -> None:
-    """Chains come from files: a stage, loop or factor that is not there ends in no other error."""
+    """Chains come from files: a number without a stage, loop or factor raises no error but
+    Refused."""
     rule = RULES[name]
     for case in CASES.values():
         region = case.small()
@@ -220,11 +224,11 @@ def test_numbers_beyond_a_region_are_refused(name: str) -> None:
                         rule.apply(region, number, *damaged)
 
 
-# ---- open sizes ---------------------------------------------------------------------------------
+# ---- symbolic sizes -----------------------------------------------------------------------------
 
 
 def fixed(region: Region, sizes: dict[str, int]) -> Region:
-    """The region at some sizes of its symbols."""
+    """Returns the region with the given sizes for its symbols."""
 
     def size(old: Size) -> int:
         return old if isinstance(old, int) else int(evaluate(old, sizes))
@@ -275,9 +279,9 @@ def test_loops_of_open_sizes_change_as_those_of_numbers(region: Region, chain: l
 @pytest.mark.parametrize(
     "step",
     [
-        "split stage=0 loop=2 inner=8 shift=0",  # a sum of a multiple of 4
+        "split stage=0 loop=2 inner=8 shift=0",  # the size is a multiple of 4 only
         "split stage=0 loop=2 inner=3 shift=0",
-        "merge stage=0 loop=0 other=1",  # the digits of an open size
+        "merge stage=0 loop=0 other=1",  # the digits of a symbolic size
         "tighten stage=0 loop=0 low=0 high=1",
     ],
 )

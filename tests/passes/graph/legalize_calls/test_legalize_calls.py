@@ -1,4 +1,5 @@
-"""Functions of the host as expressions: what they compute, evaluated and in block kernels."""
+"""Host functions rewritten as expressions give the right results, evaluated and in block
+kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ SAMPLES = samples()
 
 
 def graph_of(name: str, operands: tuple[Array | None, ...], attrs: Any) -> Graph:
-    """One node; sizes that data decide are symbols."""
+    """Returns a graph of one node; data-dependent sizes are symbols."""
     b = GraphBuilder(name)
     values = [
         b.input(f"x{n}", TensorType(dtype_of(x), tuple(map(const, x.shape))))
@@ -166,7 +167,7 @@ def test_more_than_there_are_is_refused() -> None:
     x = b.input("x", TensorType(F32, (n,)))
     attrs = TopKAttrs(0, const(9), True, True)
     graph = legalize_calls(b.finish(b.add(OPS["top_k"], [x], attrs, loc="best")))
-    assert {node.loc for node in graph.nodes} == {"best"}  # the demand on n among them
+    assert {node.loc for node in graph.nodes} == {"best"}  # also the check of n
     found = evaluate_graph(graph, {"x": np.arange(12, dtype=np.float32)})
     np.testing.assert_array_equal(found[graph.outputs[1].name], range(11, 2, -1))
     with pytest.raises(TccError, match="no more elements"):

@@ -1,4 +1,4 @@
-"""Scatters by order: what they compute, how much work they do, and which form is taken."""
+"""Scatters by sorting give the right results with bounded work, and the form is chosen by price."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lowered(graph: Graph) -> Lowered:
 
 
 def results_of(graph: Graph, operands: Sequence[Array]) -> tuple[Array, Array]:
-    """What the expressions give, and what the block kernels of the program give."""
+    """Returns the results of the expressions, and the results of the program's block kernels."""
     changed = legalize_calls(graph)
     (one,) = evaluate_graph(changed, {f"x{n}": x for n, x in enumerate(operands)}).values()
     made = lowered(graph)
@@ -68,13 +68,13 @@ def places(kind: str, count: int, rows: int) -> Array:
             return np.full(count, rows // 2)
         case "falling":
             return np.sort(rng.integers(0, rows, count))[::-1].copy()
-    return rng.integers(0, 3, count)  # most rows have none
+    return rng.integers(0, 3, count)  # most rows get no update
 
 
 @pytest.mark.parametrize("reduction", UFUNCS)
 @pytest.mark.parametrize("kind", ["skewed", "equal", "falling", "few"])
 def test_floats_by_order(kind: str, reduction: str) -> None:
-    """NaN and infinities reach the rows that they are meant for, and no others."""
+    """NaN and infinities reach only the rows for which they are meant."""
     rng = np.random.default_rng(1)
     rows, count, width = 45, 150, 3
     x = rng.uniform(0.99, 1.01, (rows, width)).astype(np.float32)
@@ -107,7 +107,7 @@ def test_integers_are_exact(dtype: str, reduction: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("reduction", ["none", "add"])
 def test_lines_of_places_of_their_own(axis: int, reduction: str) -> None:
-    """The updates may end before x does along the other axes; indices outside are dropped."""
+    """The updates may be shorter than x along the other axes; indices outside are dropped."""
     rng = np.random.default_rng(axis)
     shape, size = [3, 4, 3], [4, 5, 4]
     shape[axis], size[axis] = 50, 36
@@ -133,7 +133,7 @@ def test_no_updates() -> None:
 
 
 def test_symbolic_counts() -> None:
-    """One graph for all counts; more updates than can be sorted are refused."""
+    """One graph serves all counts; more updates than can be sorted are refused."""
     b = GraphBuilder("open")
     count = symbol("n")
     operands = (
@@ -158,7 +158,7 @@ def test_symbolic_counts() -> None:
 
 
 def reads(made: Lowered) -> list[int]:
-    """The elements that each kernel of a program reads."""
+    """Returns the number of elements that each kernel of a program reads."""
     return [
         sum(
             prod(known_extent(v) or 0 for v in stage.loops)
@@ -176,7 +176,8 @@ def reads(made: Lowered) -> list[int]:
 def test_kernels_do_no_more_than_n_log_n_work(
     rows: int, count: int, width: int, reduction: str
 ) -> None:
-    """A step of a bisection reads two elements, a level of sums at most three for each of 16."""
+    """A step of a bisection reads two elements; a level of sums reads at most three for each of
+    16."""
     b = GraphBuilder("work")
     operands = (
         b.input("x", TensorType(F32, (const(rows), const(width)))),
@@ -189,7 +190,7 @@ def test_kernels_do_no_more_than_n_log_n_work(
 
 
 def test_few_updates_are_compared_by_price() -> None:
-    """Both forms are open where one side is short; the chooser decides."""
+    """If one side is short, both forms are alternatives, and the chooser decides."""
     rng = np.random.default_rng(0)
     operands = (rng.random((99, 4), "f4"), np.zeros((20, 1), np.int64), rng.random((20, 4), "f4"))
     graph = scatter_graph("scatter_nd", operands, "add")
@@ -209,7 +210,7 @@ def test_few_updates_are_compared_by_price() -> None:
 
 
 def test_bisections_do_each_step_once() -> None:
-    """Twice the steps take twice the statements, not four times."""
+    """Twice the steps take twice the statements, not four times as many."""
     sizes = []
     for count in (200, 50_000):
         b = GraphBuilder("steps")

@@ -1,4 +1,4 @@
-"""Products over their operands in a unit's scratch: where, what that saves, and what it needs."""
+"""Results overwrite operands in a tile's scratch where that is safe and saves memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ WIDE = CoreModel(16, 32)
 
 
 LARGE = Conv(high=23, wide=27, fused=True)
-SMALL = Conv(high=15, wide=27, images=1, fused=True)  # two units, each of several blocks
+SMALL = Conv(high=15, wide=27, images=1, fused=True)  # two tiles, each of several blocks
 
 
 def transformed(channels: int, filters: int, case: Conv = LARGE) -> Graph:
-    """A convolution as transforms and 36 products between them, all in one kernel."""
+    """Returns a convolution as transforms and 36 matmuls between them, all in one kernel."""
     return derive(replace(case, channels=channels, filters=filters).graph(), FREE)
 
 
@@ -45,7 +45,7 @@ def bound_of(graph: Graph) -> Bound:
 
 
 def scratch(graph: Graph) -> list[int]:
-    """Elements of the scratch of the kernel with the products."""
+    """Returns the number of scratch elements of the kernel with the matmuls."""
     kernels = lowered(graph, WIDE)[1]
     return max(([as_int(b.sizes[0]) or 0 for b in k.locals] for k in kernels), key=sum)
 
@@ -60,7 +60,7 @@ def test_37_parts_hold_36_products_and_their_operands() -> None:
 def test_results_are_those_of_the_graph() -> None:
     graph = transformed(16, 16, SMALL)
     program, kernels, weights = lowered(graph, WIDE)
-    # The kernel with the products has the most scratch.
+    # The kernel with the matmuls has the most scratch.
     largest = max(kernels, key=lambda k: sum(as_int(b.sizes[0]) or 0 for b in k.locals))
     assert len(largest.locals) == 1
     inputs = inputs_of(graph, 1)

@@ -1,4 +1,5 @@
-"""What limits kernels whose limit is known by construction, and the rules of all schedules."""
+"""Explanations name the limit of kernels whose limit is known by construction, and the rules of
+schedules."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from tests.schedule.cpu.test_depthwise import depthwise
 
 FIELDS = {f.name for kind in (Schedule, Nest) for f in fields(kind)}
 BY_LOOP = ("tile_sizes", "blocks")
-# Fields that knobs may leave without a value, and so without a line.
+# Fields that knobs may leave without a value, and thus without a line.
 CLEARS = {"along": "along", "fixed": "vector", "k_block": "k_blocks"}
 
 
@@ -62,19 +63,19 @@ def test_a_copy_of_256_mb_is_limited_by_memory() -> None:
 
 
 def test_a_matmul_in_the_second_cache_is_limited_by_the_core() -> None:
-    """Both operands and the result take 192 KiB; 16 equal tiles on 2 cores."""
+    """Both operands and the result take 192 KiB; 16 equal tiles run on 2 cores."""
     group, schedule = matmul(128, 128, 128), gemm_schedule(16)
     name, share = limit_of(priced(group, schedule))
     assert name in ("compute", "ports")
     assert 0.7 < share <= 1
-    # A core with a tenth of the multiply-adds a cycle has no other limit than arithmetic.
+    # A core with a tenth of the multiply-adds per cycle is limited by arithmetic only.
     slow = replace(MACHINE, fmas=MACHINE.fmas / 10)
     assert limit_of(Pricer(slow).price(group, schedule))[0] == "compute"
 
 
 def test_three_tiles_on_two_threads_are_limited_by_imbalance() -> None:
-    """One thread has two of three tiles, 4/3 of an even share: a quarter of its time is waited
-    for."""
+    """One thread has two of three tiles, 4/3 of an even share, so that a quarter of its time is
+    imbalance."""
     three, four = (priced(matmul(128 * n, 512, 64), gemm_schedule(128)) for n in (3, 4))
     name, share = limit_of(three)
     assert name == "imbalance"
@@ -88,7 +89,7 @@ def test_a_few_elements_are_limited_by_their_launch() -> None:
 
 
 def test_each_cache_limits_a_stream_that_lies_behind_it() -> None:
-    """x and y take as many bytes as half of a cache keeps; arithmetic is one addition."""
+    """x and y take as many bytes as half of a cache keeps; the arithmetic is one addition."""
     for kib, names in ((64, ("L2", "ports")), (4 << 10, ("L3",))):
         price = priced(pointwise(kib << 7), map_schedule(1 << 11))
         assert limit_of(price)[0] in names
@@ -127,7 +128,7 @@ def test_symbolic_sizes_have_a_limit_at_each_priced_set() -> None:
         price = planner.pricer.price(group, bound.schedule)
         assert row[2] == pytest.approx(price.seconds, rel=1e-3)
         assert (name, share) == (limit_of(price)[0], pytest.approx(limit_of(price)[1], abs=1e-3))
-    # One row reads the weights once, from behind the caches; many rows use them again.
+    # One row reads the weights once from beyond the caches; many rows reuse them.
     assert {name for name, _ in facts["limits"]} & {"compute", "ports"}
     assert {name for name, _ in facts["limits"]} - {"compute", "ports"}
     lines = [line for line in planner.explained(bound, 0) if line.startswith("limit at rows ")]
@@ -155,7 +156,8 @@ def test_known_sizes_have_one_limit() -> None:
 
 
 def rules_in_source() -> set[str]:
-    """The texts in compiler/schedule/cpu that name a rule: they begin with a field's name."""
+    """Returns the texts in compiler/schedule/cpu that name a rule: they begin with a field's
+    name."""
     folder = Path(tcc.schedule.cpu.choose.__file__).parent
     texts = set()
     for path in folder.glob("*.py"):
@@ -168,7 +170,8 @@ def rules_in_source() -> set[str]:
 
 
 def entries(schedule: Schedule) -> Iterator[str]:
-    """The head of the line of each field, or loop's entry, that differs from its default."""
+    """Yields the head of the line for each field, or entry of a loop, that differs from its
+    default."""
     for prefix, item in (
         ("", schedule),
         *((f"nest {number}  ", nest) for number, nest in enumerate(schedule.nests)),
@@ -208,7 +211,7 @@ CORES = {"avx512": AVX512, "avx2": AVX2, "masked": CoreModel(16, 32, masked=True
 
 
 def check_all(groups: Iterable[TileGroup], core: CoreModel) -> set[str]:
-    """Checks each group's schedules with each setting of each knob; returns the rules."""
+    """Checks the schedules of each group for each setting of each knob; returns the rules."""
     known, named = rules_in_source(), set()
     for group in groups:
         plain = check(group, core)
@@ -238,7 +241,8 @@ def softmax(columns: int) -> Graph:
 
 
 def interleaved() -> TileGroup:
-    """y[c, i, q] = sum(k) w[c, k] * x[k, q, i]: both q of a point i lie in one line of y."""
+    """Returns y[c, i, q] = sum(k) w[c, k] * x[k, q, i], where both q of a point i lie in one line
+    of y."""
     types = [tensor(F32, 48, 2, 96), tensor(F32, 48, 48)]
     b = ExprBuilder(*types)
     c, i, q, k = b.iters(48, 96, 2, 48)
@@ -249,7 +253,8 @@ def interleaved() -> TileGroup:
 
 
 def two_values() -> TileGroup:
-    """y[i] = sum(j) (x[i, j] + 1) * (x[i, j] * 2): the first stage gives two values a point."""
+    """Returns y[i] = sum(j) (x[i, j] + 1) * (x[i, j] * 2), whose first stage has two values per
+    point."""
     b = ExprBuilder(tensor(F32, 64, 128))
     i, j = b.iters(64, 128)
     x = b.read(0, i, j)
@@ -262,9 +267,9 @@ def two_values() -> TileGroup:
 
 
 def sections() -> Iterator[TileGroup]:
-    """Kernels in which each rule sets a field."""
+    """Yields kernels that together make each rule set a field."""
     graphs = (
-        matmul_graph(128, 3072, 768),  # K-blocks that fit the first cache
+        matmul_graph(128, 3072, 768),  # K-blocks that fit the L1 cache
         matmul_graph(128, 1024, 3072),  # long K-blocks
         matmul_graph(4, 3072, 768),  # one block of rows
         matmul_graph(128, 768, 3072),  # panels outside rows
@@ -286,7 +291,7 @@ def sections() -> Iterator[TileGroup]:
 
 def test_every_rule_sets_a_field_of_some_kernel() -> None:
     core = replace(AVX512, l2=1 << 20)
-    # No rule sets this knob: a lock does.
+    # No rule sets this knob; a lock does.
     measured = {"vector: knob vector, by measuring"}
     assert rules_in_source() - check_all(sections(), core) == measured
 

@@ -1,6 +1,6 @@
-"""Streaming loops of cores leave out what masks hide: results, trips, prices.
+"""Streaming loops on cores skip blocks that masks hide, with right results, trips and prices.
 
-NumPy in f64 is the oracle of results, the mask itself of trips.
+NumPy in f64 is the oracle of results, and the mask itself of trips.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tcc.schedule.masked_terms import covered
 from tests.passes.tile.cpu.tiles import run_kernel
 from tests.passes.tile.gpu.test_skip import LOWEST, Mask, arrays, attention, expected
 
-# Four lanes: units of 16 rows.
+# With four lanes, tiles have 16 rows.
 CORE = CoreModel(4, 16, limits=replace(TYPICAL_LIMITS, streams=True))
 ROWS, BLOCK = 16, 16
 MASKS = {
@@ -96,14 +96,15 @@ def test_open_rows_and_keys(rows: int, keys: int) -> None:
 
 
 def blocks_run(kernel: TileKernel, block: int, keys: int) -> dict[tuple[int, ...], set[int]]:
-    """By unit, the blocks of the streaming loop that run, from its bounds and conditions."""
+    """Returns, for each tile, the blocks of the streaming loop that run by its bounds and
+    conditions."""
 
     def visit(body: tuple[Stmt, ...], at: Mapping[str, int], found: set[int]) -> None:
         for node in body:
             if isinstance(node, If):
                 taken = evaluate(node.lhs, at) < evaluate(node.rhs, at)
                 inner = node.then if taken else node.otherwise
-                # The rest of the loop has no counter: it is the body of its conditions.
+                # The remainder of the loop has no counter: it is the body of its conditions.
                 if taken and any(isinstance(n, TileLoop) for n in inner) and node is not body[0]:
                     found.add(keys // block)
                 visit(inner, at, found)
@@ -147,7 +148,8 @@ def test_finite_masks_hide_nothing() -> None:
 
 
 class Blocks(Mask):
-    """Rows see the columns of their own block of 8, and of those before where `past`."""
+    """A mask in which rows see the columns of their own block of 8, and of earlier blocks if
+    `past`."""
 
     past = False
 
@@ -169,7 +171,7 @@ class Past(Blocks):
 
 
 class Dilated(Mask):
-    """Rows see the columns up to half of their number."""
+    """A mask in which rows see the columns up to half of their row number."""
 
     def scalar(self, score: Scalar, row: Index, column: Index) -> Scalar:
         test = apply("gt", index_value(2 * column, I64), index_value(row, I64))
@@ -221,7 +223,7 @@ def test_skipping_is_priced() -> None:
 
 
 def test_uneven_units_are_priced() -> None:
-    """Two units of which the second does nearly all."""
+    """The second of two tiles does nearly all work."""
     machine = replace(shipped_machine("icelake-server"), cores=2)
     group = group_of(attention(Mask(high=-16), 1, 32, 512))
     schedule = replace(choose(group, CORE), stream_block=BLOCK)

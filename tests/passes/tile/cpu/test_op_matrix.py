@@ -1,4 +1,4 @@
-"""The op matrix at tile level: every sample of every row with an expression, as a kernel."""
+"""The op matrix at tile level: every sample of every row with an expression agrees as a kernel."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.part import part
 from . import tiles
 from .tiles import Array, Built, Chooser
 
-# The evaluator takes a fraction of a millisecond a statement.
+# The evaluator takes a fraction of a millisecond per statement.
 MOST_STEPS = 2000
 
 
 def composed(case: Case, *, open_sizes: bool = False) -> tuple[Expr, list[Array]]:
-    """The expression of the one-node graph of a sample, and its operands."""
+    """Returns the expression of the one-node graph of a sample, and its operands."""
     types = symbolic(case.types) if open_sizes else case.types
     assert case.op.expr is not None
     inputs = tuple(t and Value(f"x{n}", t) for n, t in enumerate(types))
@@ -42,7 +42,7 @@ def composed(case: Case, *, open_sizes: bool = False) -> tuple[Expr, list[Array]
 
 
 def steps(built: Built, sizes: dict[str, int]) -> int:
-    """About how many blocks a kernel computes."""
+    """Returns the approximate number of blocks that a kernel computes."""
     total = 0
     schedule = built.schedule
     for number, stage in enumerate(built.group.stages):
@@ -57,17 +57,18 @@ def steps(built: Built, sizes: dict[str, int]) -> int:
 
 
 def schedules(case: Case, count: int) -> Sequence[Chooser]:
-    """The chosen one, and some that nobody would choose."""
+    """Returns the chosen schedule, and `count` random schedules."""
     seed = zlib.crc32(case.name.encode())
     return [tiles.chosen, *(tiles.drawn(np.random.default_rng(seed + n)) for n in range(count))]
 
 
 _READ: set[tuple[str, ...]] = set()
-_WIDTHS = ("2", "4", "8", "16", "32", "64")  # of element types: other numbers count as one token
+_WIDTHS = ("2", "4", "8", "16", "32", "64")  # other numbers count as one token
 
 
 def reads_back(kernel: TileKernel) -> None:
-    """Checks the text of a kernel in which three tokens follow each other as in none before."""
+    """Checks that a kernel's text parses back, if it has three consecutive tokens that no earlier
+    text had."""
     text = kernel_text(kernel)
     words = re.findall(r"[a-z_]+|[0-9]+|\S", text)
     tokens = ["0" if t.isdigit() and t not in _WIDTHS else t for t in words]
@@ -102,8 +103,8 @@ def test_kernel_agrees_with_expression(case: Case) -> None:
     agree(case, expr, operands, {})
 
 
-# What passes between the stages of this row is as long as a symbolic size, so a unit cannot hold
-# it: the partition has to cut them.
+# The intermediate value of this row is as long as a symbolic size, so that a tile cannot hold it:
+# the partition has to split the row.
 UNHELD = ("layer_normalization-statistics",)
 
 

@@ -1,4 +1,4 @@
-"""Storage of weights as kernels want it, and kernels that equal layers share."""
+"""Weights are stored as kernels need them, and equal layers share kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plans(graph: Graph) -> list[PlannedKernel]:
 
 
 def weights(graph: Graph) -> list[Layout]:
-    """The layouts of constants in the last kernel, in order of use."""
+    """Returns the layouts of constants in the last kernel, in order of use."""
     return [where for v, where in plans(graph)[-1].operands if v in graph.constants]
 
 
@@ -71,7 +71,8 @@ def test_a_transposed_factor_gets_the_same_panels() -> None:
 
 
 def test_matrices_that_data_choose_get_panels_and_hints() -> None:
-    """Its panels follow each other, as units walk them; a hint is for the same matrix."""
+    """Panels lie in the order in which tiles read them, and a prefetch hint stays in the same
+    matrix."""
     up, _ = plans(layer(3, 40, 512, 640))
     assert spelled(up.operands[2][1]) == (["8", "10", "512", "64"], ["i0", "i2//64", "i1", "i2%64"])
     lines = [n.strip() for n in kernel_text(up.bound.kernel).splitlines()]
@@ -119,7 +120,7 @@ def test_depthwise_weights_keep_channels_innermost() -> None:
 
 @pytest.mark.parametrize(("width", "panel"), [(64, 64), (80, 16)])
 def test_panels_do_not_cross_heads(width: int, panel: int) -> None:
-    """Heads cut the axis into loops of their own: a panel must lie in one of them."""
+    """Heads split the axis into two loops, and a panel must lie in one head."""
     m = Model("heads")
     s = symbol("s", 1)
     side = 12 * width
@@ -163,7 +164,8 @@ def test_operands_that_are_not_constant_keep_their_layout() -> None:
 
 @pytest.mark.parametrize("depth", [4, 32, 512])
 def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth: int) -> None:
-    """`n` images of 12544 places: what one unit does is known, though not how many there are."""
+    """The rows are `n` images of 12544 places: the work of a tile is known, but not the number of
+    tiles."""
 
     def least(rows: IndexLike) -> int:
         m = Model("rows")
@@ -172,14 +174,14 @@ def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth:
         elements = plan.bound.schedule.tile_size(plan.bound.group.common[0].name)
         units = as_int(CoreChooser(CoreModel(16, 32)).least_units(plan.bound) or const(1))
         assert units is not None
-        return units * elements  # rows that are worth a thread
+        return units * elements  # the rows that are worth a thread
 
     known = least(12544)
     assert known / 3 <= least(symbol("n", 1) * 12544) <= known * 3
 
 
 def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Knobs are turned some ten times, and pack the weights in three ways."""
+    """The search varies about ten knobs, which pack the weights in three ways."""
     built: list[tuple[object, ...]] = []
 
     def counted(*parts: Any, **options: Any) -> TileGroup:

@@ -1,4 +1,4 @@
-"""The order of hints: every part of the next run once, at several places in turn."""
+"""Prefetch hints cover every part of the next K-block once, at several places in turn."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_uneven_part_is_asked_for_but_for_its_end() -> None:
 
 
 def hints(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[Prefetch | int]:
-    """What a unit asks for, in order: each hint and the element it names."""
+    """Yields a tile's hints in order: each hint, then the element that it names."""
     for stmt in stmts:
         match stmt:
             case TileLoop(var, start, stop, step):
@@ -71,7 +71,7 @@ def hints(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[Prefetch | int
 
 
 def weighted(bits: int, depth: int) -> TileKernel:
-    """One row times a weight that the second-level cache does not hold."""
+    """Returns the kernel of one row times a weight that exceeds the L2 cache."""
     m = Model("weighted")
     graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
     precision, core = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
@@ -84,7 +84,7 @@ def weighted(bits: int, depth: int) -> TileKernel:
 @pytest.mark.parametrize("columns", [512, 2000, 50256])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) -> None:
-    """In the pass for the maximum or in that of exponentials, stored or not."""
+    """The hints stand in the pass of the maximum or in that of exponentials, stored or not."""
     m = Model(op)
     graph = m.finish(m.op(op, m.input("x", 16, columns), attrs=AxisAttrs(1)))
     core = CoreModel(16, 32, l2=1 << 20)
@@ -101,7 +101,7 @@ def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) 
 def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
     bits: int, bytes_: float, depth: int
 ) -> None:
-    """Of levels and scales, for the levels; four-bit ones lie two to a byte."""
+    """For levels and scales, only the levels have hints; four-bit levels lie two to a byte."""
     kernel = weighted(bits, depth)
     found = list(hints(kernel.body, {kernel.axes[0].name: 0}))
     buffers = {hint.buffer for hint in found[::2] if isinstance(hint, Prefetch)}
@@ -133,7 +133,8 @@ def test_blocks_of_rows_in_two_loops_come_one_after_the_other(outer: int, inner:
 
 
 def gathered(channels: int) -> TileKernel:
-    """Tiles of 4 x 4 results from their 36 products: 3 x 5 of them, of so many channels."""
+    """Returns a kernel of 3 x 5 tiles of 4 x 4 results from their 36 products, for `channels`
+    channels."""
     b = GraphBuilder("gathered")
     axes = tuple(ConvAxis(3, const(n), const(1), 1, 1, 1, None) for n in (12, 20))
     m = b.input("m", tensor(F32, points(F4), 1, 1, 1, 3, 5, channels))
@@ -146,8 +147,8 @@ def gathered(channels: int) -> TileKernel:
 
 
 def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, int]]:
-    """The lines that a unit asks for in order to write them, and those that it writes, in order;
-    the former are marked."""
+    """Yields (True, line) for each line that a tile prefetches to write, and (False, line) for each
+    line that it writes, in order."""
     for stmt in stmts:
         match stmt:
             case TileLoop(var, start, stop, step):
@@ -164,7 +165,7 @@ def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, 
 
 @pytest.mark.parametrize("channels", [32, 128, 256])
 def test_results_that_lie_apart_are_asked_for_ahead_of_their_stores(channels: int) -> None:
-    """All but those of the first tiles, or of the first blocks of many channels."""
+    """The lines of the first tiles, or of the first blocks of many channels, have no hints."""
     kernel = gathered(channels)
     asked: set[int] = set()
     missed = stored = 0

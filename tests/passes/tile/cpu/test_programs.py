@@ -1,4 +1,4 @@
-"""Lowered programs, run by the evaluator, against the graph's own meaning."""
+"""Lowered programs, run by the evaluator, agree with the graph."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZES = (1, 4, 5, 9)
 
 
 def lowered(graph: Graph, core: CoreModel) -> tuple[Program, list[TileKernel], Array]:
-    """The planned program of `graph`, its kernels, and its weight section."""
+    """Returns the planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
         compacted(place_graph(graph)), CoreChooser(core), lower_node
     )
@@ -54,7 +54,7 @@ def symbols(graph: Graph) -> dict[str, Any]:
 
 
 def inputs_of(graph: Graph, size: int) -> dict[str, Array]:
-    """Random inputs with every symbolic size near `size`."""
+    """Returns random inputs with every symbolic size near `size`."""
     rng = np.random.default_rng(size)
     sizes = {
         name: min(max(size + n, v.lo), v.hi or 99)

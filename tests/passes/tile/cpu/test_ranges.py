@@ -1,4 +1,5 @@
-"""How open loops are cut: every element once, few kinds of blocks, and proofs of where they lie."""
+"""Symbolic loops are divided so that each element is covered once, by few kinds of blocks at
+provable places."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_rungs_cover_each_element_once(block: int) -> None:
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize(("block", "lanes"), [(64, 16), (48, 16), (16, 16), (256, 16), (8, 4)])
 def test_vectors_cover_each_element_once(block: int, lanes: int, masked: bool) -> None:
-    """Less than a vector lies behind the end, and there are no more vectors than hold all."""
+    """Less than a vector lies beyond the end, and there are no more vectors than needed."""
     rungs = ladder(symbol("n", 0), block, TailVectors(lanes, masked))
     for count in range(2 * block + 2):
         covered = _covered(rungs, count)
@@ -53,7 +54,8 @@ def _covered(rungs: Sequence[Rung], count: int) -> list[int]:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_rests_take_few_trips(block: int) -> None:
-    """At most about twice the root of a block for parts and single elements alike."""
+    """The remainder takes at most about twice the root of a block, for parts and single elements
+    together."""
     for count in range(block):
         trips = 0
         for rung in ladder(symbol("n", 0), block):
@@ -86,14 +88,15 @@ def test_known_sizes_are_cut_into_blocks_none_of_which_is_empty(block: int) -> N
 
 
 def open_product(rows: int = 1) -> tuple[TileGroup, Schedule]:
-    """A product of open rows whose sums wait; `rows` for each of the symbolic size."""
+    """Returns the group and schedule of a matmul of symbolic rows with delayed sums; `rows`
+    multiplies the symbolic size."""
     m = Model("open")
     x = m.input("x", symbol("n", 1) * rows, 1536)
     return only(m.finish(m.op("matmul", x, m.weight(1536, 256))))
 
 
 def branches(body: tuple[Stmt, ...]) -> int:
-    """Choices between parts that compute, which those of hints are not."""
+    """Returns the number of choices between parts that compute; prefetch hints do not count."""
     return sum(
         any(not isinstance(inner, Prefetch) for inner in s.then)
         + branches(s.then)
@@ -123,7 +126,7 @@ def test_units_that_divide_an_open_size_leave_nothing() -> None:
 
 
 def test_units_that_come_out_alike_are_of_one_kind() -> None:
-    """34 rows in units of at most 20 are two units of 17."""
+    """34 rows in tiles of at most 20 are two tiles of 17."""
     m = Model("rows")
     group, schedule = only(m.finish(m.op("matmul", m.input("x", 34, 64), m.weight(64, 32))))
     rows = group.common[0].name
@@ -133,7 +136,8 @@ def test_units_that_come_out_alike_are_of_one_kind() -> None:
 
 
 def test_a_single_unit_behind_the_others_has_a_known_place() -> None:
-    """41 of 1,001 columns: an offset with the unit's number would divide by a panel's width."""
+    """The last tile has 41 of 1,001 columns; an offset by the tile's number would divide by a
+    panel's width."""
     m = Model("columns")
     group, _ = only(m.finish(m.op("matmul", m.input("x", 1, 64), m.weight(64, 1001))))
     columns = group.common[-1].name

@@ -1,4 +1,4 @@
-"""Stages that read each other in every way: point by point, shifted, turned, gathered, padded."""
+"""Stages read each other in every way: pointwise, shifted, transposed, gathered, padded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.passes.tile.cpu import tiles
 ROWS, COLS, DEPTH = 6, 6, 5
 with seeded("test_stages: x"):
     X = RNG.standard_normal((ROWS, COLS, DEPTH)).astype(np.float32)
-# Some lie outside: they read the fill.
+# Some indices lie outside, and read the fill.
 PLACES = np.array([0, 5, -1, 2, 6, 99], np.int64)
 
 
@@ -57,7 +57,7 @@ def gathered() -> Expr:
 
 
 def weighted() -> Expr:
-    """A sum of products with a block just computed as one factor."""
+    """Returns a sum of products in which one factor is a block that was just computed."""
     b = ExprBuilder(tensor(F32, *X.shape))
     top = sums(b, "max")
     i, j, k = b.iters(ROWS, COLS, DEPTH)
@@ -67,7 +67,7 @@ def weighted() -> Expr:
 
 
 def flattened() -> Expr:
-    """A reader with one loop where the stage has two."""
+    """Returns a reader with one loop where the stage has two."""
     b = ExprBuilder(tensor(F32, *X.shape))
     s = sums(b)
     (i,) = b.iters(ROWS * COLS)
@@ -76,7 +76,7 @@ def flattened() -> Expr:
 
 
 def rows_of_rows() -> Expr:
-    """Three levels: a sum of a maximum, subtracted from what it was taken of."""
+    """Returns a maximum, its sum, and their difference."""
     b = ExprBuilder(tensor(F32, *X.shape))
     top = sums(b, "max")
     i, j = b.iters(ROWS, COLS)
@@ -87,7 +87,8 @@ def rows_of_rows() -> Expr:
 
 
 def less_a_little() -> Expr:
-    """Rows' totals less one that has no loop, and is cheap enough for each unit to make."""
+    """Returns row sums minus a sum without a loop, which is cheap enough for each tile to
+    repeat."""
     b = ExprBuilder(tensor(F32, *X.shape))
     one, k = b.iters(1, DEPTH)
     little = b.stage((one,), b.read(0, 0, 0, k), over=(k,), monoid="sum")
@@ -125,7 +126,7 @@ def test_any_schedule_gives_the_meaning(name: str, seed: int | None) -> None:
 
 @st.composite
 def expressions(draw: st.DrawFn) -> Expr:
-    """Chains of reductions and maps over one operand, each stage reading earlier ones."""
+    """Draws chains of reductions and maps over one operand, whose stages read earlier stages."""
     b = ExprBuilder(tensor(F32, ROWS, COLS))
     known: list[StageRef] = []
     for _ in range(draw(st.integers(1, 3))):

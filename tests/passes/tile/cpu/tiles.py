@@ -36,7 +36,8 @@ def chosen(group: TileGroup) -> Schedule:
 
 
 def drawn(rng: np.random.Generator) -> Chooser:
-    """A chooser of schedules that nobody would want, but all of which must be right."""
+    """Returns a chooser of random schedules, which nobody would want but which all must be
+    right."""
 
     def schedule(group: TileGroup) -> Schedule:
         order = [str(n) for n in rng.permutation([v.name for v in group.common])]
@@ -44,7 +45,7 @@ def drawn(rng: np.random.Generator) -> Chooser:
         units = tuple((n, int(rng.choice([1, 2, 3, 4, 6, 9]))) for n in order[:cut])
         nests = _along(rng, group, [_nest(rng, group, part) for part in _parts(rng, group)])
         closed = {v.name for v in group.common if as_int(extent(v)) is not None}
-        if len(nests) > 1 or any(n.k_blocks for n in nests):  # scratch is of known size
+        if len(nests) > 1 or any(n.k_blocks for n in nests):  # scratch has a known size
             cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
         skips = bool(rng.integers(2))
         return Schedule(units, tuple(order[:cut]), nests, int(rng.integers(1, 10)), skips)
@@ -53,7 +54,7 @@ def drawn(rng: np.random.Generator) -> Chooser:
 
 
 def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
-    """Stages of the same loops share a nest, sometimes."""
+    """Groups the stages into nests; stages with the same loops sometimes share a nest."""
     parts: list[list[int]] = []
     for number, stage in enumerate(group.stages):
         before = group.stages[number - 1]
@@ -68,7 +69,7 @@ def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
 
 
 def _along(rng: np.random.Generator, group: TileGroup, nests: list[Nest]) -> tuple[Nest, ...]:
-    """Pointwise stages are made along the reduction behind them, sometimes."""
+    """Makes some pointwise stages part of the reduction loop behind them."""
     found: list[Nest] = []
     for nest in nests:
         reduction = group.stages[nest.stages[0]]
@@ -80,7 +81,7 @@ def _along(rng: np.random.Generator, group: TileGroup, nests: list[Nest]) -> tup
 
 
 def _part(group: TileGroup, number: int) -> int:
-    """A nest is before the walk, on it, a total of it, or after it."""
+    """Returns 0 for a stage before the streaming loop, 1 in it, 2 for a total of it, 3 after it."""
     stream = group.stream
     if stream is None or number in stream.before:
         return 0
@@ -106,7 +107,7 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()
     packed = bool(rng.random() < 0.5)
     nest = Nest(tuple(numbers), order, blocks, vector, runs, packed=packed)
-    # No further draws: those of other fields stay what they are.
+    # Further draws would change the random values of other fields.
     lanes = [n for n in (2, 4) if nest.block(vector or "") % n == 0]
     which = sum(n for _, n in blocks)
     if not lanes or which % 4 == 0:
@@ -117,7 +118,7 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel with the group and the schedule it was made from."""
+    """A kernel with its group and its schedule."""
 
     group: TileGroup
     schedule: Schedule
@@ -128,7 +129,7 @@ class Built:
 def build(
     expr: Expr, choose_schedule: Chooser = chosen, *, limits: FusionLimits = TYPICAL_LIMITS
 ) -> Built:
-    """The verified kernel of `expr` with everything row-major."""
+    """Returns the verified kernel of `expr` with row-major storage."""
     operands = [_plain(t) for t in expr.params if t is not None]
     group = build_group(expr, operands, [_plain(t) for t in expr.types], limits=limits)
     schedule = choose_schedule(group)
@@ -141,7 +142,7 @@ def _plain(type_: TensorType) -> Storage:
 
 
 def unwritten(size: int, dtype: DType) -> Array:
-    """Memory that no result should look like."""
+    """Returns memory with values that no result has."""
     if dtype.is_float:
         return np.full(size, np.nan, dtype.carrier)
     return np.full(size, 0x55, np.uint8).astype(dtype.carrier)
@@ -155,7 +156,7 @@ def run(
     *,
     limits: FusionLimits = TYPICAL_LIMITS,
 ) -> tuple[Array, ...]:
-    """The results of `expr`, computed by its kernel."""
+    """Returns the results of `expr`, computed by its kernel."""
     kernel = build(expr, choose_schedule, limits=limits).kernel
     return run_kernel(kernel, expr.types, operands, sizes)
 
@@ -166,7 +167,8 @@ def run_kernel(
     operands: Sequence[Array],
     sizes: Mapping[str, int],
 ) -> tuple[Array, ...]:
-    """The results of a kernel over flat buffers; what it does not write stays unlike a result."""
+    """Returns the results of a kernel over flat buffers; elements that it does not write are unlike
+    any result."""
     shapes = [tuple(int(evaluate(d, sizes)) for d in t.shape) for t in results]
     out = [
         unwritten(int(np.prod(shape, dtype=np.int64)), t.dtype)

@@ -1,4 +1,4 @@
-"""Products of bytes with and without zero points, as graphs."""
+"""8-bit matmuls with and without zero points, as graphs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ def product(
     zero: int | None = None,
     negated: bool = False,
 ) -> Graph:
-    """a[m, k] times b[k, n]; `points` names who has a zero point: "a", "b", "B" one a column;
-    `zero` that of b, if it is not random.  `negated` is what follows the product, if anything."""
+    """Returns a[m, k] times b[k, n].
+
+    `points` names the operands with a zero point: "a", "b", and "B" for one per column of b. `zero`
+    is the zero point of b; None: random. `negated` negates the result.
+    """
     model = Model("bytes")
     rng = np.random.default_rng(5)
     m, k, n = shape
@@ -89,7 +92,7 @@ GRAPHS = MappingProxyType(
 
 
 def inputs_of(graph: Graph) -> dict[str, Any]:
-    """Bytes of the whole range, and floats."""
+    """Returns bytes of the whole range, and floats."""
     rng = np.random.default_rng(8)
     found = {}
     for value in graph.inputs:

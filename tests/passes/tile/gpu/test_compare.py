@@ -1,4 +1,4 @@
-"""Comparisons of indices: as they were at every point, and narrow only where that fits."""
+"""Rewritten comparisons of indices are equal at every point, and narrow only if the values fit."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_what_may_not_fit_stays() -> None:
 
 
 def test_one_side_that_is_the_same_for_all_lanes_stays() -> None:
-    """A compiler makes it once, beside the loop."""
+    """The compiler computes that side once, outside the loop."""
     found = in_few_bits(compared("lt", 5 * K + COL, 7 * P))
     assert on_one_side(found, free_vars(COL)) is found

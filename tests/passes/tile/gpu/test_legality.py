@@ -1,4 +1,4 @@
-"""What may be one block kernel, by what registers hold."""
+"""Register capacity limits the expressions that may be one block kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DEVICE = BlockProfile()
 
 
 def mixed(rows: int, keys: int, width: int) -> Expr:
-    """exp(x[i, d] k[d, j]) v[j, e]: two products, the factor of the second one waits in a unit."""
+    """Returns exp(x[i, d] k[d, j]) v[j, e]: two matmuls, where a tile holds the operand of the
+    second."""
     b = ExprBuilder(tensor(F32, rows, width), tensor(F32, width, keys), tensor(F32, keys, width))
     i, j = b.iters(rows, keys)
     (d,) = b.iters(width)
@@ -33,9 +34,9 @@ def mixed(rows: int, keys: int, width: int) -> Expr:
 @pytest.mark.parametrize(
     ("keys", "floats", "joined"),
     [
-        (256, BF16, True),  # shared memory holds the factors
+        (256, BF16, True),  # shared memory holds the operand
         (64, F32, True),
-        (256, F32, False),  # registers would have to
+        (256, F32, False),  # registers would have to hold it
     ],
 )
 def test_a_join_needs_registers_for_what_it_holds(keys: int, floats: DType, joined: bool) -> None:

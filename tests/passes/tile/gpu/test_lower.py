@@ -1,4 +1,4 @@
-"""What block kernels look like, and that they are right at odd, open and empty sizes."""
+"""Block kernels have the expected structure, and are right at odd, symbolic and empty sizes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def pooled() -> Graph:
 
 
 def attention(causal: bool = False, group: int = 1, keys: int | None = None) -> Graph:
-    """Heads of 16 over `keys` keys (open if None); `group` heads share theirs."""
+    """Returns heads of 16 over `keys` keys (symbolic if None); `group` heads share theirs."""
     m = Model("attention")
     heads, width, count = 4, 16, N if keys is None else keys
     q = m.input("q", heads, count, width)
@@ -159,12 +159,12 @@ GRAPHS = MappingProxyType(
         "few_keys": lambda: attention(keys=37),
     }
 )
-# Without elements there is no largest, no mean and no row to take a share of.
+# Without elements there is no maximum, no mean, and no row for a share.
 NEVER_EMPTY = ("columns", "open_rows", "attention", "causal", "shared")
 
 
 def built(graph: Graph) -> tuple[Built, tuple[Value, ...]]:
-    """The block kernel of a whole graph, and what it reads."""
+    """Returns the block kernel of a whole graph, and the values that it reads."""
     expr, values = compose(graph.nodes, graph.outputs)
     return tiles.build(expr), values
 
@@ -218,7 +218,7 @@ def test_a_product_is_a_contraction_of_padded_blocks_with_its_epilogue() -> None
     assert min(*dot.out.shape, dot.a.shape[1]) >= 16
     (store,) = [s for s in made.kernel.body if isinstance(s, Store)]
     assert store.block.shape == dot.out.shape
-    assert len(store.guards) == 2  # 50 columns and open rows
+    assert len(store.guards) == 2  # for the 50 columns and the symbolic rows
 
 
 def test_a_row_is_loaded_once_for_all_stages() -> None:
@@ -241,7 +241,7 @@ def test_attention_is_one_loop_over_keys() -> None:
     (loop,) = [s for s in made.kernel.body if isinstance(s, TileLoop)]
     dots = [s for s in statements(loop.body) if isinstance(s, Contract)]
     assert len(dots) == 2
-    assert len(loop.carried) == 3  # maxima, totals and mixed values
+    assert len(loop.carried) == 3  # maxima, sums and mixed values
 
 
 def test_one_row_of_a_product_is_no_contraction() -> None:
@@ -266,7 +266,7 @@ def transposed_static() -> Graph:
 
 
 def test_contiguous_loops_are_stored_as_one() -> None:
-    """The position along the fused axis is the offset of the store, bare of quotients."""
+    """The store's offset is the position along the fused axis, without quotients."""
     made, _ = built(pooled_static())
     (store,) = [s for s in statements(made.kernel.body) if isinstance(s, Store)]
     assert "//" not in store.indices[0].key
@@ -282,7 +282,7 @@ def blocks(made: Built) -> list[Block]:
     return [s.out for s in statements(made.kernel.body) if isinstance(s, Load | Relayout)]
 
 
-# ---- what is refused ----------------------------------------------------------------------------
+# ---- refusals -----------------------------------------------------------------------------------
 
 
 def test_totals_read_elsewhere_are_refused_and_cut_into_kernels() -> None:
@@ -305,7 +305,7 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
         lower_blocks(tiles.group_of(expr), BlockSchedule((), (), 4, 2))
 
 
-# ---- what joins ---------------------------------------------------------------------------------
+# ---- fusion -------------------------------------------------------------------------------------
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
@@ -314,7 +314,7 @@ def groups_of(graph: Graph) -> list[list[str]]:
 
 
 def normalised(rows: int) -> Graph:
-    """A product of normalised rows."""
+    """Returns a matmul of normalised rows."""
     m = Model("normalised")
     x = m.input("x", rows, 512)
     norm = m.op("layer_normalization", x, m.weight(512), m.weight(512), attrs=NormAttrs(1))

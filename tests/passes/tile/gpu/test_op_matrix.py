@@ -1,4 +1,4 @@
-"""The op matrix as block kernels: every sample of every row with an expression."""
+"""The op matrix as block kernels: every sample of every row with an expression agrees."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.passes.tile.cpu.test_op_matrix import TILED, UNHELD, composed
 from . import tiles
 from .tiles import Array, Chooser
 
-# The evaluator takes a fraction of a millisecond a statement.
+# The evaluator takes a fraction of a millisecond per statement.
 MOST_STEPS = 2000
 
-# Images whose taps are weighed by the sum of all taps' weights: totals that the same kernel reads
-# at other points.
+# Images whose taps are weighted by the sum of all weights: the same kernel reads these sums at
+# other points.
 REFUSED = tuple(f"resize-{mode}-antialias" for mode in ("linear", "cubic"))
 
 

@@ -1,4 +1,4 @@
-"""Programs of block kernels, run by the evaluator, against the graph's own meaning."""
+"""Programs of block kernels, run by the evaluator, agree with the graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.passes.tile.cpu.test_programs import SIZES, Array, check, symbols
 
 
 def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:
-    """The planned program of `graph`, its block kernels, and its weight section."""
+    """Returns the planned program of `graph`, its block kernels, and its weight section."""
     planner = BlockChooser()
     placed = place_graph(graph, model=planner)
     program, table, weights = lower_program(placed, planner, lower_node)

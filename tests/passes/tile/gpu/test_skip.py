@@ -1,4 +1,4 @@
-"""Walks leave out what masks hide: how many steps they take, what they do not touch."""
+"""Streaming loops skip hidden blocks: they take few steps and do not touch hidden elements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Mask:
-    """Row `i` sees the columns `i + low .. i + high`, as far as given; `negated` says it the other
-    way round, `added` adds what hides instead of choosing it, which is `hidden`."""
+    """A mask by which row `i` sees columns `i + low .. i + high` (None: no bound).
+
+    `negated` tests for hidden columns instead. `added` adds `hidden` to hidden scores instead of
+    selecting it.
+    """
 
     low: int | None = None
     high: int | None = None
@@ -60,7 +63,7 @@ class Mask:
 
 
 def attention(mask: Mask, heads: int, rows: IndexLike, keys: IndexLike, share: int = 1) -> Expr:
-    """Softmax of masked scores times values; `share` heads have keys and values in common."""
+    """Returns softmax of masked scores times values; `share` heads have common keys and values."""
     b = ExprBuilder(
         tensor(F32, heads, rows, DEPTH),
         *(tensor(F32, heads // share, keys, DEPTH) for _ in range(2)),
@@ -124,7 +127,7 @@ def arrays(heads: int, rows: int, keys: int, share: int = 1) -> tuple[Array, Arr
 
 
 def trips(kernel: TileKernel, sizes: dict[str, int]) -> dict[tuple[int, ...], range]:
-    """The steps of the only loop, by unit."""
+    """Returns the steps of the only loop, for each tile."""
     (loop,) = [s for s in kernel.body if isinstance(s, TileLoop)]
     counts = [int(evaluate(extent(a), sizes)) for a in kernel.axes]
     found = {}
@@ -196,7 +199,7 @@ def test_masks_that_are_data_or_finite_hide_nothing() -> None:
     finite = (
         Mask(high=0, hidden=-1e9),  # a score may be lower
         Mask(high=-1, hidden=LOWEST),  # the first row has no other score
-        Mask(low=1, hidden=LOWEST),  # nor may the last one
+        Mask(low=1, hidden=LOWEST),  # the last row may have no other score
     )
     exprs = [attention(mask, 2, 128, 512) for mask in finite[:2]]
     exprs.append(attention(finite[2], 2, 512, 512))
@@ -215,7 +218,7 @@ def test_rows_that_are_hidden_by_the_lowest_number_are_means() -> None:
 
 
 def _of_data() -> Expr:
-    """Scores that data lowers."""
+    """Returns attention whose scores depend on data, without a mask."""
     b = ExprBuilder(tensor(F32, 128, 512), tensor(F32, 512, DEPTH))
     i, j = b.iters(128, 512)
     scores = b.stage((i, j), fn("add", fn("mul", b.read(0, i, j), 2.0), b.read(0, i, j)))

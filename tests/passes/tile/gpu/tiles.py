@@ -27,7 +27,7 @@ Chooser = Callable[[TileGroup], BlockSchedule]
 
 @dataclass(frozen=True)
 class Built:
-    """A block kernel with the group and the schedule it was made from."""
+    """A block kernel with its group and its schedule."""
 
     group: TileGroup
     schedule: BlockSchedule
@@ -35,7 +35,7 @@ class Built:
 
 
 def build(expr: Expr, chooser: Chooser = choose_blocks) -> Built:
-    """The verified block kernel of `expr` with everything row-major."""
+    """Returns the verified block kernel of `expr` with row-major storage."""
     group = group_of(expr)
     schedule = chooser(group)
     kernel = lower_blocks(group, schedule)
@@ -45,7 +45,7 @@ def build(expr: Expr, chooser: Chooser = choose_blocks) -> Built:
 
 
 def group_of(expr: Expr) -> TileGroup:
-    """The group of `expr` with everything row-major."""
+    """Returns the group of `expr` with row-major storage."""
     operands = [_plain(t) for t in expr.params if t is not None]
     return build_group(expr, operands, [_plain(t) for t in expr.types])
 
@@ -56,12 +56,13 @@ def run(
     sizes: Mapping[str, int],
     chooser: Chooser = choose_blocks,
 ) -> tuple[Array, ...]:
-    """The results of `expr`, computed by its block kernel."""
+    """Returns the results of `expr`, computed by its block kernel."""
     return run_kernel(build(expr, chooser).kernel, expr.types, operands, sizes)
 
 
 def drawn(rng: np.random.Generator) -> Chooser:
-    """A chooser of block schedules that nobody would want, but all of which must be right."""
+    """Returns a chooser of random block schedules, which nobody would want but which all must be
+    right."""
 
     def axes(loops: Sequence[Var], sizes: Sequence[int]) -> list[tuple[str, int]]:
         names = [str(n) for n in rng.permutation([v.name for v in loops])]
@@ -91,7 +92,7 @@ def _names(blocks: Mapping[str, int]) -> set[str]:
 
 
 def steps(kernel: TileKernel, sizes: Mapping[str, int]) -> int:
-    """Statements that a run of all units evaluates."""
+    """Returns the number of statements that a run of all tiles evaluates."""
     units = prod(int(evaluate(extent(a), sizes)) for a in kernel.axes)
     return units * _steps(kernel.body, dict(sizes) | {a.name: 0 for a in kernel.axes})
 
@@ -109,7 +110,7 @@ def _steps(body: Sequence[Stmt], values: Mapping[str, int]) -> int:
 
 
 def statements(body: Sequence[Stmt]) -> list[Stmt]:
-    """All statements, those of loops included."""
+    """Returns all statements, including those of loops."""
     found: list[Stmt] = []
     for node in body:
         found.append(node)
