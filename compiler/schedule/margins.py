@@ -32,7 +32,6 @@ _ROWS = (
     Margin("knob tall", 0.04, _CHECK),
     Margin("knob wide", 0.15, _CHECK),
     Margin("knob grain", 0.15, _CHECK),
-    Margin("knob hoist", 0.15, _UNMEASURED),
     Margin("knob along", 0.08, _CHECK),
     Margin("knob stream_block", 0.08, _CHECK),
     Margin("knob fixed", 0.08, _CHECK),

@@ -9,8 +9,6 @@
     any other         wide            blocks of 1, 2, 4 or 16 vectors
                       grain           tiles with 2 to 32 times the elements
                       along           pointwise stages are not computed along a reduction
-                      hoist           tiles of 4, 16 or 64 rows, with the vector loop outside, if a
-                                      costly function varies along some loops only
     masked streaming  stream_block    32, 64 or 256 steps of the streaming loop in a block
 
 Measuring also tries K-blocks of 64 steps and each loop as the vector loop (`measured_knobs_of`).
@@ -27,8 +25,7 @@ from types import MappingProxyType
 
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
-from tcc.ir.expr.scalar import walk
-from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.group import TileGroup
 from tcc.schedule.alternatives import (
     SILENT,
     Alternative,
@@ -48,7 +45,7 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.vectors import vector_choices
 from tcc.schedule.margins import MARGINS, Margin
 from tcc.schedule.masked_terms import limits_of
-from tcc.schedule.nest import anchor, contraction_factors, costly, depends
+from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
 # The knobs of a kernel of fixed sizes are not varied if a launch takes fewer seconds, because then
@@ -108,7 +105,6 @@ _PLAIN = (
     Knob("grain", (2, 4, 8, 16, 32)),
     Knob("along", (0,)),
 )
-_HOISTED = (Knob("hoist", (4, 16, 64), alone=True),)
 # With small blocks fewer masked steps are computed. With large blocks accumulators are rescaled
 # less often.
 _MASKED = (Knob("stream_block", (32, 64, 256)),)
@@ -122,20 +118,12 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     main = anchor(group)
     is_open = any(known_extent(v) is None for v in main.loops)
     size_knobs = _OPEN if is_open and group.stream is None else ()
-    knobs = (*_PLAIN, *(_HOISTED if any(map(_recomputes, group.stages)) else ()))
+    knobs: tuple[Knob, ...] = _PLAIN
     if contraction_factors(main) is not None and main.reduce:
         knobs = _CONTRACTION
         if any(known_extent(v) is None for v in main.iters):
             knobs = (*_OPEN_ROWS, *knobs)
     return (*size_knobs, *knobs, *(_MASKED if limits_of(group) else ()))
-
-
-def _recomputes(stage: GroupStage) -> bool:
-    """Returns True if a pointwise stage has a costly function that some of its loops leave as is."""
-    return not stage.reduce and any(
-        costly(scalar) and len(depends(stage, scalar)) < len(stage.iters)
-        for scalar in walk(*stage.body)
-    )
 
 
 def measured_knobs_of(group: TileGroup) -> tuple[Knob, ...]:

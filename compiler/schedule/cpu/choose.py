@@ -197,9 +197,6 @@ def _nest(
         # The vector loop is the innermost, so that neighbours in memory are stored one after
         # another.
         order = tuple(v.name for v in group.common if v in stage.iters)
-    if vector and core.knobs.hoist > 1:
-        core.because("order: knob hoist, by price", stage)
-        order = (vector.name,)
     return Nest(stages, order, named, vector.name if vector else None)
 
 
@@ -332,16 +329,13 @@ def _tiles(
 def _coarser(
     group: TileGroup, tiles: dict[Var, int], vector: Var | None, core: CoreModel
 ) -> dict[Var, int]:
-    """Returns `tiles` with more elements, by the knobs `grain` and `hoist`, along one loop: the
-    innermost common loop that is not the vector loop."""
-    grain = core.knobs.grain * core.knobs.hoist
+    """Returns `tiles` with the knob `grain` times as many elements along one loop: the innermost
+    common loop that is not the vector loop."""
+    grain = core.knobs.grain
     rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
         return tiles
-    rule = "tile_sizes: knob hoist, by price"
-    core.because(
-        rule if core.knobs.hoist > 1 else "tile_sizes: knob grain, by price", None, rows[-1]
-    )
+    core.because("tile_sizes: knob grain, by price", None, rows[-1])
     return {**tiles, rows[-1]: min(trips(rows[-1]), grain * tiles.get(rows[-1], 1))}
 
 

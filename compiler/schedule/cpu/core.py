@@ -15,10 +15,8 @@ class Knobs:
     blocks that a tile has along a symbolic loop of rows.
 
     Other stages: `wide` is the number of vectors of a block. A tile has `grain` times as many
-    elements as the rules choose. `hoist` > 1: a tile has so many times as many, and its vector loop
-    is the outermost, so that it computes a function that varies along the vectors alone once for
-    all its rows. `along` = 1: pointwise stages are computed inside the loop of the reduction that
-    reads them; 0: they are not.
+    elements as the rules choose. `along` = 1: pointwise stages are computed inside the loop of the
+    reduction that reads them; 0: they are not.
 
     Streaming loops: `stream_block` is about the number of steps of a block. Symbolic dims: `fixed`
     = 1: vectors run along a loop of known size. `vector` is the number of the loop along which
@@ -31,7 +29,6 @@ class Knobs:
     tall: int | None = None
     wide: int | None = None
     grain: int = 1
-    hoist: int = 1
     along: int = 1
     stream_block: int | None = None
     fixed: int = 0

@@ -36,6 +36,7 @@ from tcc.schedule.cpu.cost_parts import (
     follows,
     lane_distance,
     vector_of,
+    with_parts,
 )
 from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
@@ -311,7 +312,7 @@ class _Pricing:
         sums, k_blocks = rows * wide, self._k_block_trips(nest, stage.reduce)
         loads = stores = 0.0
         contracts = contraction_factors(stage) is not None
-        work = self._with_parts(nest, work, vector, spans)
+        work = with_parts(nest, work, vector, spans, self.tile)
         covered = prod(self.tile.get(v, trips(v)) for v in spans if v is not vector)
         if nest.packed and contracts:  # a tile packs the operand once for all rows
             work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
@@ -353,30 +354,6 @@ class _Pricing:
                 compute += count * (1 - rows / covered) * evicted * LINE / machine.l2.read
         waits = k_blocks * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
-
-    def _with_parts(
-        self, nest: Nest, work: StageWork, vector: Var | None, spans: Mapping[Var, int]
-    ) -> StageWork:
-        """Adds the work of scalars that vary with some loops only.
-
-        A block computes each of their elements once, and they stand before the innermost loops of
-        the tile with which they do not vary (`passes.tile.cpu.invariants`).
-        """
-        if not work.parts:
-            return work
-        blocks, ops, heavy = dict(nest.blocks), work.ops, work.heavy
-        loops = sorted(work.stage.loops, key=lambda v: [*nest.order, v.name].index(v.name))
-        for varies, part_ops, part_heavy in work.parts:
-            times = prod(
-                ceil(spans.get(v, 1) / (work.lanes if v is vector else 1))
-                for v in loops
-                if v not in varies
-            )
-            for var in takewhile(lambda v: v not in varies, reversed(loops)):
-                size = min(trips(var), self.tile.get(var, trips(var)))
-                times *= max(1, ceil(size / blocks.get(var.name, 1)))
-            ops, heavy = ops + part_ops / times, heavy + part_heavy / times
-        return replace(work, ops=ops, heavy=heavy)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
         """Returns how many neighbouring terms of a sum one instruction multiplies. For bf16 it is 2

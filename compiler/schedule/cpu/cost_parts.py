@@ -1,13 +1,16 @@
 """Parts of a price that need no state: the loops of a stage, and the time of several resources."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import ceil, prod
 
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.cpu.schedule import Nest
+from tcc.schedule.cpu.work import StageWork
 from tcc.schedule.footprint import Touch
-from tcc.schedule.nest import contraction_factors, neighbours
+from tcc.schedule.nest import contraction_factors, neighbours, points, trips
 
 
 @dataclass(slots=True)
@@ -42,6 +45,38 @@ def vector_of(nest: Nest, stage: GroupStage, spans: Mapping[Var, int]) -> Var | 
     if vector is None and not stage.reduce:
         return next((v for v in reversed(stage.iters) if spans.get(v, 1) > 1), None)
     return vector
+
+
+def with_parts(
+    nest: Nest,
+    work: StageWork,
+    vector: Var | None,
+    spans: Mapping[Var, int],
+    tile: Mapping[Var, int],
+) -> StageWork:
+    """Adds the work of scalars that vary with some loops only (`StageWork.parts`).
+
+    `spans` and `tile` are the sizes of a block and of a tile along loops. A block of a pointwise
+    stage computes each element of a scalar once. The scalar stands before the innermost loops of
+    the tile with which it does not vary (`passes.tile.cpu.invariants`). A reduction is taken to
+    compute each element once.
+    """
+    if not work.parts:
+        return work
+    blocks, lanes = dict(nest.blocks), {vector: work.lanes}
+    loops = sorted(work.stage.loops, key=lambda v: [*nest.order, v.name].index(v.name))
+    vectors = {v: ceil(spans.get(v, 1) / lanes.get(v, 1)) for v in loops}
+    counts = {v: min(trips(v), tile.get(v, trips(v))) / blocks.get(v.name, 1) for v in loops}
+    ops, heavy = work.ops, work.heavy
+    for varies, part_ops, part_heavy in work.parts:
+        others = [v for v in loops if v not in varies]
+        uses = max(1.0, points(others) / work.lanes)
+        if not work.stage.reduce:
+            fixed = others + [v for v in loops if counts[v] <= 1]
+            inner = takewhile(fixed.__contains__, reversed(loops))
+            uses = prod(vectors[v] for v in others) * prod(max(1, ceil(counts[v])) for v in inner)
+        ops, heavy = ops + part_ops / uses, heavy + part_heavy / uses
+    return replace(work, ops=ops, heavy=heavy)
 
 
 def first_pass(busy: float, cold: float, reuse: float) -> float:

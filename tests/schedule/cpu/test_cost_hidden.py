@@ -44,6 +44,40 @@ def scaled_rows() -> TileGroup:
     return TileGroup(buffers, (first, second), second.iters, ())
 
 
+def gated_rows() -> TileGroup:
+    """Returns y[i, j] = x[i, j] * exp(g[j]) of 64 x 4096 elements."""
+    i, j = iterator("i", 64), iterator("j", 4096)
+    x, gate = read(0, (i, j), F32), read(1, (j,), F32)
+    stage = GroupStage(
+        (var(i), var(j)), (), None, (apply("mul", x, apply("exp", gate)),),
+        {x: Access(0, i * 4096 + j), gate: Access(1, j)}, ((Access(2, i * 4096 + j),),),
+    )  # fmt: skip
+    buffers = (operand(64 * 4096), operand(4096), result(64 * 4096))
+    return TileGroup(buffers, (stage,), stage.iters, ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "order", "served"),
+    [
+        (1, 64, (), 1),  # a tile of one row computes the gates for that row alone
+        (8, 64, (), 8),  # the only block of columns stands before the loop over rows
+        (8, 4096, ("j", "i"), 8),
+        (8, 4096, ("i", "j"), 1),  # each row computes the gates of all columns again
+        (64, 4096, ("j", "i"), 64),
+    ],
+)
+def test_a_function_of_the_columns_is_priced_once_for_the_rows_inside_its_loop(
+    rows: int, columns: int, order: tuple[str, ...], served: int
+) -> None:
+    nest = Nest((0,), order, (("j", 64),), "j")
+    schedule = Schedule((("i", rows), ("j", columns)), ("i", "j"), (nest,))
+    price = Pricer(ONE_CORE).price(gated_rows(), schedule)
+    vectors = 64 * 4096 / 16
+    gates = price.compute * HERTZ - vectors / ONE_CORE.fmas
+    exp = ONE_CORE.functions.get("exp", ONE_CORE.call)
+    assert gates == pytest.approx(vectors / served * exp)
+
+
 def test_a_stage_is_made_again_by_every_unit_that_its_loops_do_not_tell_apart() -> None:
     def compute(rows: int, columns: int, *, cores: int = 1) -> float:
         nests = Nest((0,), (), (("k", 64),), "k"), Nest((1,), (), (("j", 64),), "j")
