@@ -114,7 +114,7 @@ class CpuBackend(Backend):
         if self.planner.pricer is None:
             return settings
         tile_of = GroupedGemmPrices(self.planner, _ROW_TILES).tile_of
-        parts = partial(cheapest, planner=self.planner)
+        parts = partial(cheapest, planner=self.planner, apart=True)
         settings = replace(settings, tile_of=tile_of, checks=True, parts=parts)
         if not options.derive:
             return settings

@@ -284,7 +284,7 @@ def graph_settings(
     return GraphSettings(
         small_top_k=True,
         cheapest=partial(cheapest, planner=planner),
-        parts=partial(cheapest, planner=planner),
+        parts=partial(cheapest, planner=planner, apart=True),
         int8_matmuls=not strict,
         tile_of=GroupedGemmPrices(planner, _ROW_TILES).tile_of,
         merges=MergePrices(planner) if options.derive else None,
