@@ -128,7 +128,9 @@ class CpuBackend(Backend):
             grown_planner.pricer.counted = self.planner.pricer.counted
         prices = Prices(grown_planner, 2.0 if pairs else 1.0)
         derivations = Derivations(prices, options.weight_growth, strict=strict)
-        return replace(settings, merges=MergePrices(self.planner), derivations=derivations)
+        zeros = None if strict else partial(cheapest, planner=self.planner)
+        merges = MergePrices(self.planner)
+        return replace(settings, zeros=zeros, merges=merges, derivations=derivations)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:

@@ -288,6 +288,7 @@ def graph_settings(
         int8_matmuls=not strict,
         tile_of=GroupedGemmPrices(planner, _ROW_TILES).tile_of,
         merges=MergePrices(planner) if options.derive else None,
+        zeros=partial(cheapest, planner=planner) if derivations else None,
         derivations=derivations,
     )
 

@@ -1,0 +1,154 @@
+"""Products with zeros of constants: what leaves them out, exactly, and what must keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.index import symbol
+from tcc.ops import OPS
+from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.passes.derive.zeros import skip_zeros
+
+from tests.draws import RNG
+from tests.passes.fuse.models import Model
+
+from .site_cases import MATRICES, by_matrix, masked, without_zeros
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Agree = Callable[..., None]
+
+
+def way(number: int) -> Callable[[Sequence[Graph]], int]:
+    """Takes alternative `number` of a site, whatever it costs; none where there are fewer."""
+    return lambda graphs: number if number < len(graphs) else 0
+
+
+def results(graph: Graph, feeds: dict[str, Array]) -> Array:
+    with np.errstate(all="ignore"):
+        (y,) = evaluate_graph(graph, feeds).values()
+    return y
+
+
+def matrix_with_zeros(seed: int) -> Array:
+    """A matrix of whole numbers with ranges of rows, blocks, or single numbers in columns."""
+    rng = np.random.default_rng(seed)
+    rows, columns = (int(n) for n in rng.choice((6, 8, 12, 16, 24), 2))
+    k, j = np.arange(rows)[:, None], np.arange(columns)
+    width = int(rng.integers(1, 5))
+    kept = (
+        abs(k - j * int(rng.integers(1, 3)) - int(rng.integers(-3, 4))) < width,
+        k // width == j // width,
+        k <= j,
+        k == rng.integers(0, rows, columns),
+        (k >= width) & (j >= width),
+        rng.random((rows, columns)) < 0.2,
+    )[seed % 6]
+    return np.where(kept, rng.integers(-4, 5, (rows, columns)), 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(18))
+def test_every_way_gives_the_same_numbers(seed: int, number: int) -> None:
+    """Also where an entry beside the structure is not 0, and with an infinity or a NaN."""
+    matrix = matrix_with_zeros(seed)
+    if seed % 2:
+        matrix[tuple(RNG.integers(0, matrix.shape))] = 7
+    x = RNG.integers(-8, 9, (5, len(matrix))).astype(np.float32)
+    graph = by_matrix(matrix, 5)
+    after = skip_zeros(graph, way(number))
+    want = x.astype(np.float64) @ matrix
+    got = results(after, {"x": x})
+    assert np.array_equal(got, want)
+    assert np.array_equal(np.signbit(got), np.signbit(results(graph, {"x": x})))
+    x[2, int(RNG.integers(len(matrix)))] = RNG.choice([np.nan, np.inf])
+    finite = np.isfinite(results(graph, {"x": x}))
+    assert np.array_equal(np.isfinite(results(after, {"x": x})), finite)
+
+
+@pytest.mark.parametrize("name", ["permutation", "blocks", "band", "zero rows"])
+def test_compiled_results_are_the_same(name: str, agree: Agree) -> None:
+    graph = by_matrix(MATRICES[name], 3)
+    after = without_zeros(graph)
+    assert after is not graph
+    agree(graph, after, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_masks_keep_infinities_and_nan(axes: tuple[int, ...], operand: str) -> None:
+    graph = masked(axes, 12)
+    after = skip_zeros(graph, way(1))
+    assert after is not graph
+    feeds = {v: RNG.integers(-3, 4, (12, 12)).astype(np.float32) for v in "ab"}
+    want = (np.eye(12) * (feeds["a"].astype(np.float64) @ feeds["b"])).sum(axes)
+    assert np.array_equal(results(after, feeds), want)
+    feeds[operand][3, 5] = np.inf
+    finite = np.isfinite(results(graph, feeds))
+    assert np.array_equal(np.isfinite(results(after, feeds)), finite)
+
+
+def test_a_mask_of_a_sum_keeps_what_the_other_columns_read() -> None:
+    m = Model("trace")
+    x, eye = m.input("x", 6, 6), m.builder.constant(np.eye(6, dtype=np.float32), "eye")
+    attrs = ReduceAttrs((0, 1), False)
+    graph = m.finish(m.op("reduce_sum", m.op("mul", x, eye), attrs=attrs))
+    after = skip_zeros(graph, way(1))
+    assert after is not graph
+    array = RNG.integers(-4, 5, (6, 6)).astype(np.float32)
+    assert results(after, {"x": array}) == np.trace(array)
+    array[1, 4] = np.inf
+    assert np.isnan(results(after, {"x": array}))
+
+
+def convolution() -> Graph:
+    """A 1 x 1 convolution that exchanges channels."""
+    m = Model("convolution")
+    w = np.eye(8, dtype=np.float32)[::-1].reshape(8, 8, 1, 1).copy()
+    x = m.input("x", 2, 8, 3, 3)
+    attrs = OPS["conv"].attrs((1, 1), (0, 0), (0, 0), (1, 1), 1)
+    return m.finish(m.op("conv", x, m.builder.constant(w, "w"), None, attrs=attrs))
+
+
+def batches() -> Graph:
+    m = Model("batches")
+    w = np.kron(np.eye(3), np.ones((2, 4))).astype(np.float32)
+    x = m.input("x", symbol("n", 1), 2, 6)
+    return m.finish(m.op("matmul", x, m.builder.constant(w, "w")))
+
+
+def from_the_left() -> Graph:
+    m = Model("from_the_left")
+    w = np.tril(np.ones((8, 8), np.float32))
+    return m.finish(m.op("matmul", m.builder.constant(w, "w"), m.input("x", 8, 5)))
+
+
+@pytest.mark.parametrize("model", [convolution, batches, from_the_left])
+def test_other_sums_of_products_leave_zeros_out(model: Callable[[], Graph]) -> None:
+    graph = model()
+    after = skip_zeros(graph, way(1))
+    assert after is not graph
+    shape = [d.const if not d.terms else 3 for d in graph.inputs[0].type.shape]
+    x = RNG.integers(-4, 5, shape).astype(np.float32)
+    assert np.array_equal(results(after, {"x": x}), results(graph, {"x": x}))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_constants_that_are_not_finite_stay(value: float) -> None:
+    matrix = np.eye(16)
+    matrix[3, 3] = value
+    graph = by_matrix(matrix)
+    assert skip_zeros(graph, way(1)) is graph
+
+
+def test_dense_and_dearer_products_stay() -> None:
+    dense = by_matrix(RNG.uniform(1, 2, (64, 64)))
+    assert skip_zeros(dense, way(1)) is dense
+    scattered = by_matrix(np.where(RNG.random((64, 64)) < 0.3, 1.0, 0.0))
+    assert without_zeros(scattered) is scattered
+    small = by_matrix(np.tril(np.ones((16, 16))), 1)
+    assert without_zeros(small) is small
