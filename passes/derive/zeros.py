@@ -3,6 +3,7 @@
     %y = matmul(%x, %w)    w = 0 above the diagonal     y[:, :n] = x[:, :n] * w[:n, :n], ...
                            w = blocks on the diagonal   y[i, g, j] = sum(k) x[i, g, k] * w[g, k, j]
                            w = one number a column      y[i, j] = x[i, rows[j]] * w[j]
+    %y = matmul(where(equal(%rows, [0, 1, ...]), 1, 0), %w)     y[i, j] = w[rows[i], j]
     %d = reduce_sum(mul(%eye, matmul(%a, %b)))          d[i] = sum(k) a[i, k] * b[k, i]
 
 A site is a sum of products (`sites`), or one of its nodes.  The constant is a matrix of two loops,
@@ -31,6 +32,7 @@ from tcc.ir.region.affine import Affine, Sizes, loops_of, unit
 from tcc.ir.region.convert import to_expr
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import DType
+from tcc.known import all_known
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.fold import is_axis
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, Term
@@ -38,7 +40,7 @@ from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.derive import with_candidates
 from tcc.passes.derive.prices import site_graph
 from tcc.passes.derive.rewritten import single_stage
-from tcc.passes.derive.sites import DerivationSite, composed, scopes
+from tcc.passes.derive.sites import DerivationSite, SiteScope, composed, scopes
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
 from tcc.schedule.alternatives import NO_TIME
@@ -68,12 +70,14 @@ def skip_zeros(graph: Graph, cheapest: Cheapest) -> Graph:
     `cheapest` returns the index of the cheapest of several graphs.  Bodies stay as they are.
     """
     arrays = {v: a for v in graph.constants if (a := _sparse(graph, v)) is not None}
+    scope = next(scopes(graph))
+    options = [(site, [*_ways(site, arrays)]) for site in (_sites(scope, arrays) if arrays else ())]
     chosen: dict[Node, tuple[DerivationSite, Candidate]] = {}
-    for site in _sites(graph, arrays) if arrays else ():
-        ways = [_Skipped("", NO_TIME, way) for way in _ways(site, arrays)]
-        graphs = [site_graph(site, ((site, way),)) for way in ways]
+    for site, ways in (*options, *_lookups(scope)):
+        candidates = [_Skipped("", NO_TIME, way) for way in ways]
+        graphs = [site_graph(site, ((site, candidate),)) for candidate in candidates]
         if ways and (number := cheapest([site_graph(site), *graphs])):
-            chosen[site.sink] = site, ways[number - 1]
+            chosen[site.sink] = site, candidates[number - 1]
     return with_candidates(graph, chosen)
 
 
@@ -81,8 +85,8 @@ def _sparse(graph: Graph, value: Value) -> Array | None:
     """Returns the array of a constant with zeros and finite numbers; None for another constant."""
     if value.type.dtype not in WIDE or value.type.rank < 2:
         return None
-    (array, *others) = graph.store.arrays(graph.constants[value])
-    if others or not 1 < array.size <= _MOST:
+    array = graph.store.common(graph.constants[value])
+    if array is None or not 1 < array.size <= _MOST:
         return None
     # The sampled places have no common period with rows or columns.
     places = np.arange(1, _SAMPLE + 1) * 0.6180339887498949 % 1 * array.size
@@ -90,12 +94,56 @@ def _sparse(graph: Graph, value: Value) -> Array | None:
     return None if is_dense or not np.isfinite(array).all() else array
 
 
-def _sites(graph: Graph, arrays: Mapping[Value, Array]) -> Iterator[DerivationSite]:
+def _sites(scope: SiteScope, arrays: Mapping[Value, Array]) -> Iterator[DerivationSite]:
     """Yields the nodes that read one of `arrays` as a factor, then sites of several such nodes."""
-    scope = next(scopes(graph))
     for site in scope.sums():
         nodes = [scope.site((node,), ()) for node in site.nodes if len(site.nodes) > 1]
         yield from (s for s in (*nodes, site) if not arrays.keys().isdisjoint(s.operands))
+
+
+# ---- rows that a run selects --------------------------------------------------------------------
+
+
+def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
+    """Yields matmuls of a matrix whose rows have a 1 each, at positions that a run computes.
+
+    The other matrix is a constant of finite numbers; it is read at these positions.
+    """
+
+    def array(value: Value | None) -> Array | None:
+        handle = scope.known.get(value) if value else None
+        return None if handle is None else scope.graph.store.common(handle)
+
+    for node in scope.graph.nodes:
+        x, table = node.inputs if node.op.name == "matmul" else (None, None)
+        select = scope.producers.get(x) if x else None
+        equal = scope.producers.get(select.inputs[0] or x) if select and x else None
+        if not select or not equal or (select.op.name, equal.op.name) != ("where", "equal"):
+            continue
+        places, columns = equal.inputs
+        constants = all_known(map(array, (*select.inputs[1:], columns, table)))
+        shape = select.outputs[0].type.shape[:-1]
+        if constants and places and places.type.shape == (*shape, as_index(1)):
+            on, off, counted, rows = constants
+            is_one_hot = np.all(on == 1) and not np.any(off)
+            is_one_hot &= np.array_equal(counted.reshape(-1), np.arange(len(rows)))
+            if is_one_hot and rows.ndim == 2 and np.isfinite(rows).all():
+                site = scope.site((equal, select, node), ())
+                at = [site.operands.index(v) for v in (places, table) if v]
+                yield site, [partial(_selected, at=at, shape=shape, last=len(rows) - 1)]
+
+
+def _selected(
+    b: GraphBuilder, operands: Sequence[Value], at: Sequence[int], shape: Any, last: int
+) -> Value:
+    """Adds nodes that read a row of a table for each position; 0 for a position outside of it."""
+    places, table = (operands[n] for n in at)
+    first, end = (b.constant(np.array(n, places.type.dtype.carrier), "end") for n in (0, last))
+    inside = emit(b, "min", emit(b, "max", places, first), end)
+    rows = emit(b, "gather", table, emit(b, "reshape", inside, shape=shape), axis=0)
+    zero = b.constant(np.zeros((), table.type.dtype.carrier), "zero")
+    # The sum of a row and of products with 0 has no negative zeros.
+    return emit(b, "where", emit(b, "equal", places, inside), emit(b, "add", rows, zero), zero)
 
 
 # ---- zeros of a matrix --------------------------------------------------------------------------

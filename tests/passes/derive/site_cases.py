@@ -263,6 +263,29 @@ def masked(axes: tuple[int, ...], size: int = 384) -> Graph:
     return m.finish(m.op("reduce_sum", m.op("mul", product, eye), attrs=ReduceAttrs(axes, False)))
 
 
+def one_hot(
+    rows: int = 64,
+    size: int = 300,
+    width: int = 96,
+    *,
+    on: float = 1,
+    off: float = 0,
+    first: int = 0,
+    last: float = 1,
+) -> Graph:
+    """A matrix whose rows are `on` at their indices, by a table whose last number is `last`.
+
+    Columns are counted from `first`.
+    """
+    m = Model("one_hot")
+    places = m.reshape(m.input("index", 2, rows // 2, dtype=I64), 2, rows // 2, 1)
+    columns = m.builder.constant(np.arange(first, first + size), "columns")
+    matrix = m.op("where", m.op("equal", places, columns), m.scalar(on), m.scalar(off))
+    table = _whole(size, width)
+    table[-1, -1] = last
+    return m.finish(m.op("matmul", matrix, m.builder.constant(table, "table")))
+
+
 def _whole(*shape: int) -> Array:
     return np.random.default_rng(len(shape)).integers(1, 5, shape).astype(np.float32)
 

@@ -17,7 +17,7 @@ from tcc.passes.derive.zeros import skip_zeros
 from tests.draws import RNG
 from tests.passes.fuse.models import Model
 
-from .site_cases import MATRICES, by_matrix, masked, without_zeros
+from .site_cases import MATRICES, by_matrix, masked, one_hot, without_zeros
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Agree = Callable[..., None]
@@ -135,6 +135,28 @@ def test_other_sums_of_products_leave_zeros_out(model: Callable[[], Graph]) -> N
     shape = [d.const if not d.terms else 3 for d in graph.inputs[0].type.shape]
     x = RNG.integers(-4, 5, shape).astype(np.float32)
     assert np.array_equal(results(after, {"x": x}), results(graph, {"x": x}))
+
+
+def test_rows_at_positions_are_read(agree: Agree) -> None:
+    """A position outside of the table gives zeros; no result is a negative zero."""
+    graph = one_hot(8, 20, 6, last=-0.0)
+    after = without_zeros(graph)
+    assert "gather" in [node.op.name for node in after.nodes]
+    index = np.array([[0, 19, 20, -1], [5, 5, 1 << 40, -(1 << 40)]])
+    (table,) = (a for a in map(graph.store.common, graph.constants.values()) if a.shape == (20, 6))
+    want = (index[..., None] == np.arange(20)).astype(np.float64) @ table
+    got = results(after, {"index": index})
+    assert np.array_equal(got, want)
+    assert not np.signbit(got).any()
+    agree(graph, after, tolerance=0)
+
+
+@pytest.mark.parametrize(
+    "other", [{"on": 2.0}, {"off": 1e-3}, {"first": 1}, {"last": np.inf}, {"last": np.nan}]
+)
+def test_other_rows_are_multiplied(other: dict[str, float]) -> None:
+    graph = one_hot(8, 20, 6, **other)  # type: ignore[arg-type]
+    assert skip_zeros(graph, way(1)) is graph
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
