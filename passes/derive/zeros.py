@@ -285,7 +285,7 @@ def _skipped(p: _Product, matrix: Array) -> Iterator[_Emit]:
     for cover in _covers(matrix):
         if len(cover) == 1 or is_result:
             parts = [(part, part.values(matrix)) for part in cover]
-            yield partial(_guarded, p=p, parts=parts, old=p)
+            yield partial(_in_parts, p=p, parts=parts)
     x = _read_by_row(p)
     if is_result and x is not None and np.count_nonzero(matrix, axis=0).max() <= 1:
         rows = (matrix != 0).argmax(0)
@@ -323,25 +323,32 @@ def _gathered(
     factors = replaced(p.term.factors, number, factor._replace(source=len(operands)))
     part = _Part(0, len(rows), 1, 0, 1, 1)
     new = p._replace(term=p.term._replace(factors=factors))
-    return _guarded(b, [*operands, selected], new, [(part, values)], p)
+    return _guarded(b, operands, p, _tiled(b, [*operands, selected], new, part, values))
+
+
+def _in_parts(
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, parts: Sequence[tuple[_Part, Array]]
+) -> Value:
+    """Adds nodes that compute a product in parts of its columns."""
+    results = [_tiled(b, operands, p, part, values) for part, values in parts]
+    y = results[0] if len(results) == 1 else emit(b, "concat", *results, axis=p.column)
+    # If the columns are summed too, each result may read an element by the row of another column.
+    is_summed = p.column >= len(p.iters)
+    size = (*p.iters, *p.term.sums)[p.row]
+    return _guarded(b, operands, p, y, is_summed and len(np.unique(parts[0][0].rows)) == size)
 
 
 def _guarded(
-    b: GraphBuilder,
-    operands: Sequence[Value],
-    p: _Product,
-    parts: Sequence[tuple[_Part, Array]],
-    old: _Product,
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, y: Value, reads_all: bool = False
 ) -> Value:
-    """Adds the nodes of a product in parts, which are NaN where the product `old` is not finite."""
-    results = [_tiled(b, operands, p, part, values) for part, values in parts]
-    y = results[0] if len(results) == 1 else emit(b, "concat", *results, axis=p.column)
-    first, size = len(p.iters), (*p.iters, *p.term.sums)[p.row]
-    # If the columns are summed too, each result may read an element by the row of another column.
-    reads_all = p.column >= first and len(np.unique(parts[0][0].rows)) == size
-    for factor in old.others:
+    """Adds 0 times each element of the sums of `p` that `y`, computed in its place, may leave out.
+
+    With `reads_all`, only elements that depend on the column may be left out.
+    """
+    first = len(p.iters)
+    for factor in p.others:
         loops = depends(factor)
-        if old.row in loops and not (reads_all and old.column not in loops):
+        if p.row in loops and not (reads_all and p.column not in loops):
             sums = [k for k, _ in enumerate(p.term.sums, first) if k in loops]
             iters = tuple(n if k in loops else 1 for k, n in enumerate(p.iters))
             maps = loop_maps((*range(first), *sums), first + len(p.term.sums))

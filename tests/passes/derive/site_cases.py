@@ -290,14 +290,17 @@ def _whole(*shape: int) -> Array:
     return np.random.default_rng(len(shape)).integers(1, 5, shape).astype(np.float32)
 
 
+def _shuffled(size: int) -> Array:
+    return np.random.default_rng(size).permutation(size)
+
+
 _SIZE = 256
-_ORDER = np.random.default_rng(5).permutation(_SIZE)
 # Matrices with zeros by their structure.
 MATRICES: Mapping[str, Array] = MappingProxyType(
     {
         "identity": np.eye(_SIZE),
-        "permutation": np.eye(_SIZE)[_ORDER],
-        "one-hot columns": np.eye(_SIZE)[:, _ORDER[:200] // 2],
+        "permutation": np.eye(_SIZE)[_shuffled(_SIZE)],
+        "one-hot columns": np.eye(_SIZE)[:, _shuffled(_SIZE)[:200] // 2],
         "diagonal": np.diag(_whole(_SIZE)),
         "every fourth": np.eye(_SIZE)[:, ::4],
         "blocks": np.kron(np.eye(8), np.ones((32, 32))) * _whole(_SIZE, _SIZE),

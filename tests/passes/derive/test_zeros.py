@@ -105,6 +105,25 @@ def test_a_mask_of_a_sum_keeps_what_the_other_columns_read() -> None:
     assert np.isnan(results(after, {"x": array}))
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_of_several_products_give_the_same_numbers(seed: int, number: int) -> None:
+    """A bias, a second matrix, a mask of the result, and another order of the factors."""
+    a, c = matrix_with_zeros(seed), matrix_with_zeros(seed + 7)
+    between = RNG.integers(-2, 3, (a.shape[1], c.shape[0])).astype(np.float32)
+    bias, mask = (RNG.integers(0, 2, c.shape[1]).astype(np.float32) for _ in range(2))
+    m = Model("several")
+    x = m.input("x", 2, 3, len(a))
+    a_, between_, c_, bias_, mask_ = (m.builder.constant(w) for w in (a, between, c, bias, mask))
+    y = m.op("matmul", m.op("matmul", x, a_), between_)
+    y = m.op("mul", m.op("add", m.op("matmul", y, c_), bias_), mask_)
+    graph = m.finish(m.op("reduce_sum", y, attrs=ReduceAttrs((1,), False)))
+    after = skip_zeros(graph, way(number))
+    array = RNG.integers(-3, 4, (2, 3, len(a)))
+    want = ((array.astype(np.float64) @ a @ between @ c + bias) * mask).sum(1)
+    assert np.array_equal(results(after, {"x": array.astype(np.float32)}), want)
+
+
 def convolution() -> Graph:
     """A 1 x 1 convolution that exchanges channels."""
     m = Model("convolution")
