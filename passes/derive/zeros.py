@@ -115,10 +115,12 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
         return None if handle is None else scope.graph.store.common(handle)
 
     for node in scope.graph.nodes:
-        x, table = node.inputs if node.op.name == "matmul" else (None, None)
+        is_matmul = node.op.name == "matmul" and node.outputs[0].type.dtype in WIDE
+        x, table = node.inputs if is_matmul else (None, None)
         select = scope.producers.get(x) if x else None
-        equal = scope.producers.get(select.inputs[0] or x) if select and x else None
-        if not select or not equal or (select.op.name, equal.op.name) != ("where", "equal"):
+        condition = select.inputs[0] if select and select.op.name == "where" else None
+        equal = scope.producers.get(condition) if condition else None
+        if not select or not equal or equal.op.name != "equal":
             continue
         places, columns = equal.inputs
         constants = all_known(map(array, (*select.inputs[1:], columns, table)))
