@@ -35,6 +35,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.cpu.work import group_flops
+from tcc.schedule.margins import MARGINS
 
 from tests.passes.derive.bilinear.bilinear_maps import computes, correlation
 from tests.passes.fuse.models import Model
@@ -317,7 +318,7 @@ def merged(graph: Graph) -> Graph:
 
 
 def without_zeros(graph: Graph) -> Graph:
-    return skip_zeros(graph, partial(cheapest, planner=planner()))
+    return skip_zeros(graph, partial(cheapest, planner=planner(), margin=MARGINS["derivation"]))
 
 
 def grouped(graph: Graph) -> Graph:

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import index_value
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import symbol
+from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.passes.derive.zeros import skip_zeros
+from tcc.passes.graph.emit import express
 
 from tests.draws import RNG
 from tests.passes.fuse.models import Model
@@ -175,6 +179,15 @@ def test_rows_at_positions_are_read(agree: Agree) -> None:
 )
 def test_other_rows_are_multiplied(other: dict[str, float]) -> None:
     graph = one_hot(8, 20, 6, **other)  # type: ignore[arg-type]
+    assert skip_zeros(graph, way(1)) is graph
+
+
+def test_a_node_without_operands_is_no_lookup() -> None:
+    m = Model("counted")
+    b = ExprBuilder()
+    i, k = b.iters(4, 20)
+    (matrix,) = express(m.builder, b.finish((i, k), index_value(i + k, F32)))
+    graph = m.finish(m.op("matmul", matrix, m.weight(20, 6)))
     assert skip_zeros(graph, way(1)) is graph
 
 
