@@ -248,18 +248,18 @@ class _Values:
     def _stage(self, number: int, places: Values) -> list[Values]:
         """Returns each component of a stage at elements, which `places` counts row by row."""
         requested = _distinct(places)
-        cached, values = self._cache.get(number, (requested[:0], []))
-        missing = np.setdiff1d(requested, cached, assume_unique=True)
-        if len(missing) or not values:
+        if number not in self._cache:
+            self._cache[number] = requested, self._computed(number, requested)
+        cached, values = self._cache[number]
+        if cached is not requested:
+            missing = np.setdiff1d(requested, cached, assume_unique=True)
             components = self._computed(number, missing)
             every = np.concatenate([cached, missing])
-            order = np.argsort(every)
+            order = np.argsort(every, kind="stable")  # fast for two sorted parts
             cached = every[order]
             values = [
-                np.concatenate([old, component])[order]
-                for old, component in zip(
-                    values or [missing[:0]] * len(components), components, strict=True
-                )
+                np.concatenate([old, new])[order]
+                for old, new in zip(values, components, strict=True)
             ]
             self._cache[number] = cached, values
         rows = np.searchsorted(cached, places)
