@@ -41,6 +41,7 @@ from tcc.schedule.cpu.narrow_storage import most_uses
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.cpu.work import group_bytes, group_flops, work_facts
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
 from tcc.target import Target
@@ -114,7 +115,7 @@ class CpuBackend(Backend):
         if self.planner.pricer is None:
             return settings
         tile_of = GroupedGemmPrices(self.planner, _ROW_TILES).tile_of
-        parts = partial(cheapest, planner=self.planner)
+        parts = partial(cheapest, planner=self.planner, apart=True)
         settings = replace(settings, tile_of=tile_of, checks=True, parts=parts)
         if not options.derive:
             return settings
@@ -128,7 +129,11 @@ class CpuBackend(Backend):
             grown_planner.pricer.counted = self.planner.pricer.counted
         prices = Prices(grown_planner, 2.0 if pairs else 1.0)
         derivations = Derivations(prices, options.weight_growth, strict=strict)
-        return replace(settings, merges=MergePrices(self.planner), derivations=derivations)
+        zeros = partial(cheapest, planner=self.planner, margin=MARGINS["derivation"])
+        merges = MergePrices(self.planner)
+        return replace(
+            settings, zeros=None if strict else zeros, merges=merges, derivations=derivations
+        )
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:

@@ -36,6 +36,7 @@ from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.work import work_facts
 from tcc.schedule.gpu.cost import BlockPricer, Usage
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile
+from tcc.schedule.margins import MARGINS
 from tcc.target import GpuProfile, Target
 
 # Candidate heights, in rows, for the tiles of grouped GEMMs.
@@ -281,13 +282,15 @@ def graph_settings(
     if options.level >= 2 and not strict and options.derive:
         prices = Prices(_planner(gpus, options, ledger))
         derivations = Derivations(prices, options.weight_growth, bilinear=False)
+    zeros = partial(cheapest, planner=planner, margin=MARGINS["derivation"])
     return GraphSettings(
         small_top_k=True,
         cheapest=partial(cheapest, planner=planner),
-        parts=partial(cheapest, planner=planner),
+        parts=partial(cheapest, planner=planner, apart=True),
         int8_matmuls=not strict,
         tile_of=GroupedGemmPrices(planner, _ROW_TILES).tile_of,
         merges=MergePrices(planner) if options.derive else None,
+        zeros=zeros if derivations else None,
         derivations=derivations,
     )
 

@@ -22,7 +22,7 @@ Requires folded constants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -127,7 +127,18 @@ def derive(graph: Graph, limits: Derivations) -> Graph:
     sites = decisions(graph, limits)
     chosen = {d.site.sink: (d.site, d.chosen.candidate) for d in sites if d.chosen is not None}
     forms = {sink: c.form for sink, (_, c) in chosen.items() if isinstance(c, Tiled)}
-    pools = pools_of(graph, forms)
+    return with_candidates(graph, chosen, pools_of(graph, forms))
+
+
+def with_candidates(
+    graph: Graph,
+    chosen: Mapping[Node, tuple[DerivationSite, Candidate]],
+    pools: Collection[Node] = (),
+) -> Graph:
+    """Returns `graph` with sites replaced by candidates; `graph` itself if none is.
+
+    `chosen` has both by the site's sink.  The max-pools `pools` become formulas.
+    """
     new: dict[Value, Value] = {}
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:

@@ -145,7 +145,7 @@ class Rewritten(Candidate):
 
         for number, stage in enumerate(self.region.stages):
             if not fixed[number]:
-                part, sources = _single_stage(stage)
+                part, sources = single_stage(stage)
                 inputs = [value(*r) for r in sources]
                 part = part._replace(params=tuple(v.type for v in inputs))
                 results = express(b, to_expr(part), *inputs)
@@ -218,7 +218,7 @@ def _rounded(array: Array, dtype: DType) -> Array:
         return np.asarray(array).astype(dtype.carrier)
 
 
-def _single_stage(stage: RegionStage) -> tuple[Region, list[tuple[int, int]]]:
+def single_stage(stage: RegionStage) -> tuple[Region, list[tuple[int, int]]]:
     """Returns a region that consists of `stage`, and the list of its parameters' sources.
 
     Parameter n of the region stands for component c of source s in the old region, where the list's

@@ -12,6 +12,7 @@ from tcc.passes.layout.assign import Kernel
 from tcc.passes.place import LoweringContext, place_graph
 from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
+from tcc.schedule.margins import NO_MARGIN, Margin
 from tcc.schedule.open_sizes import Times
 
 
@@ -47,14 +48,25 @@ def _keys(
         yield kernel, kernel_key(kernel, placed.layouts, constants)
 
 
-def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
-    """Returns the index of the graph whose kernels take the least time together."""
+def cheapest(
+    graphs: Sequence[Graph],
+    planner: KernelChooser,
+    *,
+    apart: bool = False,
+    margin: Margin = NO_MARGIN,
+) -> int:
+    """Returns the index of the graph whose kernels take the least time together.
+
+    Another graph than the first must save `margin`.  If `apart`, each node counts as a kernel of
+    its own, which takes less time to price.
+    """
+    priced = (priced_kernels(g, planner, g.nodes if apart else ()) for g in graphs)
     rule, *alternatives = (
-        Alternative(n, sum((s for _, s in priced_kernels(g, planner)), NO_TIME), name=f"form-{n}")
-        for n, g in enumerate(graphs)
+        Alternative(n, sum((s for _, s in kernels), NO_TIME), name=f"form-{n}")
+        for n, kernels in enumerate(priced)
     )
     return planner.ledger.decide(
-        lambda: site("graph", *map(_content, graphs)), rule, alternatives
+        lambda: site("graph", *map(_content, graphs)), rule, alternatives, margin
     ).replacement
 
 

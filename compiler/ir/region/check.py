@@ -9,7 +9,7 @@ at a point with a probability of at most d/p for a prime p (Schwartz 1980; Zippe
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import lcm, prod
 
@@ -85,13 +85,13 @@ def _agree(
         ]
         try:
             expected = [
-                evaluators[0].stage(n, at)[c] for (n, c), at in zip(a.outputs, places, strict=True)
+                evaluators[0].at(n, at)[c] for (n, c), at in zip(a.outputs, places, strict=True)
             ]
         except _Outside as error:
             raise Unchecked(f"at {dict(sizes)} the region itself reads outside") from error
         try:
             for value, (n, c), at in zip(expected, b.outputs, places, strict=True):
-                if np.any(value != evaluators[1].stage(n, at)[c]):
+                if np.any(value != evaluators[1].at(n, at)[c]):
                     return False
         except _Outside:
             return False
@@ -241,32 +241,33 @@ class _Values:
         self._cache: dict[int, tuple[Values, list[Values]]] = {}
         self._terms_left, self._max_terms = max_terms, max_terms
 
-    def stage(self, number: int, at: Values) -> list[Values]:
-        """Returns each component of a stage at some points; each row of `at` is a point."""
-        shape = self._shape(~number)
-        places = _linear(at, shape)
+    def at(self, number: int, points: Values) -> list[Values]:
+        """Returns each component of a stage at some points; each row of `points` is a point."""
+        return self._stage(number, _linear(points.T, self._shape(~number)))
+
+    def _stage(self, number: int, places: Values) -> list[Values]:
+        """Returns each component of a stage at elements, which `places` counts row by row."""
         requested = _distinct(places)
-        cached, values = self._cache.get(number, (requested[:0], []))
-        missing = np.setdiff1d(requested, cached, assume_unique=True)
-        if len(missing) or not values:
-            components = self._computed(number, _unravelled(missing, shape))
+        if number not in self._cache:
+            self._cache[number] = requested, self._computed(number, requested)
+        cached, values = self._cache[number]
+        if cached is not requested:
+            missing = np.setdiff1d(requested, cached, assume_unique=True)
+            components = self._computed(number, missing)
             every = np.concatenate([cached, missing])
-            order = np.argsort(every)
+            order = np.argsort(every, kind="stable")  # fast for two sorted parts
             cached = every[order]
             values = [
-                np.concatenate([old, component])[order]
-                for old, component in zip(
-                    values or [missing[:0]] * len(components), components, strict=True
-                )
+                np.concatenate([old, new])[order]
+                for old, new in zip(values, components, strict=True)
             ]
             self._cache[number] = cached, values
         rows = np.searchsorted(cached, places)
         return [v[rows] for v in values]
 
-    def _computed(self, number: int, at: Values) -> list[Values]:
+    def _computed(self, number: int, numbers: Values) -> list[Values]:
         stage = self._region.stages[number]
         if isinstance(stage.body, expr.Stage):
-            numbers = _linear(at, self._shape(~number))
             keys = [(self._field.seed, self._digests[number], c) for c in range(len(stage.dtypes))]
             return [
                 self._random(numbers, dtype, *key)
@@ -274,6 +275,7 @@ class _Values:
             ]
         sums = [_int(s, self._sizes) for s in stage.sums]
         terms = prod(sums)
+        at = _unravelled(numbers, self._shape(~number))
         self._terms_left -= len(at) * max(terms, 1)
         if self._terms_left < 0:
             raise Unchecked(f"the check of stage {number} has over {self._max_terms} terms")
@@ -300,30 +302,28 @@ class _Values:
         if factor.source is None:
             return at[0] % prime
         shape = self._shape(factor.source)
+        pairs = [*zip(at, shape, strict=True)]
         inside = np.ones((), bool)
-        for place, size in zip(at, shape, strict=True):
+        for place, size in pairs:
             inside = inside & (place >= 0) & (place < size)
         if factor.fill is None and must and not np.all(inside):
             raise _Outside
-        every = np.broadcast_shapes(*(p.shape for p in at), ())
-        clipped = np.zeros((*every, len(at)), np.int64)
-        for axis, (place, size) in enumerate(zip(at, shape, strict=True)):
-            clipped[..., axis] = np.clip(place, 0, max(size - 1, 0))
         outside = np.array(
             key_of("outside", self._side) % prime
             if factor.fill is None
             else element(factor.fill.value, prime)
         )
         if not all(shape):
-            return np.broadcast_to(outside, every)
-        return np.where(inside, self._source_values(factor, clipped, shape), outside)
+            return np.broadcast_to(outside, np.broadcast_shapes(*(p.shape for p in at), ()))
+        places = _linear([np.clip(place, 0, size - 1) for place, size in pairs], shape)
+        values = self._source_values(factor, places)
+        return values if np.all(inside) else np.where(inside, values, outside)
 
-    def _source_values(self, factor: Factor, at: Values, shape: Sequence[int]) -> Values:
+    def _source_values(self, factor: Factor, places: Values) -> Values:
         assert factor.source is not None
         if factor.source < 0:
-            flat = at.reshape(prod(at.shape[:-1]), len(shape))
-            return self.stage(~factor.source, flat)[factor.component].reshape(at.shape[:-1])
-        return self._random(_linear(at, shape), factor.dtype, self._field.seed, factor.source)
+            return self._stage(~factor.source, places)[factor.component]
+        return self._random(places, factor.dtype, self._field.seed, factor.source)
 
     def _random(self, numbers: Values, dtype: DType, *key: object) -> Values:
         values = scattered(key_of(*key), numbers, self._field.prime)
@@ -355,10 +355,14 @@ def _distinct(places: Values) -> Values:
     return distinct
 
 
-def _linear(at: Values, shape: Sequence[int]) -> Values:
-    number = np.zeros(at.shape[:-1], np.int64)
-    for axis, size in enumerate(shape):
-        number = number * size + at[..., axis]
+def _linear(at: Iterable[Values], shape: Sequence[int]) -> Values:
+    """Returns the numbers, counted row by row, of the elements with the indices `at`.
+
+    `at` has an array for each axis; the arrays broadcast.
+    """
+    number = np.zeros((), np.int64)
+    for place, size in zip(at, shape, strict=True):
+        number = number * size + place
     return number
 
 

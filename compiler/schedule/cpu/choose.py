@@ -47,6 +47,7 @@ from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, we
 TILE_WORK = 1 << 14
 
 
+@lru_cache(1024)  # cached, because fusion and packing ask again for the same groups
 def choose(group: TileGroup, core: CoreModel) -> Schedule:
     """Returns the schedule that rules and `core.knobs` choose for `group`."""
     schedule = _choose(group, core)

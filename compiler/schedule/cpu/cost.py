@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, exp, log2, prod
+from typing import Any
 
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
@@ -110,6 +111,7 @@ class Pricer:
         self.rates = machine.rates(constants)
         # Pricers of one machine may share this table.
         self.counted: dict[TileGroup, tuple[StageWork, ...]] = {}
+        self._prices: dict[Any, Price] = {}
 
     def price(
         self, group: TileGroup, schedule: Schedule, *, single_core: bool = False, live: int = 0
@@ -119,10 +121,14 @@ class Pricer:
 
         `live`: the bytes of memory that a run uses again and again; L3 loses what it cannot hold.
         """
-        if group not in self.counted:
-            self.counted[group] = group_work(group, self.machine)
-        machine = replace(self.machine, cores=1) if single_core else self.machine
-        return _Pricing(machine, *self.key[1:], group, schedule, self.counted[group], live).price()
+        key = group, schedule, single_core, live
+        if key not in self._prices:
+            if group not in self.counted:
+                self.counted[group] = group_work(group, self.machine)
+            machine = replace(self.machine, cores=1) if single_core else self.machine
+            work = self.counted[group]
+            self._prices[key] = _Pricing(machine, *self.key[1:], *key[:2], work, live).price()
+        return self._prices[key]
 
 
 class _Pricing:

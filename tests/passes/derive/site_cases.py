@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tcc.ir.graph import Graph, Value
@@ -25,15 +25,22 @@ from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import DerivationSite, composed
+from tcc.passes.derive.zeros import skip_zeros
+from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.passes.moe.grouped_gemm import group_gemms
 from tcc.passes.moe.price import GroupedGemmPrices
+from tcc.passes.program.price import cheapest, priced_kernels
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import shipped_machine
+from tcc.schedule.cpu.work import group_flops
+from tcc.schedule.margins import MARGINS
 
 from tests.passes.derive.bilinear.bilinear_maps import computes, correlation
 from tests.passes.fuse.models import Model
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 SERVER = shipped_machine("icelake-server")
 
@@ -206,13 +213,26 @@ class Whole(Model):
 
 
 class GraphCase(NamedTuple):
-    """A graph of integers, a pass that rewrites it, and the number of nodes of an op in the
-    result."""
+    """A graph of integers, a pass that rewrites it, the number of nodes of an op in the result, and
+    the largest share of the graph's operations that the result may take."""
 
     graph: Callable[[], Graph]
     derived: Callable[[Graph], Graph]
     op: str
     count: int
+    share: float = 1.5
+
+    def operations(self) -> tuple[int, int]:
+        """Returns the operations of the kernels before and after the pass."""
+        graph = self.graph()
+        return operations(graph), operations(self.derived(graph))
+
+
+def operations(graph: Graph) -> int:
+    """Returns the floating-point operations of a graph's kernels."""
+    exprs = [kernel.expr for kernel, _ in priced_kernels(graph, planner())]
+    storage = (row_major_storage(e, (False,) * len(e.params)) for e in exprs)
+    return sum(group_flops(build_group(e, *s)) for e, s in zip(exprs, storage, strict=True))
 
 
 def shared_rows(width: int = 512) -> Graph:
@@ -231,18 +251,107 @@ def experts(tokens: int = 256, depth: int = 64, width: int = 128, number: int = 
     return m.finish(m.op("abs", m.op("matmul", rows, chosen)))
 
 
+def by_matrix(matrix: Array, rows: int = 64) -> Graph:
+    """Rows by a constant matrix."""
+    m = Model("by_matrix")
+    x = m.input("x", rows, matrix.shape[0])
+    return m.finish(m.op("matmul", x, m.builder.constant(matrix.astype(np.float32), "w")))
+
+
+def masked(axes: tuple[int, ...], size: int = 384) -> Graph:
+    """The sum along `axes` of a product of matrices times the identity."""
+    m = Model("masked")
+    product = m.op("matmul", m.input("a", size, size), m.input("b", size, size))
+    eye = m.builder.constant(np.eye(size, dtype=np.float32), "eye")
+    return m.finish(m.op("reduce_sum", m.op("mul", product, eye), attrs=ReduceAttrs(axes, False)))
+
+
+def one_hot(
+    rows: int = 64,
+    size: int = 300,
+    width: int = 96,
+    *,
+    on: float = 1,
+    off: float = 0,
+    first: int = 0,
+    last: float = 1,
+) -> Graph:
+    """A matrix whose rows are `on` at their indices, by a table whose last number is `last`.
+
+    Columns are counted from `first`.
+    """
+    m = Model("one_hot")
+    places = m.reshape(m.input("index", 2, rows // 2, dtype=I64), 2, rows // 2, 1)
+    columns = m.builder.constant(np.arange(first, first + size), "columns")
+    matrix = m.op("where", m.op("equal", places, columns), m.scalar(on), m.scalar(off))
+    table = _whole(size, width)
+    table[-1, -1] = last
+    return m.finish(m.op("matmul", matrix, m.builder.constant(table, "table")))
+
+
+def _whole(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).integers(1, 5, shape).astype(np.float32)
+
+
+def _shuffled(size: int) -> Array:
+    return np.random.default_rng(size).permutation(size)
+
+
+_SIZE = 256
+# Matrices with zeros by their structure.
+MATRICES: Mapping[str, Array] = MappingProxyType(
+    {
+        "identity": np.eye(_SIZE),
+        "permutation": np.eye(_SIZE)[_shuffled(_SIZE)],
+        "one-hot columns": np.eye(_SIZE)[:, _shuffled(_SIZE)[:200] // 2],
+        "diagonal": np.diag(_whole(_SIZE)),
+        "every fourth": np.eye(_SIZE)[:, ::4],
+        "blocks": np.kron(np.eye(8), np.ones((32, 32))) * _whole(_SIZE, _SIZE),
+        "lower triangle": np.tril(_whole(_SIZE, _SIZE)),
+        "upper triangle": np.triu(_whole(_SIZE, _SIZE)),
+        "band": np.tril(np.triu(_whole(_SIZE, _SIZE), -8), 8),
+        "zero rows": _whole(_SIZE, _SIZE) * (np.arange(_SIZE) < 64)[:, None],
+    }
+)
+
+
 def merged(graph: Graph) -> Graph:
     return merge_contractions(graph, MergePrices(planner()))
+
+
+def without_zeros(graph: Graph) -> Graph:
+    return skip_zeros(graph, partial(cheapest, planner=planner(), margin=MARGINS["derivation"]))
 
 
 def grouped(graph: Graph) -> Graph:
     return group_gemms(graph, GroupedGemmPrices(planner(), (16, 32)).tile_of)
 
 
+def zeros(key: str | tuple[int, ...], count: int, share: float) -> GraphCase:
+    """Rows by a matrix of MATRICES, or the sum of a masked product along axes."""
+    by_name = isinstance(key, str)
+    graph = partial(by_matrix, MATRICES[key]) if by_name else partial(masked, key)
+    return GraphCase(graph, without_zeros, "expression", count, share)
+
+
 GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
     {
         "shared rows": GraphCase(shared_rows, merged, "matmul", 1),
         "experts' rows": GraphCase(experts, grouped, "expression", 4),
+        "identity": zeros("identity", 2, 0.02),
+        "permutation": zeros("permutation", 2, 0.02),
+        "one-hot columns": zeros("one-hot columns", 2, 0.02),
+        "diagonal": zeros("diagonal", 2, 0.02),
+        "every fourth": zeros("every fourth", 2, 0.02),
+        "blocks": zeros("blocks", 2, 0.14),
+        "lower triangle": zeros("lower triangle", 9, 0.6),
+        "upper triangle": zeros("upper triangle", 9, 0.6),
+        "band": zeros("band", 9, 0.25),
+        "zero rows": zeros("zero rows", 2, 0.27),
+        "masked diag(AB)": GraphCase(partial(masked, (1,)), without_zeros, "expression", 2, 0.03),
+        "masked trace(AB)": GraphCase(
+            partial(masked, (0, 1)), without_zeros, "expression", 1, 0.03
+        ),
     }
 )
 
@@ -253,6 +362,9 @@ def is_reached(case: GraphCase) -> bool:
     graph = case.graph()
     after = case.derived(graph)
     if [node.op.name for node in after.nodes].count(case.op) != case.count:
+        return False
+    before, then = case.operations()
+    if then > case.share * before:
         return False
     rng = np.random.default_rng(len(graph.name))
     feeds = {

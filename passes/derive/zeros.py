@@ -1,0 +1,403 @@
+"""Leaves out products with the zeros of constants, where the price is then lower.
+
+    %y = matmul(%x, %w)    w = 0 above the diagonal     y[:, :n] = x[:, :n] * w[:n, :n], ...
+                           w = blocks on the diagonal   y[i, g, j] = sum(k) x[i, g, k] * w[g, k, j]
+                           w = one number a column      y[i, j] = x[i, rows[j]] * w[j]
+    %y = matmul(where(equal(%rows, [0, 1, ...]), 1, 0), %w)     y[i, j] = w[rows[i], j]
+    %d = reduce_sum(mul(%eye, matmul(%a, %b)))          d[i] = sum(k) a[i, k] * b[k, i]
+
+A site is a sum of products (`sites`), or one of its nodes.  The constant is a matrix of two loops,
+of which at least one is summed: the rows.  Its columns are cut into tiles, and each tile has a
+range of rows outside of which it is 0.  The ranges become loops of the sum.
+
+The product of a zero and of an infinity or a NaN is NaN.  So a result also adds 0 * x for every x
+whose products are left out: it is NaN if one of these x is infinite or NaN, as before.  A constant
+with infinities or NaN stays.  Requires folded constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.index import as_index
+from tcc.ir.op import Array
+from tcc.ir.region import Factor, RegionStage, product
+from tcc.ir.region.affine import Affine, Sizes, loops_of, unit
+from tcc.ir.region.convert import to_expr
+from tcc.ir.region.edit import depends, loop_maps, mapped
+from tcc.ir.types import DType
+from tcc.known import all_known
+from tcc.ops.shapes import replaced
+from tcc.passes.derive.algebra.fold import is_axis
+from tcc.passes.derive.algebra.terms import WIDE, Flattened, Term
+from tcc.passes.derive.candidate import Candidate
+from tcc.passes.derive.derive import with_candidates
+from tcc.passes.derive.prices import site_graph
+from tcc.passes.derive.rewritten import single_stage
+from tcc.passes.derive.sites import DerivationSite, SiteScope, composed, scopes
+from tcc.passes.graph.emit import emit, express
+from tcc.passes.graph.legalize_calls.scatter import Cheapest
+from tcc.schedule.alternatives import NO_TIME
+
+# A constant is looked through if it has at most _MOST elements, and if at most _DENSE of _SAMPLE of
+# its elements are not 0.  Columns with different ranges of rows are cut into at most _PARTS parts.
+_MOST, _SAMPLE, _DENSE, _PARTS = 1 << 28, 256, 224, 8
+
+# Adds the nodes that compute the result of a site from its operands, and returns the result.
+_Emit: TypeAlias = Callable[[GraphBuilder, Sequence[Value]], Value]
+
+
+@frozen
+class _Skipped(Candidate):
+    way: _Emit
+
+    def growth(self, site: DerivationSite) -> int:
+        return 0
+
+    def emit(self, b: GraphBuilder, operands: Sequence[Value], arrays: object) -> Value:
+        return self.way(b, operands)
+
+
+def skip_zeros(graph: Graph, cheapest: Cheapest) -> Graph:
+    """Returns `graph` without products with zeros of constants; `graph` itself if nothing changes.
+
+    `cheapest` returns the index of the cheapest of several graphs.  Bodies stay as they are.
+    """
+    arrays = {v: a for v in graph.constants if (a := _sparse(graph, v)) is not None}
+    scope = next(scopes(graph))
+    options = [(site, [*_ways(site, arrays)]) for site in (_sites(scope, arrays) if arrays else ())]
+    chosen: dict[Node, tuple[DerivationSite, Candidate]] = {}
+    for site, ways in (*options, *_lookups(scope)):
+        candidates = [_Skipped("", NO_TIME, way) for way in ways]
+        graphs = [site_graph(site, ((site, candidate),)) for candidate in candidates]
+        if ways and (number := cheapest([site_graph(site), *graphs])):
+            chosen[site.sink] = site, candidates[number - 1]
+    return with_candidates(graph, chosen)
+
+
+def _sparse(graph: Graph, value: Value) -> Array | None:
+    """Returns the array of a constant with zeros and finite numbers; None for another constant."""
+    if value.type.dtype not in WIDE or value.type.rank < 2:
+        return None
+    array = graph.store.common(graph.constants[value])
+    if array is None or not 1 < array.size <= _MOST:
+        return None
+    # The sampled places have no common period with rows or columns.
+    places = np.arange(1, _SAMPLE + 1) * 0.6180339887498949 % 1 * array.size
+    is_dense = np.count_nonzero(array.flat[places.astype(np.int64)]) > _DENSE
+    return None if is_dense or not np.isfinite(array).all() else array
+
+
+def _sites(scope: SiteScope, arrays: Mapping[Value, Array]) -> Iterator[DerivationSite]:
+    """Yields the nodes that read one of `arrays` as a factor, then sites of several such nodes."""
+    for site in scope.sums():
+        nodes = [scope.site((node,), ()) for node in site.nodes if len(site.nodes) > 1]
+        yield from (s for s in (*nodes, site) if not arrays.keys().isdisjoint(s.operands))
+
+
+# ---- rows that a run selects --------------------------------------------------------------------
+
+
+def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
+    """Yields matmuls of a matrix whose rows have a 1 each, at positions that a run computes.
+
+    The other matrix is a constant of finite numbers; it is read at these positions.
+    """
+
+    def array(value: Value | None) -> Array | None:
+        handle = scope.known.get(value) if value else None
+        return None if handle is None else scope.graph.store.common(handle)
+
+    for node in scope.graph.nodes:
+        is_matmul = node.op.name == "matmul" and node.outputs[0].type.dtype in WIDE
+        x, table = node.inputs if is_matmul else (None, None)
+        select = scope.producers.get(x) if x else None
+        condition = select.inputs[0] if select and select.op.name == "where" else None
+        equal = scope.producers.get(condition) if condition else None
+        if not select or not equal or equal.op.name != "equal":
+            continue
+        places, columns = equal.inputs
+        constants = all_known(map(array, (*select.inputs[1:], columns, table)))
+        shape = select.outputs[0].type.shape[:-1]
+        if constants and places and places.type.shape == (*shape, as_index(1)):
+            on, off, counted, rows = constants
+            is_one_hot = np.all(on == 1) and not np.any(off)
+            is_one_hot &= np.array_equal(counted.reshape(-1), np.arange(len(rows)))
+            if is_one_hot and rows.ndim == 2 and np.isfinite(rows).all():
+                site = scope.site((equal, select, node), ())
+                at = [site.operands.index(v) for v in (places, table) if v]
+                yield site, [partial(_selected, at=at, shape=shape, last=len(rows) - 1)]
+
+
+def _selected(
+    b: GraphBuilder, operands: Sequence[Value], at: Sequence[int], shape: Any, last: int
+) -> Value:
+    """Adds nodes that read a row of a table for each position; 0 for a position outside of it."""
+    places, table = (operands[n] for n in at)
+    first, end = (b.constant(np.array(n, places.type.dtype.carrier), "end") for n in (0, last))
+    inside = emit(b, "min", emit(b, "max", places, first), end)
+    rows = emit(b, "gather", table, emit(b, "reshape", inside, shape=shape), axis=0)
+    zero = b.constant(np.zeros((), table.type.dtype.carrier), "zero")
+    # The sum of a row and of products with 0 has no negative zeros.
+    return emit(b, "where", emit(b, "equal", places, inside), emit(b, "add", rows, zero), zero)
+
+
+# ---- zeros of a matrix --------------------------------------------------------------------------
+
+
+@frozen
+class _Part:
+    """The columns of a matrix from `column` on, in `tiles` tiles of `width` columns.
+
+    Tile g is 0 outside of `height` rows, of which `first + step * g` is the first.
+    """
+
+    column: int
+    tiles: int
+    width: int
+    first: int
+    step: int
+    height: int
+
+    @property
+    def rows(self) -> Array:
+        """The rows of each tile, as an array [tile, row of the tile, 1]."""
+        tiles = np.arange(self.tiles)[:, None, None]
+        return self.first + self.step * tiles + np.arange(self.height)[:, None]
+
+    def values(self, matrix: Array) -> Array:
+        """Returns the numbers of the tiles as an array [tile, row of the tile, column of it]."""
+        columns = np.arange(self.tiles * self.width).reshape(-1, 1, self.width)
+        return matrix[self.rows, self.column + columns]
+
+
+# The products of a matrix with one number of each row, and the parts; no parts stand for all of it.
+_Cover: TypeAlias = tuple[int, tuple[_Part, ...]]
+
+
+def _covers(matrix: Array) -> list[tuple[_Part, ...]]:
+    """Returns the ways to cover the numbers of a matrix that are not 0 with the fewest products.
+
+    The first way has one part whose tiles have equally many rows, the second way several parts.
+    """
+    size, columns = matrix.shape
+    nonzero = matrix != 0
+    used = nonzero.any(0)
+    low = np.where(used, nonzero.argmax(0), size)
+    high = np.where(used, size - nonzero[::-1].argmax(0), 0)
+    even: list[_Cover] = [(size * columns, ())]
+    uneven = [*even]
+    for width in (n for n in range(1, columns + 1) if columns % n == 0):
+        tiles = columns // width
+        lows, highs = low.reshape(-1, width).min(1), high.reshape(-1, width).max(1)
+        first, step = int(lows[0]), int(lows[1] - lows[0]) if tiles > 1 else 0
+        height = int((highs - lows).max())
+        fits = height > 0 and lows.min() >= 0 and lows.max() + height <= size
+        if fits and np.all(np.diff(lows) == step):
+            part = _Part(0, tiles, width, first, step, height)
+            even.append((height * columns, (part,)))
+        if tiles <= _PARTS:
+            # A tile of zeros keeps one row.
+            lows, highs = np.where(highs, lows, 0), np.maximum(highs, 1)
+            parts = [
+                _Part(n * width, 1, width, int(a), 0, int(b - a))
+                for n, (a, b) in enumerate(zip(lows, highs, strict=True))
+            ]
+            uneven.append((width * int((highs - lows).sum()), tuple(parts)))
+    best = (min(ways, key=lambda way: way[0]) for ways in (even, uneven))
+    return [parts for _, parts in best if parts]
+
+
+# ---- sums of products ---------------------------------------------------------------------------
+
+
+class _Product(NamedTuple):
+    """A sum of products of type `dtype`; `iters` are the extents of its result.
+
+    Factor `place` of `term` is a constant matrix, whose rows are loop `row` and whose columns are
+    loop `column`.
+    """
+
+    term: Term
+    iters: Sizes
+    dtype: DType
+    place: int
+    row: int
+    column: int
+
+    @property
+    def others(self) -> tuple[Factor, ...]:
+        return replaced(self.term.factors, self.place)
+
+
+def _ways(site: DerivationSite, arrays: Mapping[Value, Array]) -> Iterator[_Emit]:
+    """Yields ways to compute a site with fewer products; `arrays` has constants with zeros."""
+    region = composed(site.nodes)
+    ((number, _),) = region.outputs
+    flat = Flattened(region, spread=False)
+    terms = flat.terms(number) or ()
+    stage = flat.region.stages[number]
+    dtype = stage.dtypes[0]
+    is_plain = all(
+        f.source is not None and f.source >= 0 and f.dtype is dtype
+        for t in terms
+        for f in t.factors
+    )
+    if len(terms) != 1 or not is_plain or terms[0].scale or len(terms[0].factors) < 2:
+        return
+    (term,) = terms
+    for place, factor in enumerate(term.factors):
+        array = arrays.get(site.operands[factor.source or 0])
+        found = None if array is None else _matrix(factor, array, (*stage.iters, *term.sums))
+        if found is None:
+            continue
+        matrix, loops = found
+        for row, column, oriented in ((*loops, matrix), (*loops[::-1], matrix.T)):
+            if row >= len(stage.iters):
+                yield from _skipped(
+                    _Product(term, stage.iters, dtype, place, row, column), oriented
+                )
+
+
+def _matrix(factor: Factor, array: Array, loops: Sizes) -> tuple[Array, tuple[int, int]] | None:
+    """Returns the matrix that a factor reads, and the loops of its two axes; None if it reads
+    something else."""
+    at = [next((k for k, step in enumerate(f.steps) if step != 0), None) for f in factor.forms]
+    axes = [k for k in at if k is not None and loops[k] != 1]
+    if not all(map(is_axis, factor.forms)) or len(axes) != 2 or axes[0] == axes[1]:
+        return None
+    places: tuple[Any, ...] = tuple(
+        slice(None) if k in axes else form.offset for k, form in zip(at, factor.forms, strict=True)
+    )
+    matrix = array[places]
+    return (
+        (matrix, (axes[0], axes[1])) if matrix.shape == (loops[axes[0]], loops[axes[1]]) else None
+    )
+
+
+def _skipped(p: _Product, matrix: Array) -> Iterator[_Emit]:
+    """Yields ways to compute a product that leave out zeros of its matrix."""
+    is_result = p.column < len(p.iters)
+    for cover in _covers(matrix):
+        if len(cover) == 1 or is_result:
+            parts = [(part, part.values(matrix)) for part in cover]
+            yield partial(_in_parts, p=p, parts=parts)
+    x = _read_by_row(p)
+    if is_result and x is not None and np.count_nonzero(matrix, axis=0).max() <= 1:
+        rows = (matrix != 0).argmax(0)
+        values = matrix[rows, np.arange(len(rows))].reshape(-1, 1, 1)
+        yield partial(_gathered, p=p, x=x, rows=rows, values=values)
+
+
+def _read_by_row(p: _Product) -> tuple[int, int] | None:
+    """Returns (factor, axis) if a single factor reads along the rows, and reads an axis by it."""
+    form = unit(p.row, len(p.iters) + len(p.term.sums))
+    readers = [
+        (n, axis, each == form and f.fill is None)
+        for n, f in enumerate(p.term.factors)
+        for axis, each in enumerate(f.forms)
+        if n != p.place and p.row in loops_of(each)
+    ]
+    return readers[0][:2] if [fits for *_, fits in readers] == [True] else None
+
+
+def _gathered(
+    b: GraphBuilder,
+    operands: Sequence[Value],
+    p: _Product,
+    x: tuple[int, int],
+    rows: Array,
+    values: Array,
+) -> Value:
+    """Adds nodes that read a row for every column, and multiply it by the column's number."""
+    number, axis = x
+    factor = p.term.factors[number]
+    assert factor.source is not None
+    selected = emit(
+        b, "gather", operands[factor.source], b.constant(rows.astype(np.int64), "rows"), axis=axis
+    )
+    factors = replaced(p.term.factors, number, factor._replace(source=len(operands)))
+    part = _Part(0, len(rows), 1, 0, 1, 1)
+    new = p._replace(term=p.term._replace(factors=factors))
+    return _guarded(b, operands, p, _tiled(b, [*operands, selected], new, part, values))
+
+
+def _in_parts(
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, parts: Sequence[tuple[_Part, Array]]
+) -> Value:
+    """Adds nodes that compute a product in parts of its columns."""
+    results = [_tiled(b, operands, p, part, values) for part, values in parts]
+    y = results[0] if len(results) == 1 else emit(b, "concat", *results, axis=p.column)
+    # If the columns are summed too, each result may read an element by the row of another column.
+    is_summed = p.column >= len(p.iters)
+    size = (*p.iters, *p.term.sums)[p.row]
+    return _guarded(b, operands, p, y, is_summed and len(np.unique(parts[0][0].rows)) == size)
+
+
+def _guarded(
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, y: Value, reads_all: bool = False
+) -> Value:
+    """Adds 0 times each element of the sums of `p` that `y`, computed in its place, may leave out.
+
+    With `reads_all`, only elements that depend on the column may be left out.
+    """
+    first = len(p.iters)
+    for factor in p.others:
+        loops = depends(factor)
+        if p.row in loops and not (reads_all and p.column not in loops):
+            sums = [k for k, _ in enumerate(p.term.sums, first) if k in loops]
+            iters = tuple(n if k in loops else 1 for k, n in enumerate(p.iters))
+            maps = loop_maps((*range(first), *sums), first + len(p.term.sums))
+            sizes = (*iters, *(p.term.sums[k - first] for k in sums))
+            zero = product((p.dtype,), p.dtype, 0)
+            stage = RegionStage(iters, sizes[first:], "sum", (mapped(factor, maps, sizes),), zero)
+            y = emit(b, "add", y, _computed(b, stage, operands))
+    return y
+
+
+def _tiled(
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, part: _Part, values: Array
+) -> Value:
+    """Adds the nodes that compute a part of a product; `values` has the numbers of its tiles."""
+    # The loops of tiles, of their rows and of their columns: (extent, step of row, step of column).
+    parts = (part.tiles, part.step, part.width), (part.height, 1, 0), (part.width, 0, 1)
+    tile, inner_row, inner_column = ([loop] if loop[0] > 1 else [] for loop in parts)
+    loops: list[Any] = [[(size, 0, 0)] for size in (*p.iters, *p.term.sums)]
+    loops[p.row], loops[p.column] = inner_row, [*tile, *inner_column]
+    every = [*chain(*loops)]
+    sizes = tuple(size for size, _, _ in every)
+    starts = [len([*chain(*loops[:k])]) for k in range(len(loops))]
+    maps = [unit(start, len(every)) for start in starts]
+    maps[p.row] = Affine(tuple(step for _, step, _ in every), part.first)
+    maps[p.column] = Affine(tuple(step for _, _, step in every), part.column)
+    cut = len([*chain(*loops[: len(p.iters)])])
+    factors = [mapped(f, maps, sizes) for f in p.others]
+    operands = list(operands)
+    if not np.all(values == 1):
+        at = [every.index(loop) for loop in (*tile, *inner_row, *inner_column)]
+        axes = tuple(unit(n, len(every)) for n in at)
+        factors.append(Factor(len(operands), 0, axes, p.dtype))
+        array = values.reshape([sizes[n] for n in at])
+        operands.append(b.constant(array.copy(), "tiles"))
+    monoid = "sum" if sizes[cut:] else None
+    body = product((p.dtype,) * len(factors), p.dtype)
+    stage = RegionStage(sizes[:cut], sizes[cut:], monoid, tuple(factors), body)
+    y = _computed(b, stage, operands)
+    if p.column >= len(p.iters) or len(loops[p.column]) == 1:
+        return y
+    shape = replaced(tuple(map(as_index, p.iters)), p.column, as_index(part.tiles * part.width))
+    return emit(b, "reshape", y, shape=shape)
+
+
+def _computed(b: GraphBuilder, stage: RegionStage, operands: Sequence[Value]) -> Value:
+    """Adds a node that computes a stage whose factors read `operands`."""
+    part, sources = single_stage(stage)
+    inputs = [operands[source] for source, _ in sources]
+    region = part._replace(params=tuple(v.type for v in inputs))
+    return express(b, to_expr(region), *inputs)[0]
