@@ -16,6 +16,7 @@ from tcc.ir.op import OpSpec
 from tcc.ir.types import F32, tensor
 
 from tests.lib.oracle.graph.parse import parse_graph
+from tests.lib.oracle.graph_of_rank import evaluate_rank, without_exchange
 
 Ops = Mapping[str, OpSpec]
 PARTS = [np.full((3,), n, np.float32) for n in (1, 2, 1)]
@@ -104,7 +105,7 @@ def test_text_names_the_number_of_ranks(ops: Ops) -> None:
 def test_the_evaluator_takes_the_arrays_of_its_rank(ops: Ops) -> None:
     graph, x = divided(ops), np.arange(3, dtype=np.float32)
     for rank, part in enumerate(PARTS):
-        got = evaluate_graph(graph, {"x": x}, rank=rank)
+        got = evaluate_rank(graph, {"x": x}, without_exchange, rank)
         np.testing.assert_array_equal(got["y"], x + part)
-    with pytest.raises(UserError, match="is evaluated for one rank"):
+    with pytest.raises(InternalError, match="another array on each rank"):
         evaluate_graph(graph, {"x": x})
