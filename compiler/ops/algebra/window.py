@@ -211,7 +211,7 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
 
 
 @in_f32
-def _conv_reference(attrs: ConvAttrs, x: Array, w: Array, bias: Array | None = None) -> Array:
+def _conv_reference(attrs: ConvAttrs, x: Array, w: Array, bias: Array | None) -> Array:
     return with_bias(convolve(x, w, attrs), bias)
 
 
@@ -231,7 +231,7 @@ def conv_indices(
 
 
 def _conv_expr(
-    b: ExprBuilder, attrs: ConvAttrs, x: TensorType, w: TensorType, bias: TensorType | None = None
+    b: ExprBuilder, attrs: ConvAttrs, x: TensorType, w: TensorType, bias: TensorType | None
 ) -> StageRef:
     y = _conv_infer(attrs, x, w, bias)
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
@@ -273,7 +273,7 @@ def _transpose_infer(
 
 @in_f32
 def _transpose_reference(
-    attrs: ConvTransposeAttrs, x: Array, w: Array, bias: Array | None = None
+    attrs: ConvTransposeAttrs, x: Array, w: Array, bias: Array | None
 ) -> Array:
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
@@ -299,7 +299,7 @@ def _transpose_expr(
     attrs: ConvTransposeAttrs,
     x: TensorType,
     w: TensorType,
-    bias: TensorType | None = None,
+    bias: TensorType | None,
 ) -> StageRef:
     y = _transpose_infer(attrs, x, w, bias)
     n, m, *o = i = b.point(y)

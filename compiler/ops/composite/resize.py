@@ -408,8 +408,8 @@ def _expr(
     b: ExprBuilder,
     attrs: ResizeAttrs,
     x: TensorType,
-    scales: TensorType | None = None,
-    roi: TensorType | None = None,
+    scales: TensorType | None,
+    roi: TensorType | None,
 ) -> StageRef:
     y = _infer(attrs, x, scales, roi)
     axes = _given_axes(b, x, attrs)
@@ -512,9 +512,7 @@ def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: Resi
 
 
 @in_f32
-def _reference(
-    attrs: ResizeAttrs, x: Array, scales: Array | None = None, roi: Array | None = None
-) -> Array:
+def _reference(attrs: ResizeAttrs, x: Array, scales: Array | None, roi: Array | None) -> Array:
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))
     if roi is not None:

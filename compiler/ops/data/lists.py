@@ -202,14 +202,14 @@ def _make_reference(_attrs: ListMakeAttrs, *entries: Array) -> Array:
 
 
 def _insert_reference(
-    _attrs: ListItemAttrs, sequence: Array, x: Array, position: Array | None = None
+    _attrs: ListItemAttrs, sequence: Array, x: Array, position: Array | None
 ) -> Array:
     entries = entries_of(sequence)
     entries.insert(_place(position, len(entries), len(entries)), x)
     return pack(entries)
 
 
-def _erase_reference(_attrs: NoAttrs, sequence: Array, position: Array | None = None) -> Array:
+def _erase_reference(_attrs: NoAttrs, sequence: Array, position: Array | None) -> Array:
     entries = entries_of(sequence)
     del entries[_place(position, len(entries), len(entries) - 1)]
     return pack(entries)
@@ -219,7 +219,7 @@ def _length_reference(_attrs: NoAttrs, sequence: Array) -> Array:
     return np.array(len(entries_of(sequence)), np.int64)
 
 
-def _at_reference(attrs: ListAtAttrs, sequence: Array, position: Array | None = None) -> Array:
+def _at_reference(attrs: ListAtAttrs, sequence: Array, position: Array | None) -> Array:
     entries = entries_of(sequence)
     entry = entries[_place(position, len(entries), len(entries) - 1)]
     declared = [as_int(d) for d in attrs.type.shape]
