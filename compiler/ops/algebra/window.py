@@ -29,7 +29,7 @@ from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, same_dtype
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, same_dtype
 
 
 @frozen
@@ -236,18 +236,18 @@ def _conv_expr(
     y = _conv_infer(attrs, x, w, bias)
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
-    return biased(b, b.sum(i, pixel * wide(b.read(1, *at_w)), over=over), y, 2)
+    return biased(b, b.sum(i, pixel * wide(b.read(1, *at_w)), over=over), y, bias)
 
 
-def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
-    """Returns `sums` plus operand `bias`, if it is present; `y` is the type of the result.
+def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: TensorType | None) -> StageRef:
+    """Returns `sums` plus operand 2, the `bias`, if it is present; `y` is the type of the result.
 
     The bias has one element per channel.
     """
-    if optional(b.params, bias) is None:
+    if bias is None:
         return sums
     i = b.point(y)
-    return b.stage(i, cast(b.read(sums, *i) + wide(b.read(bias, i[1])), y.dtype))
+    return b.stage(i, cast(b.read(sums, *i) + wide(b.read(2, i[1])), y.dtype))
 
 
 # ---- conv transpose ------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _transpose_expr(
     at, hits = sources(o, k, attrs)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
-    return biased(b, b.sum(i, when(hits, pixel * weight), over=over), y, 2)
+    return biased(b, b.sum(i, when(hits, pixel * weight), over=over), y, bias)
 
 
 def sources(
