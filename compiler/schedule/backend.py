@@ -64,6 +64,10 @@ class KernelModel(Protocol):
         """
         return self.limits
 
+    def makes(self, expr: Expr) -> bool:
+        """Returns True if `expr` can be one kernel, however slow."""
+        return True
+
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         """Returns the seconds of a kernel that computes `expr` only, in the usual layouts of a
         network.

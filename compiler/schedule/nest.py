@@ -51,6 +51,10 @@ class Factors:
         dtypes = {a.arg.dtype, b.arg.dtype}
         return (a.arg, b.arg) if dtypes == {BF16} or dtypes <= {I8, U8} else (a, b)
 
+    def loops(self, stage: GroupStage) -> tuple[frozenset[Var], frozenset[Var]]:
+        """Returns the loops of the stage on which `a` depends, and those on which `b` depends."""
+        return depends(stage, self.a), depends(stage, self.b)
+
     def scaled_loops(self, stage: GroupStage) -> Vars:
         """Returns the innermost summed loops of `stage` whose sum the scale multiplies."""
         if self.scale is None:

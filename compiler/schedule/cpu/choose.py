@@ -24,7 +24,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_tiles
 from tcc.schedule.cpu.reasons import Because
 from tcc.schedule.cpu.reused_rows import asking
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, named
 from tcc.schedule.cpu.shared_lines import whole_lines
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
@@ -190,14 +190,13 @@ def _nest(
             beyond_l2=beyond_l2,
             copied=copied,
         )
-    named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     order: tuple[str, ...] = ()
     core.because("order: neighbours before the next point", stage)
     if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
         # The vector loop is the innermost, so that neighbours in memory are stored one after
         # another.
         order = tuple(v.name for v in group.common if v in stage.iters)
-    return Nest(stages, order, named, vector.name if vector else None)
+    return Nest(stages, order, named(blocks), vector.name if vector else None)
 
 
 def _is_beyond_l2(

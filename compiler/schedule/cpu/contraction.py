@@ -23,7 +23,7 @@ from tcc.ir.index import Var, Vars, as_int, const, free_vars, substitute
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import packs, unpacking_operations
-from tcc.schedule.cpu.schedule import Nest
+from tcc.schedule.cpu.schedule import Nest, named
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
@@ -104,7 +104,7 @@ def contraction_loops(stage: GroupStage, vector: Var | None) -> ContractionLoops
     factors = contraction_factors(stage)
     if factors is None or vector is None:
         return None
-    a, b = depends(stage, factors.a), depends(stage, factors.b)
+    a, b = factors.loops(stage)
     if vector in a and vector in b:  # the factor with fewer loops becomes the vector factor
         a, b = sorted((a, b), key=len)
     return ContractionLoops(stage, vector, *((a, b) if vector in a else (b, a)))
@@ -508,7 +508,7 @@ def contraction_nest(
     return Nest(
         stages,
         tuple(v.name for v in order),
-        tuple((v.name, n) for v, n in blocks.items() if n > 1),
+        named(blocks),
         contraction.vector.name,
         tuple((v.name, n) for v, n in k_blocks.items()),
         ahead=0 if hides or not beyond_l2 else _level(contraction, blocks, k_blocks, core),

@@ -46,7 +46,6 @@ from tcc.schedule.masked_terms import covered
 from tcc.schedule.nest import (
     FEW_APART,
     contraction_factors,
-    depends,
     neighbours,
     of_pairs,
     points,
@@ -359,7 +358,7 @@ class _Pricing:
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
-        lanes = [vector in depends(stage, f) for f in (factors.a, factors.b)]
+        lanes = [vector in loops for loops in factors.loops(stage)]
         return neighbours(stage) if self.pairs and sum(lanes) == 1 else 1
 
     def _arithmetic(

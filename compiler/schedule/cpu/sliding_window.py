@@ -19,7 +19,6 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import (
     constant_bytes,
     contraction_factors,
-    depends,
     own_loops,
     points,
     reads_here,
@@ -189,7 +188,7 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
     if factors is None or not stage.reduce:
         return steps * weight(stage) / core.fmas
     # If both factors depend on all loops of the result, no multiply-add shares a loaded factor.
-    a, b = (depends(stage, f) & {*stage.iters} for f in (factors.a, factors.b))
+    a, b = (loops & {*stage.iters} for loops in factors.loops(stage))
     return steps / (core.loads / 2 if a <= b or b <= a else core.fmas)
 
 

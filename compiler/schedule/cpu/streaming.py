@@ -20,7 +20,7 @@ from tcc.schedule.cpu.contraction import (
     contraction_nest,
 )
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, named
 from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips, word_loop
@@ -49,7 +49,7 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
     core.because("skips: blocks that a mask hides")
     if known_extent(stream.loop) is not None:
         block = _even_block(trips(stream.loop), block)
-    named_tiles = tuple((v.name, n) for v, n in tiles.items() if n > 1)
+    named_tiles = named(tiles)
     skips = core.skips and bool(limits_of(group))
     return Schedule(named_tiles, tuple(v.name for v in group.common), nests, block, skips)
 

@@ -12,7 +12,6 @@ from tcc.schedule.nest import (
     FEW_APART,
     all_accesses,
     contraction_factors,
-    depends,
     guarded,
     of_bytes,
     own_loops,
@@ -170,7 +169,7 @@ def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
     if factors is None or nest.vector not in nest.order:
         return None
     inside = nest.order[nest.order.index(nest.vector) :]
-    varying = [{v.name for v in depends(stage, f)} for f in (factors.a, factors.b)]
+    varying = [{v.name for v in loops} for loops in factors.loops(stage)]
     other_factors = [names for names in varying if nest.vector not in names]
     if len(other_factors) != 1:
         return None

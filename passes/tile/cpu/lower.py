@@ -68,7 +68,7 @@ from tcc.passes.tile.cpu.ranges import (
 from tcc.passes.tile.cpu.result_scratch import in_results
 from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident_values, waits
 from tcc.passes.tile.cpu.stage import StageLowering
-from tcc.passes.tile.emitter import StatementEmitter
+from tcc.passes.tile.emitter import StatementEmitter, tile_buffers
 from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.cost_parts import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
@@ -101,10 +101,7 @@ class _Lowering:
         self.tile_nests, self.passed = schedule.nests, dict[StageRef, Ready]()
         # Buffers are assumed to be aligned to their elements only, because any of them may be a
         # caller's array.
-        self.buffers = tuple(
-            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
-            for n, b in enumerate(group.buffers)
-        )
+        self.buffers = tile_buffers(group)
 
     def kernel(self) -> TileKernel:
         by_name = {v.name: v for v in self.group.common}

@@ -51,7 +51,7 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
 from tcc.schedule.margins import MARGINS
-from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
+from tcc.schedule.nest import anchor, contraction_factors, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
 # Another program of the model may store a constant in some layout already. A kernel gets a second
@@ -522,7 +522,7 @@ def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | 
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
     if count == 1 or factors is None or known_extent(stage.reduce[-1]) == 1:
         return None
-    if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
+    if all(vector in loops for loops in factors.loops(stage)):
         return None
     moving = [n for n, index in enumerate(node.indices) if stage.reduce[-1] in free_vars(index)]
     linear = linear_in(node.indices[moving[0]], stage.reduce[-1]) if len(moving) == 1 else None

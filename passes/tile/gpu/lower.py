@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
-from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
+from tcc.ir.tile import Block, Blocks, MemorySpace, TileKernel
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
+from tcc.passes.tile.emitter import tile_buffers
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, EarlierBlock, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
@@ -68,9 +69,7 @@ class _Lowering:
         # Buffers are assumed to be aligned to their elements only, because any of them may be a
         # caller's array.
         self.emitter = BlockEmitter(
-            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
-            for n, b in enumerate(group.buffers)
-            if b.scope is not MemorySpace.LOCAL
+            b for b in tile_buffers(group) if b.scope is not MemorySpace.LOCAL
         )
 
     def _tile(self, axis_: Axis) -> Index:

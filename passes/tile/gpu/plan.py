@@ -110,6 +110,14 @@ class BlockChooser(KernelChooser):
         super().verify(kernel)
         verify_blocks(kernel)
 
+    def makes(self, expr: Expr) -> bool:
+        """Returns True if `expr` can be a block kernel with all values row-major."""
+        storage = row_major_storage(expr, [False] * len(expr.params))
+        try:
+            return blocks_fit(build_group(expr, *storage, limits=self.limits), self.profile)
+        except TccError:
+            return False
+
     def bind(self, key: KernelKey) -> Planned:
         """Returns (operands, kernel) for `key`, with constants packed.
 
@@ -287,5 +295,5 @@ def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
     of the loops."""
     pair = factors(stage)
     assert pair is not None
-    common = depends(stage, pair.a) & depends(stage, pair.b)
+    common = frozenset.intersection(*pair.loops(stage))
     return next((v for v in reversed(loops) if v not in common), loops[-1] if loops else None)
