@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
+from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, types_of, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, var_of
 from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays
 from tcc.ir.types import BF16, DType
@@ -186,7 +186,7 @@ class GraphEvaluator:
                 _rounded(a, v.type.dtype) for a, v in zip(results, node.outputs, strict=True)
             )
         except MemoryError as error:
-            types = ", ".join(map(repr, (v.type for v in node.outputs)))
+            types = ", ".join(map(repr, types_of(node.outputs)))
             raise UserError(
                 f"{node.op.name} needs more memory than there is", where=node.loc, why=types
             ) from error

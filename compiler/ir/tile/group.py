@@ -44,6 +44,10 @@ class GroupBuffer:
     constant: bool = False
     place: int | None = None
 
+    @property
+    def is_local(self) -> bool:
+        return self.scope is MemorySpace.LOCAL
+
 
 @frozen
 class Access:

@@ -40,7 +40,7 @@ from tcc.schedule.cpu.vectors import (
     vector_loops,
     with_vectors,
 )
-from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import anchor, is_open, own_loops, reads_here, row_loop, trips, weight, work
 
 # If the tiles of a grid have fewer operations than this, they are not cut into smaller tiles: more
 # tiles would cost more time than their even distribution to threads saves.
@@ -366,7 +366,7 @@ def _parallel(
     parallel: list[str] = []
     for var in order:
         little = operations < TILE_WORK and parallel
-        if little and not (resident and known_extent(var) is None):
+        if little and not (resident and is_open(var)):
             continue
         parallel.append(var.name)
         operations //= max(1, -(-trips(var) // tiles.get(var, 1)))

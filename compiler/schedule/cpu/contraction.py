@@ -26,7 +26,15 @@ from tcc.schedule.cpu.packing import packs, unpacking_operations
 from tcc.schedule.cpu.schedule import Nest, named
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.margins import MARGINS
-from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
+from tcc.schedule.nest import (
+    contraction_factors,
+    depends,
+    is_open,
+    neighbours,
+    points,
+    stride,
+    trips,
+)
 
 # A sum of at most this many steps has a single K-block. Up to this length, it takes less time to
 # read a panel again from the second-level cache for every block of rows than to store sums.
@@ -462,7 +470,7 @@ def _has_open_rows(common: Collection[Var], contraction: ContractionLoops) -> bo
     In that case sums cannot be stored between K-blocks, and prefetches cannot be divided among
     rows.
     """
-    return any(known_extent(v) is None and v not in common for v in contraction.rows)
+    return any(is_open(v) and v not in common for v in contraction.rows)
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -497,7 +505,7 @@ def contraction_nest(
     core.because("ahead: the next K-block", stage)
     # A symbolic vector loop has blocks of several widths. The rows are computed inside each of
     # them.
-    wide = contraction.vector if known_extent(contraction.vector) is None else None
+    wide = contraction.vector if is_open(contraction.vector) else None
     panels = [v for v in stage.iters if v not in rows and (packed or v in inner or v is wide)]
     panels.sort(key=lambda v: v is contraction.vector)
     row_order = [v for v in rows if v in inner]

@@ -39,7 +39,6 @@ from tcc.ir.tile import (
     Compute,
     If,
     Load,
-    MemorySpace,
     Store,
     TileBuffer,
     TileKernel,
@@ -116,10 +115,10 @@ class _Lowering:
         self._nests(shared, regions, self.passed)
         self.tile_nests = self.schedule.nests[len(shared) :]
         self._grid(loops, {})
-        arguments = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
+        arguments = tuple(b for b in self.buffers if not b.is_local)
         local = dict.fromkeys(h.buffer for h in (*self.resident.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
-        local = {b: None for b in local if b.scope is MemorySpace.LOCAL}
+        local = {b: None for b in local if b.is_local}
         axes, body = tuple(self.axes), tuple(hoisted(self.emitter.stmts))
         return TileKernel(arguments, tuple(local), self.group.sizes, axes, body)
 

@@ -34,7 +34,6 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Load,
-    MemorySpace,
     Reduce,
     Relayout,
     Store,
@@ -110,7 +109,7 @@ class StageLowering:
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 buffer = self.context.buffers[target.buffer]
-                if buffer.scope is not MemorySpace.LOCAL:
+                if not buffer.is_local:
                     offset = substitute(target.offset, mapping)
                     guards = (*guards_at(target.guards, mapping), *limits(self.outer, mapping))
                     self.emitter.add(Store(buffer, (offset,), block, guards))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
-from tcc.ir.tile import Block, Blocks, MemorySpace, TileKernel
+from tcc.ir.tile import Block, Blocks, TileKernel
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.passes.tile.emitter import tile_buffers
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
@@ -68,9 +68,7 @@ class _Lowering:
             self.tile_parts.append(AxisRange(axis_, self._tile(axis_) * axis_.block))
         # Buffers are assumed to be aligned to their elements only, because any of them may be a
         # caller's array.
-        self.emitter = BlockEmitter(
-            b for b in tile_buffers(group) if b.scope is not MemorySpace.LOCAL
-        )
+        self.emitter = BlockEmitter(b for b in tile_buffers(group) if not b.is_local)
 
     def _tile(self, axis_: Axis) -> Index:
         steps = axis_.steps
