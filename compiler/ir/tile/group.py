@@ -181,6 +181,14 @@ class TileGroup:
     stream: StreamLoop | None = None
 
     @property
+    def accumulators(self) -> tuple[int, ...]:
+        """The stages that reduce over the streaming loop."""
+        stream = self.stream
+        if stream is None:
+            return ()
+        return tuple(n for n in stream.stages if stream.loop in self.stages[n].reduce)
+
+    @property
     def cut(self) -> Vars:
         """The loops of which a tile holds a block at a time: common loops and streaming loop."""
         return self.common if self.stream is None else (*self.common, self.stream.loop)

@@ -149,7 +149,7 @@ class _Lowering:
     def _stream(self, stream: StreamLoop) -> None:
         """Emits a streaming loop, which carries the accumulators of its stages."""
         along = Axis((stream.loop,), self.axes.block(stream.loop.name))
-        accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
+        accumulators = self.group.accumulators
         lowered = {n: self._accumulator(n, along) for n in accumulators}
         widths = [len(self.group.stages[n].body) for n in accumulators]
         start = tuple(b for n in accumulators for b in lowered[n].identity(lowered[n].frame.shape))
