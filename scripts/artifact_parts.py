@@ -16,6 +16,7 @@ from tcc.backends import base
 from tcc.backends.artifact.gpu_binaries import encode_images
 from tcc.backends.artifact.variant import Variant
 from tcc.cli.commands import main
+from tcc.passes.layout.weights import WeightPart
 
 
 def part_hashes(variants: Sequence[Variant]) -> dict[str, str]:
@@ -46,7 +47,8 @@ def _digest(parts: Iterable[Any]) -> str:
     """Returns one SHA-256 of all `parts`; the length of each part is hashed too."""
     digest = hashlib.sha256()
     for part in parts:
-        data = memoryview(part).cast("B")
+        content = part() if isinstance(part, WeightPart) else part
+        data = memoryview(content).cast("B")
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()

@@ -148,8 +148,7 @@ class ProblemWriter:
         self._axes, self._sizes = cluster.mesh.axes, cluster.mesh.sizes
         self._whole: Shardings = (WHOLE,) * len(self._sizes)
         self._work, self._change = cache(work_seconds), cache(self._change_cost)
-        self._table, self._transposed = cache(self._costs_of), cache(_transposed)
-        self._useful = cache(self._useful_sets)
+        self._table, self._useful = cache(self._costs_of), cache(self._useful_sets)
         self._states = states_of(graph, states)
         # A complete choice needs no offers.
         offered = mesh_offers(graph, self._axes) if len(fixed) < len(graph.nodes) else {}
@@ -348,15 +347,8 @@ class ProblemWriter:
 
     def _add_edge(self, first: int, second: int, costs: Costs) -> None:
         """Adds costs of each alternative of node `first` with each of node `second`."""
-        if first > second:
-            costs = self._transposed(tuple(costs), len(self._costs[second]))
-            first, second = second, first
         previous = self._edges.get((first, second))
         self._edges[first, second] = costs if previous is None else _sums(previous, costs)
-
-
-def _transposed(costs: tuple[int, ...], width: int) -> tuple[int, ...]:
-    return tuple(cost for column in range(width) for cost in costs[column::width])
 
 
 def _sums(first: Costs, second: Costs) -> list[int]:

@@ -5,24 +5,21 @@ Where an operand or a result has a block for each rank, the blocks follow one an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
-from types import MappingProxyType
-from typing import Any
+from functools import partial
+from typing import NoReturn
 
-import numpy as np
+from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.index import as_int, const
 from tcc.ir.op import (
     Array,
     NoAttrs,
     OpSpec,
-    Tolerance,
     Trait,
 )
 from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
 from tcc.ir.types import I64, TensorType, tensor
-from tcc.ops.operands import differ, none_negative, require, sizes
+from tcc.ops.operands import differ, none_negative, require
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import Shape, check_dtype
 
@@ -86,68 +83,21 @@ def _infer(kind: CollectiveKind, attrs: CollectiveAttrs, x: TensorType) -> Tenso
     return TensorType(x.dtype, (first, *x.shape[1:]))
 
 
-_COMBINE: Mapping[Reduction, Callable[[Array, Array], Array]] = MappingProxyType(
-    {
-        Reduction.SUM: np.add,
-        Reduction.PROD: np.multiply,
-        Reduction.MIN: np.minimum,
-        Reduction.MAX: np.maximum,
-        Reduction.AVG: np.add,
-    }
-)
+def _reference(_attrs: CollectiveAttrs | NoAttrs, *_operands: Array) -> NoReturn:
+    raise UserError(
+        "a collective is evaluated with all its ranks together",
+        why="it needs what other ranks have",
+        hint="compile the model and run it on all ranks",
+    )
 
 
-def _combined(reduction: Reduction, operands: Sequence[Array]) -> Array:
-    """Returns the operands combined in the order of the ranks.
-
-    f16 is combined in f32. Integers are combined modulo 2^64 and then narrowed.
-    """
-    carrier = operands[0].dtype
-    wide = {"i": "i8", "u": "i8"}.get(carrier.kind, "f4" if carrier.itemsize == 2 else carrier)
-    combined = reduce(_COMBINE[reduction], (x.astype(wide) for x in operands))
-    if reduction is Reduction.AVG:
-        n = len(operands)
-        combined = (
-            combined / n if carrier.kind == "f" else np.sign(combined) * (np.abs(combined) // n)
-        )
-    return combined.astype(carrier)
-
-
-def collected(
-    kind: CollectiveKind,
-    attrs: CollectiveAttrs,
-    operands: Sequence[Array],
-    cuts: Sequence[Any] = (),
-) -> list[Array]:
-    """Returns the results of all ranks, given the operands of all ranks.
-
-    `cuts` has for each operand the positions between its blocks; if empty, all blocks are equal.
-    """
-    n = len(operands)
-    if kind.reduces:
-        operands = [_combined(Reduction[attrs.reduction.upper()], operands)] * n
-    if kind.sends_blocks:
-        parts = [np.split(x, at) for x, at in zip(operands, cuts or [n] * n, strict=True)]
-        if kind.receives_blocks:
-            return [np.concatenate(rank_parts) for rank_parts in zip(*parts, strict=True)]
-        return [rank_parts[rank] for rank, rank_parts in enumerate(parts)]
-    if kind.receives_blocks:
-        return [np.concatenate(operands)] * n
-    return [operands[attrs.root]] * n
-
-
-def _reference(kind: CollectiveKind, attrs: CollectiveAttrs, x: Array) -> Array:
-    """Returns the result of rank 0 if all ranks have the same operand."""
-    n = max(attrs.ranks, 1)
-    cuts = [np.cumsum(sizes(attrs.rows[: n - 1]))] * n if attrs.rows else ()
-    return collected(kind, attrs, [x] * n, cuts)[0]
+_TRAITS = Trait.OPAQUE | Trait.COLLECTIVE
 
 
 def _row(kind: CollectiveKind, doc: str) -> OpSpec:
     return op_row(
-        kind.name.lower(), CollectiveAttrs, partial(_infer, kind), partial(_reference, kind),
-        COLLECTIVE_DTYPES, doc, Tolerance.ACCUMULATE if kind.reduces else Tolerance.EXACT,
-        call=None, traits=Trait.OPAQUE | Trait.COLLECTIVE,
+        kind.name.lower(), CollectiveAttrs, partial(_infer, kind), _reference, COLLECTIVE_DTYPES,
+        doc, call=None, traits=_TRAITS,
     )  # fmt: skip
 
 
@@ -158,8 +108,8 @@ OPS = (
     _row(CollectiveKind.ALL_TO_ALL, "A rank's own block of every rank's x."),
     _row(CollectiveKind.BROADCAST, "The x of one rank, on every rank."),
     op_row(
-        "rank", NoAttrs, lambda _: tensor(I64), lambda _: np.zeros((), np.int64), (),
+        "rank", NoAttrs, lambda _: tensor(I64), _reference, (),
         "The number of the rank that computes it.",
-        call=None, traits=Trait.OPAQUE | Trait.COLLECTIVE,
+        call=None, traits=_TRAITS,
     ),
 )  # fmt: skip

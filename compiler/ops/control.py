@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph
+from tcc.ir.graph import Graph, types_of
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
 from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
@@ -62,7 +62,7 @@ def _if_types(types: Types, attrs: IfAttrs) -> OutTypes:
     for body in (attrs.then, attrs.otherwise):
         if body.inputs:
             raise ValueError("a branch of If takes no inputs")
-        _check_same(attrs.types, tuple(v.type for v in body.outputs), "a branch")
+        _check_same(attrs.types, types_of(body.outputs), "a branch")
     return attrs.types
 
 
@@ -77,9 +77,9 @@ def _loop_types(types: Types, attrs: LoopAttrs) -> OutTypes:
         raise ValueError("the body's inputs or outputs do not match the carried values")
     _scalar(body.outputs[0].type, BOOL, "the condition")
     _check_same((body.inputs[1].type,), (body.outputs[0].type,), "the condition")
-    _check_same(tuple(v.type for v in body.inputs[2:]), types[2:], "a carried value")
-    _check_same(tuple(v.type for v in body.inputs[2:]), attrs.types[:carried], "a carried value")
-    results = tuple(v.type for v in body.outputs[1:])
+    _check_same(types_of(body.inputs[2:]), types[2:], "a carried value")
+    _check_same(types_of(body.inputs[2:]), attrs.types[:carried], "a carried value")
+    results = types_of(body.outputs[1:])
     rows = tuple(TensorType(t.dtype, t.shape[1:]) for t in attrs.types[carried:])
     _check_same((*attrs.types[:carried], *rows), results, "a result of the body")
     return attrs.types
@@ -97,8 +97,8 @@ def _scan_types(types: Types, attrs: ScanAttrs) -> OutTypes:
         raise ValueError("the body's outputs do not match the states and the output axes")
     length = scan_length(present[states:], attrs.input_axes)
     slices = [drop_axis(t, a) for t, a in zip(present[states:], attrs.input_axes, strict=True)]
-    _check_same(tuple(v.type for v in body.inputs), (*present[:states], *slices), "an operand")
-    _check_same(tuple(present[:states]), tuple(v.type for v in body.outputs[:states]), "a state")
+    _check_same(types_of(body.inputs), (*present[:states], *slices), "an operand")
+    _check_same(tuple(present[:states]), types_of(body.outputs[:states]), "a state")
     rows = tuple(
         insert_axis(value.type, axis, length)
         for value, axis in zip(body.outputs[states:], attrs.output_axes, strict=True)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tcc.ir.expr import MONOIDS
+from tcc.ir.expr.scalar import Const
 from tcc.ir.op import Array, OutArrays
 from tcc.ir.types import DType, integer_limits
 
@@ -17,6 +19,13 @@ def as_tuple(results: Any) -> tuple[Any, ...]:
 def widen_half(array: Array) -> Array:
     """Returns an f16 array as f32, any other array unchanged."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def identity_of(monoid: str, dtype: DType) -> bool | int | float:
+    """Returns the result of a reduction over no elements."""
+    (identity,) = MONOIDS[monoid].identity((dtype,))
+    assert isinstance(identity, Const)
+    return identity.value
 
 
 def truncated(array: Array, dtype: DType) -> Array:

@@ -1,9 +1,9 @@
 """Builds rows of the op table from functions whose parameters are an op's operands.
 
-    infer(attrs, x, w, bias=None)             the type of the result
-    reference(attrs, x, w, bias=None)         the result, a NumPy array
-    expr(b, attrs, x, w, bias=None)           the stage of the result, appended to the builder b
-    element(b, at, attrs, x, w, bias=None)    the scalar at the point `at` of the result
+    infer(attrs, x, w, bias=None)        the type of the result
+    reference(attrs, x, w, bias)         the result, a NumPy array
+    expr(b, attrs, x, w, bias)           the stage of the result, appended to the builder b
+    element(b, at, attrs, x, w, bias)    the scalar at the point `at` of the result
 
 An absent operand is None. An op with several results returns tuples.
 """
@@ -40,8 +40,9 @@ def op_row(
 ) -> OpSpec:
     """Returns the row of an op; `more` are further fields of `OpSpec`.
 
-    The parameters of `infer` are the operands, and those with a default are optional. `arity` is
-    due where `infer` takes any number of operands; then `infer` checks that they are present. An
+    The parameters of `infer` are the operands, and those with a default are optional. The functions
+    of the row get None for an optional operand that the node leaves out at its end. `arity` is due
+    where `infer` takes any number of operands; then `infer` checks that they are present. An
     `element` is the expression of a single stage. The results of `expr` and `element` are rounded
     to the types that `infer` gives. `calls` and `free_axes` take the arguments of `infer`.
 
@@ -50,12 +51,13 @@ def op_row(
     The functions of the row raise ValueError for a missing operand and for too many operands.
     """
     minimum, maximum = arity or arity_of(infer)
+    absent = () if arity else (None,) * maximum
 
     def checked(operands: Sequence[T | None]) -> Sequence[T | None]:
         present(operands, minimum)
         if len(operands) > maximum:
             raise ValueError(f"there are {len(operands)} operands, at most {maximum} are due")
-        return operands
+        return (*operands, *absent[len(operands) :])
 
     def results(types: Types, attributes: Any) -> OutTypes:
         return as_tuple(infer(attributes, *checked(types)))
@@ -67,10 +69,10 @@ def op_row(
         b, declared = ExprBuilder(*types), results(types, attributes)
         if element is not None:
             at = b.point(declared[0])
-            value = element(b, at, attributes, *types)
+            value = element(b, at, attributes, *checked(types))
             return b.finish(at, cast(value, declared[0].dtype))
         assert expr is not None
-        stages = as_tuple(expr(b, attributes, *types))
+        stages = as_tuple(expr(b, attributes, *checked(types)))
         return b.done(*(_rounded(b, *pair) for pair in zip(stages, declared, strict=True)))
 
     for field in more.keys() & {"calls", "free_axes"}:

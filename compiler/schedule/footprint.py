@@ -18,6 +18,7 @@ from math import ceil, gcd, prod
 from tcc.frozen import entity, frozen
 from tcc.ir.expr.scalar import Source
 from tcc.ir.index import (
+    Atom,
     Extremum,
     Index,
     Monomial,
@@ -225,7 +226,7 @@ def place_of(offset: Index, loops: Vars) -> tuple[tuple[Stride, ...], int]:
     steps: list[Stride] = []
     base = offset.const
     for monomial, coeff in offset.terms:
-        if any(v in loops for a in monomial for v in free_vars(of_atom(a))):
+        if any(_loops_of(a, loops) for a in monomial):
             steps += _of_term(monomial, coeff, loops)
         else:
             base += coeff * prod(typical(of_atom(atom)) for atom in monomial)
@@ -234,9 +235,9 @@ def place_of(offset: Index, loops: Vars) -> tuple[tuple[Stride, ...], int]:
 
 def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
     """Returns the steps of one term `coeff * monomial` of an offset."""
-    moving = [a for a in monomial if any(v in loops for v in free_vars(of_atom(a)))]
+    moving = [a for a in monomial if _loops_of(a, loops)]
     if len(moving) != 1:
-        return [Stride(v, None) for a in moving for v in free_vars(of_atom(a)) if v in loops]
+        return [Stride(v, None) for a in moving for v in _loops_of(a, loops)]
     (atom,) = moving
     size = abs(coeff)
     for other in monomial:
@@ -246,7 +247,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
         return [Stride(atom, size)]
     if isinstance(atom, Extremum):  # the operand with more steps stands for both
         return max((list(place_of(i * size, loops)[0]) for i in (atom.a, atom.b)), key=len)
-    atom_loops = [v for v in free_vars(of_atom(atom)) if v in loops]
+    atom_loops = _loops_of(atom, loops)
     den, num = as_int(atom.den), atom.num
     if den is None:
         if any(v in loops for v in free_vars(atom.den)) or not _divides_by_constants(num):
@@ -260,6 +261,10 @@ def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
         part = None if linear is None else _divided(quotient, var, abs(linear[0]), den, size)
         parts.append(part or Stride(var, None))
     return [p for p in parts if p.size != 0]
+
+
+def _loops_of(atom: Atom, loops: Vars) -> list[Var]:
+    return [v for v in free_vars(of_atom(atom)) if v in loops]
 
 
 def _divides_by_constants(index: Index) -> bool:

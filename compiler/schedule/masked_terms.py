@@ -208,8 +208,7 @@ class _Condition:
 
 def _conditions(group: TileGroup, stream: StreamLoop) -> list[_Condition]:
     """Returns the conditions that a term must meet to change an accumulator."""
-    accumulators = [n for n in stream.stages if stream.loop in group.stages[n].reduce]
-    if any(group.stages[n].monoid not in _IDENTITIES for n in accumulators):
+    if any(group.stages[n].monoid not in _IDENTITIES for n in group.accumulators):
         return []
     bodies = [s for n in stream.stages for s in group.stages[n].body]
     conditions = [
@@ -217,11 +216,9 @@ def _conditions(group: TileGroup, stream: StreamLoop) -> list[_Condition]:
         for test in walk(*bodies)
         for holds in (True, False)
         for index in held_where(test, holds)
-        if (condition := _condition(group, stream, accumulators, test, holds, index)) is not None
+        if (condition := _condition(group, stream, test, holds, index)) is not None
     ]
-    if any(c.lowest for c in conditions) and not _leave_scores(
-        group, stream, accumulators, conditions
-    ):
+    if any(c.lowest for c in conditions) and not _leave_scores(group, stream, conditions):
         return [c for c in conditions if not c.lowest]
     return conditions
 
@@ -229,7 +226,6 @@ def _conditions(group: TileGroup, stream: StreamLoop) -> list[_Condition]:
 def _condition(
     group: TileGroup,
     stream: StreamLoop,
-    accumulators: Sequence[int],
     test: Scalar,
     holds: bool,
     within: Index,
@@ -247,7 +243,7 @@ def _condition(
     if linear is None or not linear[0] or varies_inside:
         return None
     assumed = _Assumed(group, stream, {test: _NEGATED[outcome]})
-    if not all(assumed.is_identity(n) for n in accumulators):
+    if not all(assumed.is_identity(n) for n in group.accumulators):
         return None
     lowest = _Fact.LOWEST in assumed.values.values()
     return _Condition(test, outcome, *linear, lowest)
@@ -256,7 +252,6 @@ def _condition(
 def _leave_scores(
     group: TileGroup,
     stream: StreamLoop,
-    accumulators: Sequence[int],
     conditions: Sequence[_Condition],
 ) -> bool:
     """Returns True if each row has a term that meets all `conditions` and is a score."""
@@ -265,7 +260,7 @@ def _leave_scores(
     if not all(at_most(a, b) for a in first for b in last if (a, b) != (first[0], last[0])):
         return False
     assumed = _Assumed(group, stream, {c.test: c.outcome for c in conditions})
-    maxima = [n for n in accumulators if group.stages[n].monoid == "max"]
+    maxima = [n for n in group.accumulators if group.stages[n].monoid == "max"]
     return all(assumed.is_score(s) for n in maxima for s in group.stages[n].body)
 
 

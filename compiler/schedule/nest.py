@@ -10,7 +10,6 @@ from tcc.frozen import frozen
 from tcc.ir.expr import Stage, extent, known_extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, apply, literal, walk
 from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
 
@@ -51,6 +50,10 @@ class Factors:
         dtypes = {a.arg.dtype, b.arg.dtype}
         return (a.arg, b.arg) if dtypes == {BF16} or dtypes <= {I8, U8} else (a, b)
 
+    def loops(self, stage: GroupStage) -> tuple[frozenset[Var], frozenset[Var]]:
+        """Returns the loops of the stage on which `a` depends, and those on which `b` depends."""
+        return depends(stage, self.a), depends(stage, self.b)
+
     def scaled_loops(self, stage: GroupStage) -> Vars:
         """Returns the innermost summed loops of `stage` whose sum the scale multiplies."""
         if self.scale is None:
@@ -72,6 +75,11 @@ def multiplied(stage: GroupStage | Stage) -> Factors | None:
 def contraction_factors(stage: GroupStage) -> Factors | None:
     """Returns the factors of a contraction of floats, or of bytes accumulated in i32; else None."""
     return scaled_factors(stage) or plain_factors(stage)
+
+
+def contracts(stage: GroupStage) -> bool:
+    """Returns True if the stage is a contraction."""
+    return contraction_factors(stage) is not None
 
 
 def plain_factors(stage: GroupStage) -> Factors | None:
@@ -159,6 +167,11 @@ def _is_pair(scalar: Scalar) -> bool:
 
 def _is_byte(scalar: Scalar) -> bool:
     return isinstance(scalar, Cast) and scalar.arg.dtype in (I8, U8)
+
+
+def is_open(var: Var) -> bool:
+    """Returns True if the number of a loop's iterations is known only at run time."""
+    return known_extent(var) is None
 
 
 @lru_cache(1 << 14)
@@ -334,7 +347,7 @@ def anchor(group: TileGroup) -> GroupStage:
 
 def in_scratch(group: TileGroup, accesses: Iterable[Access]) -> list[Access]:
     """Returns those of `accesses` that access a tile's scratch."""
-    return [a for a in accesses if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
+    return [a for a in accesses if group.buffers[a.buffer].is_local]
 
 
 def constant_bytes(buffers: Iterable[GroupBuffer]) -> int:

@@ -29,7 +29,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.masked_terms import Ends, TermLimit, block_ends, needed, symbols_in
-from tcc.schedule.nest import contraction_factors, trips, typical_value
+from tcc.schedule.nest import contraction_factors, contracts, trips, typical_value
 
 # A longer loop counts as this long, because padding is only a small part of it.
 _LONG = 1 << 12
@@ -50,7 +50,7 @@ def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
 
     The mapping is empty for any other stage.
     """
-    if contraction_factors(stage) is None:
+    if not contracts(stage):
         return {}
     return {v: borders for v in stage.reduce if (borders := tuple(_borders(stage, v)))}
 

@@ -25,7 +25,7 @@ from tcc.ir.index import (
 from tcc.ir.tile import guards_at
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
-from tcc.schedule.nest import all_accesses, contraction_factors, depends
+from tcc.schedule.nest import all_accesses, contraction_factors
 
 
 def order_loops(group: TileGroup) -> TileGroup:
@@ -58,7 +58,8 @@ def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
     for stage in streaming:
         factors = contraction_factors(stage)
         if factors is not None:
-            rows |= depends(stage, factors.a) ^ depends(stage, factors.b)
+            a, b = factors.loops(stage)
+            rows |= a ^ b
     return tuple(sorted(loops, key=rows.__contains__))
 
 

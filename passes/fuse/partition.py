@@ -37,7 +37,6 @@ from tcc.ir.graph import Graph, Node, Value, Values
 from tcc.ir.index import Var, free_vars, nonnegative
 from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
 from tcc.known import all_known
@@ -568,7 +567,7 @@ class _Partition:
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
         """Returns True if stages of a kernel exchange values through a tile's scratch."""
         built = self._built(expr, constants, collapsed=False)
-        return any(b.scope is MemorySpace.LOCAL for b in built.buffers)
+        return any(b.is_local for b in built.buffers)
 
     def _built(
         self, expr: Expr, constants: tuple[bool, ...], *, collapsed: bool = True

@@ -4,8 +4,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from tcc.ir.index import Index, free_vars, iterator
-from tcc.ir.tile import Block, Blocks, Stmt, Stmts, TileLoop
+from tcc.ir.tile import Block, Blocks, Stmt, Stmts, TileBuffer, TileLoop
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import DType
+
+
+def tile_buffers(group: TileGroup) -> tuple[TileBuffer, ...]:
+    """Returns a flat buffer for each buffer of the group."""
+    return tuple(
+        TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
+        for n, b in enumerate(group.buffers)
+    )
 
 
 class StatementEmitter:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.graph import Graph, Node, walk_nodes
-from tcc.ir.graph.evaluate import Exchange, evaluate_graph
 from tcc.ir.op import Trait
 from tcc.ops.collective import collective_kind
 
+from tests.lib.oracle.graph_of_rank import Exchange, evaluate_rank
 from tests.lib.oracle.ranks import Rank, exchanged, in_lockstep
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,7 +31,7 @@ def on_ranks(graph: Graph, feeds: Mapping[str, Array], ranks: int) -> list[dict[
     """Returns the outputs of a graph on each rank; all ranks have the same inputs."""
 
     def run(rank: Rank) -> dict[str, Array]:
-        return evaluate_graph(graph, feeds, exchange=exchange_of(rank), rank=rank.number)
+        return evaluate_rank(graph, feeds, exchange_of(rank), rank.number)
 
     return in_lockstep(ranks, run)
 

@@ -11,9 +11,10 @@ from tcc.distributed.changes import Changer
 from tcc.distributed.mesh import Mesh
 from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole
 from tcc.ir.graph import GraphBuilder
-from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import BOOL, F32, I32, DType, tensor
+
+from tests.lib.oracle.graph_of_rank import evaluate_rank
 
 from .lockstep import Array, exchange_of, in_lockstep, on_ranks
 
@@ -102,8 +103,8 @@ def check(source: Sharding, result: Sharding, mesh: Mesh, number: int, dtype: DT
     feeds = [local(whole[r], source, axis.place(r), axis.ranks) for r in range(mesh.ranks)]
     outputs = in_lockstep(
         mesh.ranks,
-        lambda rank: evaluate_graph(
-            graph, {"x": feeds[rank.number]}, exchange=exchange_of(rank), rank=rank.number
+        lambda rank: evaluate_rank(
+            graph, {"x": feeds[rank.number]}, exchange_of(rank), rank.number
         ),
     )
     for r, output in enumerate(outputs):

@@ -23,6 +23,7 @@ from tests.lib.agreement import FLOAT, Array, model_of, value
 from tests.lib.arm64 import compile_emulated, needs_emulator, run_emulated
 from tests.lib.c_files.run_c import build, run_c, write_c
 from tests.lib.interpreter.running import NEEDS_TRITON, Job, interpreter
+from tests.lib.oracle.graph_of_rank import evaluate_rank
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.ranks import run_ranks
 
@@ -169,9 +170,7 @@ def test_all_ranks_draw_the_same(tmp_path: Path, comm_library: Path) -> None:
     first, second, told, other = outputs[0].splitlines()
     assert len({first, second, told, other}) == 4
     graph = load_model(model, {})
-    due = evaluate_graph(
-        graph, {"x": np.zeros((2, 3), np.float32)}, exchange=lambda _, x: x, seed=5
-    )
+    due = evaluate_rank(graph, {"x": np.zeros((2, 3), np.float32)}, lambda _, x: x, 0, seed=5)
     np.testing.assert_allclose(
         np.array(told.split(), np.float32), due["y"].reshape(-1), rtol=1e-6, atol=1e-6
     )

@@ -11,7 +11,9 @@ import pytest
 from tcc.ir.program import CollectiveKind, Reduction
 from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
-from tcc.ops.collective import CollectiveAttrs, collected
+from tcc.ops.collective import CollectiveAttrs
+
+from tests.lib.oracle.collectives import collected
 
 RANKS, BLOCK = 3, 2
 

@@ -11,10 +11,11 @@ from tcc.ops import OPS
 
 from .samples import ENTRIES, samples_of
 
-# Operands are lists, or attributes hold graphs: the tests of these ops build both.
+# Operands are lists or belong to several ranks, or attributes hold graphs: tests build them.
 BUILT = (
     "if", "loop", "scan", "list_insert", "list_erase", "list_length", "list_at", "list_expect",
     "list_concat",
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
 )  # fmt: skip
 
 

@@ -30,8 +30,9 @@ from tcc.ir.program import (
     Wait,
 )
 from tcc.ir.types import DTYPES
-from tcc.ops.collective import CollectiveAttrs, collected
+from tcc.ops.collective import CollectiveAttrs
 
+from tests.lib.oracle.collectives import collected
 from tests.ranks import on_ranks, run_ranks
 
 
@@ -366,8 +367,9 @@ APART = """
 import sys
 import numpy as np
 from tcc.ir.program import CollectiveKind
-from tcc.ops.collective import CollectiveAttrs, collected
+from tcc.ops.collective import CollectiveAttrs
 from tcc.runtime import comm as comms, load
+from tests.lib.oracle.collectives import collected
 
 with comms.open(operation_seconds=20) as comm:
     alone = len(sys.argv) == 3  # with one group

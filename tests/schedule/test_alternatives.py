@@ -33,7 +33,7 @@ def priced(*prices: float) -> list[Alternative[int]]:
 
 
 def margin(saved: float) -> Margin:
-    return Margin("test", saved, "")
+    return Margin("test", saved)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_either_compares_the_lowest_prices(
     assert chosen is not saves(min(apart), min(joined), margin(saved))
 
 
-def test_margins_have_names_and_measurements() -> None:
-    assert all(name == row.name and row.measurement for name, row in MARGINS.items())
+def test_margins_have_names_and_are_fractions() -> None:
+    assert all(name == row.name for name, row in MARGINS.items())
     assert all(0 <= row.saves < 1 for row in (NO_MARGIN, *MARGINS.values()))
 
 

@@ -167,7 +167,7 @@ def _inner(
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
         read_only = " readonly" if buffer.scope is MemorySpace.INPUT else ""
-        is_aligned = buffer.scope is MemorySpace.LOCAL or n in nontemporal
+        is_aligned = buffer.is_local or n in nontemporal
         align = LINE if is_aligned else buffer.align
         no_alias = "" if n in shared else " noalias"
         params.append(f"ptr{no_alias}{read_only} align {align} %b{n}")

@@ -45,7 +45,7 @@ def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
     for node in walk_statements((statement,)):
         if any(axes.intersection(free_vars(i)) for i in _indices(node)):
             return False
-        if isinstance(node, Store) and node.buffer.scope is not MemorySpace.LOCAL:
+        if isinstance(node, Store) and not node.buffer.is_local:
             return False
         if isinstance(node, Load) and node.buffer.scope is MemorySpace.OUTPUT:
             return False

@@ -10,7 +10,6 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Load,
-    MemorySpace,
     Stmt,
     Store,
     used_blocks,
@@ -72,7 +71,7 @@ def only_multiplied(body: Sequence[Stmt]) -> frozenset[Block]:
     plain = _operands(other_statements) | {n.acc for n in statements if isinstance(n, Contract)}
     all_blocks = plain | {n.block for n in stores}
     buffers = {n.buffer for n in other_statements if isinstance(n, Load) and n.out in all_blocks}
-    buffers |= {n.buffer for n in stores if n.buffer.scope is not MemorySpace.LOCAL}
+    buffers |= {n.buffer for n in stores if not n.buffer.is_local}
     plain |= {n.block for n in stores if n.buffer in buffers}
     computes = (n for n in statements if isinstance(n, Compute))
     return frozenset(n.out for n in computes if _is_rounding(n.body)) - plain
@@ -85,7 +84,7 @@ def _is_rounding(scalar: Scalar) -> bool:
 def _copied_words(statements: Sequence[Stmt], words: Collection[Block]) -> set[Block]:
     """Returns the blocks that are only stored in scratch from which `words` are loaded."""
     loads = [n for n in statements if isinstance(n, Load)]
-    buffers = {n.buffer for n in loads if n.out in words and n.buffer.scope is MemorySpace.LOCAL}
+    buffers = {n.buffer for n in loads if n.out in words and n.buffer.is_local}
     stores = [n for n in statements if isinstance(n, Store) and n.buffer in buffers]
     whole = (n.block for n in stores if not n.guards and not n.indirect)
     # An even number of rows begins at a whole word.

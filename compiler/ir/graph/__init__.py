@@ -176,11 +176,6 @@ class ConstantStore:
             raise InternalError(f"constant @{handle.digest[:16]} has another array on each rank")
         return array
 
-    def per_rank(self, handle: Handle) -> tuple[Array, ...] | None:
-        """Returns the array of each rank; None for a constant that all ranks have."""
-        arrays = self.arrays(handle)
-        return arrays if len(arrays) > 1 else None
-
     def common(self, handle: Handle) -> Array | None:
         """Returns an array that all ranks have; None where it differs by rank."""
         arrays = self.arrays(handle)

@@ -7,59 +7,33 @@ array is dropped after its last use.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
-from tcc.frozen import entity, frozen
-from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, types_of, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, var_of
-from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays, Trait
+from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays
 from tcc.ir.types import BF16, DType
 
-Observer: TypeAlias = Callable[[Node, OutArrays], None]
-Exchange: TypeAlias = Callable[[Node, Array], Array]
 Sizes: TypeAlias = dict[Var, Index]
 _WORD = (1 << 64) - 1
 
 
-def evaluate_graph(
-    graph: Graph,
-    inputs: NamedArrays,
-    observe: Observer | None = None,
-    exchange: Exchange | None = None,
-    seed: int = 0,
-    rank: int | None = None,
-) -> dict[str, Array]:
+def evaluate_graph(graph: Graph, inputs: NamedArrays, seed: int = 0) -> dict[str, Array]:
     """Returns the graph's outputs by name, for arrays of its inputs by name.
 
-    Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
-    every node, also in bodies.  `exchange(node, x)` returns this rank's result of a collective with
-    the operand x, after all ranks have called it.  Random nodes draw with the low 64 bits of
-    `seed`.  If a constant has an array for each rank, rank number `rank` selects the array.
+    Arrays have the carrier type of the value's dtype.  Random nodes draw with the low 64 bits of
+    `seed`.
 
     Raises `UserError` if an input is missing, unknown or does not fit its type, if memory does not
-    suffice, if a collective has no `exchange`, or if a constant differs by rank and `rank` is None.
-    Raises `InternalError` if an op's result does not fit its inferred type.
+    suffice, or if the graph has a collective.  Raises `InternalError` if an op's result does not
+    fit its inferred type, or if a constant differs by rank.
     """
-    names = [value.name for value in graph.inputs]
-    if sorted(names) != sorted(inputs):
-        raise UserError(
-            "the inputs given are not the graph's",
-            where=graph.name,
-            why=f"given {', '.join(sorted(inputs)) or 'none'}; "
-            f"the graph has {', '.join(names) or 'none'}",
-        )
-    sizes: Sizes = {}
-    arrays = [np.asarray(inputs[name]) for name in names]
-    for problem in bind_sizes(graph.inputs, arrays, sizes):
-        raise UserError("an input does not fit the graph", where=graph.name, why=problem)
-    with np.errstate(all="ignore"):
-        frame = _Frame(_Values(), sizes, 0)
-        results = _Evaluator(observe, exchange, seed, rank).run(graph, arrays, frame)
-    return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
+    return GraphEvaluator(seed).evaluate(graph, inputs)
 
 
 def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -> list[str]:
@@ -136,47 +110,56 @@ class _Frame:
     trip: int
 
 
-@entity
-class _Evaluator:
+class GraphEvaluator:
     """Evaluates a graph and its bodies.
 
     `_plans` caches for each graph the values that can be dropped after each node.
     """
 
-    _observe: Observer | None
-    _exchange: Exchange | None
-    _seed: int
-    _rank: int | None
-    _plans: dict[Graph, list[list[Value]]] = field(default_factory=dict)
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._plans: dict[Graph, list[list[Value]]] = {}
 
-    def run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
+    def evaluate(self, graph: Graph, inputs: NamedArrays) -> dict[str, Array]:
+        """Returns and raises what `evaluate_graph` does."""
+        names = [value.name for value in graph.inputs]
+        if sorted(names) != sorted(inputs):
+            raise UserError(
+                "the inputs given are not the graph's",
+                where=graph.name,
+                why=f"given {', '.join(sorted(inputs)) or 'none'}; "
+                f"the graph has {', '.join(names) or 'none'}",
+            )
+        sizes: Sizes = {}
+        arrays = [np.asarray(inputs[name]) for name in names]
+        for problem in bind_sizes(graph.inputs, arrays, sizes):
+            raise UserError("an input does not fit the graph", where=graph.name, why=problem)
+        with np.errstate(all="ignore"):
+            frame = _Frame(_Values(), sizes, 0)
+            results = self._run(graph, arrays, frame)
+        return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
+
+    def results(self, node: Node, arrays: Arrays) -> OutArrays:
+        """Returns the results of a node whose sizes are bound."""
+        return node.op.reference(arrays, node.attrs)
+
+    def constant(self, graph: Graph, value: Value) -> Array:
+        """Returns the array of a constant of the graph."""
+        return graph.store.get(graph.constants[value])
+
+    def _run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
         values = frame.values
         values.update(zip(graph.inputs, inputs, strict=True))
-        values.update((value, self._constant(graph, value)) for value in graph.constants)
+        values.update((value, self.constant(graph, value)) for value in graph.constants)
         if graph not in self._plans:
             self._plans[graph] = _dying(graph)
         for node, dead in zip(graph.nodes, self._plans[graph], strict=True):
             results = self._node(node, frame)
             _check(node, results, frame.sizes)
             values.update(zip(node.outputs, results, strict=True))
-            if self._observe is not None:
-                self._observe(node, results)
             for value in dead:
                 del values[value]
         return [values[value] for value in graph.outputs]
-
-    def _constant(self, graph: Graph, value: Value) -> Array:
-        store, handle = graph.store, graph.constants[value]
-        if self._rank is not None:
-            return store.on_rank(handle, self._rank)
-        if store.per_rank(handle) is not None:
-            raise UserError(
-                "a constant that differs by rank is evaluated for one rank",
-                where=value.name,
-                why="no number of a rank is given",
-                hint="compile the model and run it on all ranks",
-            )
-        return store.get(handle)
 
     def _node(self, node: Node, frame: _Frame) -> OutArrays:
         arrays = [None if v is None else frame.values[v] for v in node.inputs]
@@ -198,15 +181,12 @@ class _Evaluator:
             case "broadcast_size" | "name_size":
                 frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
-            if Trait.COLLECTIVE in node.op.traits:
-                results = self._collective(replace(node, attrs=attrs), arrays)
-            else:
-                results = node.op.reference(arrays, attrs)
+            results = self.results(replace(node, attrs=attrs), arrays)
             return tuple(
                 _rounded(a, v.type.dtype) for a, v in zip(results, node.outputs, strict=True)
             )
         except MemoryError as error:
-            types = ", ".join(map(repr, (v.type for v in node.outputs)))
+            types = ", ".join(map(repr, types_of(node.outputs)))
             raise UserError(
                 f"{node.op.name} needs more memory than there is", where=node.loc, why=types
             ) from error
@@ -217,22 +197,11 @@ class _Evaluator:
             error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
             raise
 
-    def _collective(self, node: Node, arrays: Arrays) -> OutArrays:
-        x = arrays[0] if arrays else np.zeros(0)
-        if self._exchange is None or x is None:
-            raise UserError(
-                "a collective is evaluated with all its ranks together",
-                where=node.loc,
-                why=f"{node.op.name} needs what other ranks have",
-                hint="compile the model and run it on all ranks",
-            )
-        return (self._exchange(node, x),)
-
     def _body(self, body: Graph, inputs: Sequence[Array], outer: _Frame, trip: int) -> list[Array]:
         sizes = dict(outer.sizes)
         for problem in bind_sizes(body.inputs, inputs, sizes):
             raise InternalError(f"body {body.name}: {problem}")
-        return self.run(body, inputs, _Frame(outer.values.new_child(), sizes, trip))
+        return self._run(body, inputs, _Frame(outer.values.new_child(), sizes, trip))
 
     def _loop(self, attrs: Any, arrays: Arrays, frame: _Frame) -> OutArrays:
         """Evaluates ONNX's Loop.

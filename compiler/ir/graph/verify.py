@@ -104,7 +104,7 @@ class _Verifier:
             self._define(value, visible, f"result of {where}")
 
     def _types(self, node: Node, where: str) -> None:
-        declared = tuple(v.type for v in node.outputs)
+        declared = types_of(node.outputs)
         try:
             due = node.op.infer(types_of(node.inputs), node.attrs)
         except ValueError as error:

@@ -67,6 +67,10 @@ class TileBuffer:
     scope: MemorySpace
     align: int = 64
 
+    @property
+    def is_local(self) -> bool:
+        return self.scope is MemorySpace.LOCAL
+
 
 @entity
 class Block:

@@ -44,6 +44,10 @@ class GroupBuffer:
     constant: bool = False
     place: int | None = None
 
+    @property
+    def is_local(self) -> bool:
+        return self.scope is MemorySpace.LOCAL
+
 
 @frozen
 class Access:
@@ -175,6 +179,14 @@ class TileGroup:
     common: Vars
     sizes: Vars
     stream: StreamLoop | None = None
+
+    @property
+    def accumulators(self) -> tuple[int, ...]:
+        """The stages that reduce over the streaming loop."""
+        stream = self.stream
+        if stream is None:
+            return ()
+        return tuple(n for n in stream.stages if stream.loop in self.stages[n].reduce)
 
     @property
     def cut(self) -> Vars:

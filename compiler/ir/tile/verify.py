@@ -70,9 +70,9 @@ class _Verifier:
     def run(self) -> None:
         kernel = self._kernel
         for buffer in kernel.buffers:
-            self._ask(buffer.scope is not MemorySpace.LOCAL, f"buffer {buffer.name} is local")
+            self._ask(not buffer.is_local, f"buffer {buffer.name} is local")
         for buffer in kernel.locals:
-            self._ask(buffer.scope is MemorySpace.LOCAL, f"buffer {buffer.name} is not local")
+            self._ask(buffer.is_local, f"buffer {buffer.name} is not local")
             static = all(as_int(size) is not None for size in buffer.sizes)
             self._ask(static, f"local buffer {buffer.name} has a size that is not static")
         self._ask(len(self._buffers) == len((*kernel.buffers, *kernel.locals)), "a buffer is twice")

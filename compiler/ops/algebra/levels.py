@@ -112,9 +112,9 @@ def _expr(
     attrs: LevelsAttrs,
     x: TensorType,
     levels: TensorType,
-    scale: TensorType | None = None,
-    zero: TensorType | None = None,
-    high: TensorType | None = None,
+    scale: TensorType | None,
+    zero: TensorType | None,
+    high: TensorType | None,
 ) -> StageRef:
 
     def rhs(k: Index, j: Index) -> Scalar:
@@ -156,9 +156,9 @@ def _reference(
     attrs: LevelsAttrs,
     x: Array,
     levels: Array,
-    scale: Array | None = None,
-    zero: Array | None = None,
-    high: Array | None = None,
+    scale: Array | None,
+    zero: Array | None,
+    high: Array | None,
 ) -> Any:
     return np.matmul(x.astype(np.float32), level_values(attrs, levels, scale, zero, high))
 

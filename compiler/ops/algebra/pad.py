@@ -47,7 +47,7 @@ def _infer(attrs: PadAttrs, x: TensorType, value: TensorType | None = None) -> T
     return TensorType(x.dtype, shape)
 
 
-def _reference(attrs: PadAttrs, x: Array, value: Array | None = None) -> Array:
+def _reference(attrs: PadAttrs, x: Array, value: Array | None) -> Array:
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
         return surrounded(x, 0 if value is None else value.reshape(()), before, after)
@@ -75,7 +75,7 @@ def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[in
 
 
 def _element(
-    b: ExprBuilder, i: Point, attrs: PadAttrs, x: TensorType, value: TensorType | None = None
+    b: ExprBuilder, i: Point, attrs: PadAttrs, x: TensorType, value: TensorType | None
 ) -> Scalar:
     if attrs.mode != "constant":
         at = [

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.expr import MONOIDS, ExprBuilder
-from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, as_index, ceildiv, const, maximum, minimum
 from tcc.ir.layout import row_major_position
 from tcc.ir.op import (
@@ -19,12 +19,12 @@ from tcc.ir.op import (
     Tolerance,
     Trait,
 )
-from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, dtype_of, element_count
+from tcc.ir.types import BOOL, I8, I64, U8, TensorType, dtype_of, element_count
 from tcc.ops.algebra.pad import surrounded
 from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
-from tcc.ops.reference import in_f32
+from tcc.ops.reference import identity_of, in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import FLOATS, Point, Shape
 
@@ -117,18 +117,12 @@ def _leaves_image(attrs: PoolAttrs) -> bool:
 # ---- max -----------------------------------------------------------------------------------------
 
 
-def _lowest(dtype: DType) -> float:
-    (identity,) = MONOIDS["max"].identity((dtype,))
-    assert isinstance(identity, Const)
-    return identity.value
-
-
 def _max_reference(attrs: PoolAttrs, x: Array) -> Any:
-    return _patches(x, attrs, _lowest(dtype_of(x))).max(axis=0)
+    return _patches(x, attrs, identity_of("max", dtype_of(x))).max(axis=0)
 
 
 def _max_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> StageRef:
-    i, k, value, _ = _window(b, x, attrs, _lowest(x.dtype))
+    i, k, value, _ = _window(b, x, attrs, identity_of("max", x.dtype))
     return b.stage(i, value, over=k, monoid="max")
 
 
@@ -143,7 +137,7 @@ def _indices_reference(attrs: PoolAttrs, x: Array) -> OutArrays:
     spatial = np.arange(prod(image)).reshape(image, order=order)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
     positions = _patches(planes * prod(image) + spatial, attrs, -1)
-    values = _patches(x, attrs, _lowest(dtype_of(x)))
+    values = _patches(x, attrs, identity_of("max", dtype_of(x)))
     # The first of the largest elements inside the image wins; NaN counts as larger than any number.
     top = values.max(axis=0)
     largest = (values == top) | (np.isnan(values) & np.isnan(top))
@@ -153,7 +147,7 @@ def _indices_reference(attrs: PoolAttrs, x: Array) -> OutArrays:
 
 
 def _indices_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> tuple[StageRef, StageRef]:
-    i, k, value, at = _window(b, x, attrs, _lowest(x.dtype))
+    i, k, value, at = _window(b, x, attrs, identity_of("max", x.dtype))
     position = (i[0] * x.shape[1] + i[1]) * element_count(x.shape[2:])
     axes = list(zip(at, x.shape[2:], strict=True))
     order = -1 if attrs.storage_order else 1

@@ -149,7 +149,7 @@ def _quantize_element(
     attrs: QuantizeAttrs,
     x: TensorType,
     scale: TensorType,
-    zero: TensorType | None = None,
+    zero: TensorType | None,
 ) -> Scalar:
     where = _scale_at(scale, attrs, at)
     ratio = cast(b.read(0, *at), F32) / cast(b.read(1, *where), F32)
@@ -167,9 +167,7 @@ def _quantize_element(
     return choose(level > low, level, low) if low else level
 
 
-def _quantize_reference(
-    attrs: QuantizeAttrs, x: Array, scale: Array, zero: Array | None = None
-) -> Array:
+def _quantize_reference(attrs: QuantizeAttrs, x: Array, scale: Array, zero: Array | None) -> Array:
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
         ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
@@ -204,7 +202,7 @@ def _dequantize_element(
     attrs: DequantizeAttrs,
     x: TensorType,
     scale: TensorType,
-    zero: TensorType | None = None,
+    zero: TensorType | None,
 ) -> Scalar:
     where = _scale_at(scale, attrs, at)
     exact = F32 if x.dtype.is_float else I32
@@ -215,7 +213,7 @@ def _dequantize_element(
 
 
 def _dequantize_reference(
-    attrs: DequantizeAttrs, x: Array, scale: Array, zero: Array | None = None
+    attrs: DequantizeAttrs, x: Array, scale: Array, zero: Array | None
 ) -> Array:
     exact = np.float32 if x.dtype.kind == "f" else np.int32
     level = x.astype(exact)

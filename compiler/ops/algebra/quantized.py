@@ -95,7 +95,7 @@ def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
 
 
 def _matmul_integer_reference(
-    _attrs: NoAttrs, a: Array, c: Array, a_zero: Array | None = None, c_zero: Array | None = None
+    _attrs: NoAttrs, a: Array, c: Array, a_zero: Array | None, c_zero: Array | None
 ) -> Any:
     return np.matmul(_less_zero(a, a_zero, -2), _less_zero(c, c_zero, -1))
 
@@ -147,8 +147,8 @@ def _conv_integer_reference(
     attrs: ConvIntegerAttrs,
     x: Array,
     w: Array,
-    x_zero: Array | None = None,
-    w_zero: Array | None = None,
+    x_zero: Array | None,
+    w_zero: Array | None,
 ) -> Array:
     x = _less_zero(x, x_zero, 0)
     w = _less_zero(w, w_zero, 0)

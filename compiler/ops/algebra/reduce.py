@@ -35,7 +35,7 @@ from tcc.ir.types import (
     element_count,
 )
 from tcc.ops.formula import fn, wide
-from tcc.ops.reference import in_f32, truncated
+from tcc.ops.reference import identity_of, in_f32, truncated
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import (
     FLOATS,
@@ -167,15 +167,12 @@ def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     return sums / np.asarray(count, x.dtype)
 
 
-def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
+def _extremum(monoid: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = np.max if monoid == "max" else np.min
+
     def numpy(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-        ends: tuple[Any, Any] = (-np.inf, np.inf)
-        if x.dtype.kind == "b":
-            ends = (False, True)
-        elif x.dtype.kind != "f":
-            ends = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
-        function: Any = np.max if largest else np.min
-        return function(x, axis=axes, keepdims=keepdims, initial=ends[not largest])
+        initial = identity_of(monoid, dtype_of(x))
+        return function(x, axis=axes, keepdims=keepdims, initial=initial)
 
     return numpy
 
@@ -233,12 +230,12 @@ OPS = (
     _reduce("reduce_sum", _Reduction("sum"), _sum, "The sum."),
     _reduce("reduce_mean", _Reduction("sum", finish=_mean_finish), _mean, "The arithmetic mean."),
     _reduce(
-        "reduce_max", _Reduction("max"), _extremum(True),
+        "reduce_max", _Reduction("max"), _extremum("max"),
         "The largest element; NaN if one is.",
         dtypes=ORDERED,
     ),
     _reduce(
-        "reduce_min", _Reduction("min"), _extremum(False),
+        "reduce_min", _Reduction("min"), _extremum("min"),
         "The least element; NaN if one is.",
         dtypes=ORDERED,
     ),

@@ -29,7 +29,7 @@ from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, same_dtype
+from tcc.ops.shapes import FLOATS, Point, Shape, agree, same_dtype
 
 
 @frozen
@@ -211,7 +211,7 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
 
 
 @in_f32
-def _conv_reference(attrs: ConvAttrs, x: Array, w: Array, bias: Array | None = None) -> Array:
+def _conv_reference(attrs: ConvAttrs, x: Array, w: Array, bias: Array | None) -> Array:
     return with_bias(convolve(x, w, attrs), bias)
 
 
@@ -231,23 +231,23 @@ def conv_indices(
 
 
 def _conv_expr(
-    b: ExprBuilder, attrs: ConvAttrs, x: TensorType, w: TensorType, bias: TensorType | None = None
+    b: ExprBuilder, attrs: ConvAttrs, x: TensorType, w: TensorType, bias: TensorType | None
 ) -> StageRef:
     y = _conv_infer(attrs, x, w, bias)
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     pixel = wide(b.read(0, *at_x, fill=attrs.border_fill))
-    return biased(b, b.sum(i, pixel * wide(b.read(1, *at_w)), over=over), y, 2)
+    return biased(b, b.sum(i, pixel * wide(b.read(1, *at_w)), over=over), y, bias)
 
 
-def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
-    """Returns `sums` plus operand `bias`, if it is present; `y` is the type of the result.
+def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: TensorType | None) -> StageRef:
+    """Returns `sums` plus operand 2, the `bias`, if it is present; `y` is the type of the result.
 
     The bias has one element per channel.
     """
-    if optional(b.params, bias) is None:
+    if bias is None:
         return sums
     i = b.point(y)
-    return b.stage(i, cast(b.read(sums, *i) + wide(b.read(bias, i[1])), y.dtype))
+    return b.stage(i, cast(b.read(sums, *i) + wide(b.read(2, i[1])), y.dtype))
 
 
 # ---- conv transpose ------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def _transpose_infer(
 
 @in_f32
 def _transpose_reference(
-    attrs: ConvTransposeAttrs, x: Array, w: Array, bias: Array | None = None
+    attrs: ConvTransposeAttrs, x: Array, w: Array, bias: Array | None
 ) -> Array:
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
@@ -299,7 +299,7 @@ def _transpose_expr(
     attrs: ConvTransposeAttrs,
     x: TensorType,
     w: TensorType,
-    bias: TensorType | None = None,
+    bias: TensorType | None,
 ) -> StageRef:
     y = _transpose_infer(attrs, x, w, bias)
     n, m, *o = i = b.point(y)
@@ -309,7 +309,7 @@ def _transpose_expr(
     at, hits = sources(o, k, attrs)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
-    return biased(b, b.sum(i, when(hits, pixel * weight), over=over), y, 2)
+    return biased(b, b.sum(i, when(hits, pixel * weight), over=over), y, bias)
 
 
 def sources(

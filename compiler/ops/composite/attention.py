@@ -89,7 +89,7 @@ def _attention_expr(
     q: TensorType,
     k: TensorType,
     v: TensorType,
-    mask: TensorType | None = None,
+    mask: TensorType | None,
 ) -> StageRef:
     y = _attention_infer(attrs, q, k, v, mask)
     share = _sharing(q, k)
@@ -142,7 +142,7 @@ def _masked(
 
 @in_f32
 def _attention_reference(
-    attrs: AttentionAttrs, q: Array, k: Array, v: Array, mask: Array | None = None
+    attrs: AttentionAttrs, q: Array, k: Array, v: Array, mask: Array | None
 ) -> Any:
     share = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
@@ -220,7 +220,7 @@ def _angle(
 
 @in_f32
 def _rotary_reference(
-    attrs: RotaryEmbeddingAttrs, x: Array, cos: Array, sin: Array, positions: Array | None = None
+    attrs: RotaryEmbeddingAttrs, x: Array, cos: Array, sin: Array, positions: Array | None
 ) -> Array:
     rotated = attrs.rotary_dim
     if positions is not None:

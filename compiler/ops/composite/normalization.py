@@ -80,7 +80,7 @@ def _layer_expr(
     attrs: NormAttrs,
     x: TensorType,
     scale: TensorType,
-    bias: TensorType | None = None,
+    bias: TensorType | None,
 ) -> tuple[StageRef, ...]:
     axes = last_axes(attrs.axis, x.rank)
     moments = moments_of(b, x.shape, axes, reader(b))
@@ -105,9 +105,7 @@ def _layer_statistics(
     return [mean, b.stage(at, cast(root, F32))]
 
 
-def _layer_reference(
-    attrs: NormAttrs, x: Array, scale: Array, bias: Array | None = None
-) -> OutArrays:
+def _layer_reference(attrs: NormAttrs, x: Array, scale: Array, bias: Array | None) -> OutArrays:
     with np.errstate(all="ignore"):
         axes = last_axes(attrs.axis, x.ndim)
         normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)

@@ -33,7 +33,7 @@ from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import clamped, dims, inside, integer, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
-from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced
+from tcc.ops.shapes import COMMON, Point, Shape, replaced
 
 COORDINATES = tuple(
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
@@ -130,16 +130,22 @@ def _axes(
     return [a for a in axes if not _is_unchanged(a, attrs)]
 
 
-def _given_axes(b: ExprBuilder, x: TensorType, attrs: ResizeAttrs) -> list[_Axis]:
+def _given_axes(
+    b: ExprBuilder,
+    attrs: ResizeAttrs,
+    x: TensorType,
+    scale_type: TensorType | None,
+    roi_type: TensorType | None,
+) -> list[_Axis]:
     """Returns the axes that interpolation changes.
 
     Scales and roi are read from operands 1 and 2 if they are present, else they are attributes.
     """
     scales: Sequence[Amount | None] = attrs.scales
     roi: Sequence[tuple[Amount, Amount]] = attrs.roi
-    if optional(b.params, 1) is not None:
+    if scale_type is not None:
         scales = [cast(b.read(1, n), F32) for n in range(x.rank)]
-    if optional(b.params, 2) is not None:
+    if roi_type is not None:
         ends = [cast(b.read(2, n), F32) for n in range(2 * x.rank)]
         roi = list(zip(ends[: x.rank], ends[x.rank :], strict=True))
     return _axes(x, attrs, scales, roi)
@@ -408,11 +414,11 @@ def _expr(
     b: ExprBuilder,
     attrs: ResizeAttrs,
     x: TensorType,
-    scales: TensorType | None = None,
-    roi: TensorType | None = None,
+    scales: TensorType | None,
+    roi: TensorType | None,
 ) -> StageRef:
     y = _infer(attrs, x, scales, roi)
-    axes = _given_axes(b, x, attrs)
+    axes = _given_axes(b, attrs, x, scales, roi)
     source: Source = 0
     if attrs.mode == "nearest":
         i = b.point(y)
@@ -512,9 +518,7 @@ def _weighted(b: ExprBuilder, source: Source, i: Point, axis: _Axis, attrs: Resi
 
 
 @in_f32
-def _reference(
-    attrs: ResizeAttrs, x: Array, scales: Array | None = None, roi: Array | None = None
-) -> Array:
+def _reference(attrs: ResizeAttrs, x: Array, scales: Array | None, roi: Array | None) -> Array:
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))
     if roi is not None:

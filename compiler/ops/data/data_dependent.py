@@ -234,9 +234,9 @@ def _nms_reference(
     attrs: NonMaxSuppressionAttrs,
     boxes: Array,
     scores: Array,
-    max_boxes: Array | None = None,
-    iou: Array | None = None,
-    min_score: Array | None = None,
+    max_boxes: Array | None,
+    iou: Array | None,
+    min_score: Array | None,
 ) -> Array:
     most, largest_overlap = max(int(_limit(max_boxes, 0)), 0), _limit(iou, 0.0)
     threshold = _limit(min_score, -np.inf)

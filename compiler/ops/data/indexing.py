@@ -327,7 +327,7 @@ def _tensor_scatter_infer(
 
 
 def _tensor_scatter_reference(
-    attrs: TensorScatterAttrs, cache: Array, update: Array, places: Array | None = None
+    attrs: TensorScatterAttrs, cache: Array, update: Array, places: Array | None
 ) -> Array:
     y = cache.copy()
     for batch in range(len(y)):
@@ -345,7 +345,7 @@ def _tensor_scatter_element(
     attrs: TensorScatterAttrs,
     cache: TensorType,
     update: TensorType,
-    places: TensorType | None = None,
+    places: TensorType | None,
 ) -> Scalar:
     step: Scalar = index_value(i[attrs.axis], I64)
     if places is not None:

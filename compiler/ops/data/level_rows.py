@@ -38,7 +38,7 @@ def _expr(
     levels: TensorType,
     index: TensorType,
     scale: TensorType,
-    high: TensorType | None = None,
+    high: TensorType | None,
 ) -> StageRef:
     length, columns = unpacked(attrs, levels, high).shape
     row, k = b.iters(index.shape[0], length)
@@ -48,7 +48,7 @@ def _expr(
 
 
 def _reference(
-    attrs: LevelsAttrs, levels: Array, index: Array, scale: Array, high: Array | None = None
+    attrs: LevelsAttrs, levels: Array, index: Array, scale: Array, high: Array | None
 ) -> Any:
     return np.take(level_values(attrs, levels, scale, None, high), index, 1).T
 

@@ -142,9 +142,13 @@ def _at_infer(
     kind = list_type(sequence)
     _check_position(position)
     require(fits(kind.item, attrs.type.dtype), f"an entry of {kind.name} is no {attrs.type!r}")
-    has_rank = kind.dims is not None and kind.dims != NOTHING
-    require(not has_rank or len(kind.dims or ()) == attrs.type.rank, f"{kind.name} has other ranks")
+    require(_may_have_rank(kind, attrs.type.rank), f"{kind.name} has other ranks")
     return attrs.type
+
+
+def _may_have_rank(kind: ListType, rank: int) -> bool:
+    """Returns False if no entry has this rank."""
+    return kind.dims in (None, NOTHING) or len(kind.dims or ()) == rank
 
 
 def _expect_infer(attrs: ListExpectAttrs, sequence: TensorType) -> TensorType:
@@ -156,8 +160,7 @@ def _expect_infer(attrs: ListExpectAttrs, sequence: TensorType) -> TensorType:
 def _concat_infer(attrs: ListConcatAttrs, sequence: TensorType) -> TensorType:
     kind, rank = list_type(sequence), attrs.type.rank
     require(kind.item is attrs.type.dtype, f"entries of {kind.name} do not make {attrs.type!r}")
-    has_rank = kind.dims is not None and kind.dims != NOTHING
-    fitting = not has_rank or len(kind.dims or ()) + attrs.new_axis == rank
+    fitting = _may_have_rank(kind, rank - attrs.new_axis)
     require(fitting, f"entries of {kind.name} have another rank than {attrs.type!r}")
     require(0 <= attrs.axis < rank, f"axis {attrs.axis} of rank {rank}")
     return attrs.type
@@ -202,14 +205,14 @@ def _make_reference(_attrs: ListMakeAttrs, *entries: Array) -> Array:
 
 
 def _insert_reference(
-    _attrs: ListItemAttrs, sequence: Array, x: Array, position: Array | None = None
+    _attrs: ListItemAttrs, sequence: Array, x: Array, position: Array | None
 ) -> Array:
     entries = entries_of(sequence)
     entries.insert(_place(position, len(entries), len(entries)), x)
     return pack(entries)
 
 
-def _erase_reference(_attrs: NoAttrs, sequence: Array, position: Array | None = None) -> Array:
+def _erase_reference(_attrs: NoAttrs, sequence: Array, position: Array | None) -> Array:
     entries = entries_of(sequence)
     del entries[_place(position, len(entries), len(entries) - 1)]
     return pack(entries)
@@ -219,7 +222,7 @@ def _length_reference(_attrs: NoAttrs, sequence: Array) -> Array:
     return np.array(len(entries_of(sequence)), np.int64)
 
 
-def _at_reference(attrs: ListAtAttrs, sequence: Array, position: Array | None = None) -> Array:
+def _at_reference(attrs: ListAtAttrs, sequence: Array, position: Array | None) -> Array:
     entries = entries_of(sequence)
     entry = entries[_place(position, len(entries), len(entries) - 1)]
     declared = [as_int(d) for d in attrs.type.shape]

@@ -7,7 +7,7 @@ lookaround and `(?m)` are refused. So are patterns that need more states or work
 below.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -58,8 +58,8 @@ def compile_pattern(pattern: str) -> Automaton:
     large.
     """
     net = _Net()
-    first, last = net.build(parse_pattern(pattern))
-    return _determine(net, first, last)
+    last = net.place()
+    return _determine(net, net.build(parse_pattern(pattern), last), last)
 
 
 def matches(automaton: Automaton, text: bytes) -> bool:
@@ -92,74 +92,50 @@ class _Net:
     free: list[list[int]] = field(default_factory=list)
     marks: list[list[tuple[str, int]]] = field(default_factory=list)
 
-    def place(self) -> int:
+    def place(self, free: Sequence[int] = (), marks: Sequence[tuple[str, int]] = ()) -> int:
         if len(self.steps) == _MOST_NODES:
             raise ValueError(f"the pattern needs more than {_MOST_NODES} places")
         self.steps.append([])
-        self.free.append([])
-        self.marks.append([])
+        self.free.append([*free])
+        self.marks.append([*marks])
         return len(self.steps) - 1
 
-    def build(self, node: Node) -> tuple[int, int]:
-        """Adds the places of a part of the pattern; returns its first and its last place."""
+    def build(self, node: Node, after: int) -> int:
+        """Adds the places of a part of the pattern, behind which `after` comes; returns its first
+        place."""
         match node:
             case Chars(ranges):
-                return self._chars(ranges)
+                return self._chars(ranges, after)
             case Mark(kind):
-                first, last = self.place(), self.place()
-                self.marks[first].append((kind, last))
-                return first, last
+                return self.place(marks=[(kind, after)])
             case Concatenation(parts):
-                first = last = self.place()
-                for part in parts:
-                    last = self._append(last, part)
-                return first, last
+                for part in reversed(parts):
+                    after = self.build(part, after)
+                return after
             case Choice(parts):
-                first, last = self.place(), self.place()
-                for part in parts:
-                    start, end = self.build(part)
-                    self.free[first].append(start)
-                    self.free[end].append(last)
-                return first, last
-            case Repeat(part, least, most):
-                return self._repeat(part, least, most)
+                return self.place([self.build(part, after) for part in parts])
+            case Repeat(part, minimum, maximum):
+                first = after
+                if maximum is None:
+                    first = self.place([after])
+                    self.free[first].append(self.build(part, first))
+                for _ in range((maximum or minimum) - minimum):
+                    first = self.place([self.build(part, first), after])
+                for _ in range(minimum):
+                    first = self.build(part, first)
+                return first
 
-    def _append(self, last: int, part: Node) -> int:
-        """Adds the places of `part` so that it begins at `last`; returns the part's last place."""
-        start, end = self.build(part)
-        self.free[last].append(start)
-        return end
-
-    def _repeat(self, part: Node, minimum: int, maximum: int | None) -> tuple[int, int]:
-        first = last = self.place()
-        for _ in range(minimum):
-            last = self._append(last, part)
-        if maximum is None:
-            start, end = self.build(part)
-            again, behind = self.place(), self.place()
-            self.free[last].append(again)
-            self.free[again] += (start, behind)
-            self.free[end].append(again)
-            return first, behind
-        behind = self.place()
-        for _ in range(maximum - minimum):
-            start, end = self.build(part)
-            self.free[last] += (start, behind)
-            last = end
-        self.free[last].append(behind)
-        return first, behind
-
-    def _chars(self, ranges: Ranges) -> tuple[int, int]:
-        first, last = self.place(), self.place()
+    def _chars(self, ranges: Ranges, after: int) -> int:
+        first = self.place()
         for low, high in ranges:
-            for bytes_ in _byte_ranges(low, high):
+            for *head, last in _byte_ranges(low, high):
                 at = first
-                for low_byte, high_byte in bytes_[:-1]:
+                for low_byte, high_byte in head:
                     behind = self.place()
                     self.steps[at].append((low_byte, high_byte, behind))
                     at = behind
-                self.steps[at].append((*bytes_[-1], last))
-        return first, last
+                self.steps[at].append((*last, after))
+        return first
 
 
 def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:

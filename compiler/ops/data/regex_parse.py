@@ -11,6 +11,15 @@ import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
+from string import (
+    ascii_letters,
+    ascii_lowercase,
+    ascii_uppercase,
+    digits,
+    hexdigits,
+    punctuation,
+    whitespace,
+)
 from typing import TypeAlias
 
 from tcc.frozen import frozen
@@ -67,28 +76,43 @@ class Repeat:
 Node: TypeAlias = Chars | Mark | Concatenation | Choice | Repeat
 
 _ALL: Ranges = ((0, LAST_CODE),)
-_DIGITS = ((48, 57),)
-WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
-_SPACE = ((9, 10), (12, 13), (32, 32))
-_SETS = {"d": _DIGITS, "w": WORD, "s": _SPACE}
 _OCTAL = tuple("01234567")
 _BOUNDS = re.compile(r"\{(\d{1,5})(?:(,)(\d{0,5}))?\}", re.A)
 _CONTROLS = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
+
+
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Returns ranges of the same characters in ascending order, with gaps between them."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def _of(*characters: str) -> Ranges:
+    return joined_ranges((code, code) for code in map(ord, "".join(characters)))
+
+
+WORD = _of(ascii_letters, digits, "_")
+_SETS = {"d": _of(digits), "w": WORD, "s": _of("\t\n\f\r ")}
 _POSIX: dict[str, Ranges] = {
-    "alnum": ((48, 57), (65, 90), (97, 122)),
-    "alpha": ((65, 90), (97, 122)),
+    "alnum": _of(ascii_letters, digits),
+    "alpha": _of(ascii_letters),
     "ascii": ((0, 127),),
-    "blank": ((9, 9), (32, 32)),
+    "blank": _of("\t "),
     "cntrl": ((0, 31), (127, 127)),
-    "digit": _DIGITS,
+    "digit": _of(digits),
     "graph": ((33, 126),),
-    "lower": ((97, 122),),
+    "lower": _of(ascii_lowercase),
     "print": ((32, 126),),
-    "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
-    "space": ((9, 13), (32, 32)),
-    "upper": ((65, 90),),
+    "punct": _of(punctuation),
+    "space": _of(whitespace),
+    "upper": _of(ascii_uppercase),
     "word": WORD,
-    "xdigit": ((48, 57), (65, 70), (97, 102)),
+    "xdigit": _of(hexdigits),
 }
 
 
@@ -101,17 +125,6 @@ def parse_pattern(pattern: str) -> Node:
     if reader.at < len(pattern):
         raise reader.error("')' closes nothing")
     return node
-
-
-def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Returns ranges of the same characters in ascending order, with gaps between them."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
 
 
 def _without(ranges: Ranges) -> Ranges:
@@ -342,11 +355,11 @@ class _Reader:
         return ((code, code),)
 
     def _hex(self) -> int:
-        digits = self.until("}") if self.take("{") else self.next() + self.next()
+        number = self.until("}") if self.take("{") else self.next() + self.next()
         try:
-            code = int(digits, 16)
+            code = int(number, 16)
         except ValueError:
-            raise self.error(f"{digits[:20]!r} is no hexadecimal number") from None
+            raise self.error(f"{number[:20]!r} is no hexadecimal number") from None
         if not 0 <= code <= LAST_CODE:
             raise self.error("there is no such character")
         return code

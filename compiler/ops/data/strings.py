@@ -26,8 +26,6 @@ from tcc.ops.operands import require
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import INTEGERS, Shape
 
-_SPACES = " \t\n\r\v\f"
-
 
 @frozen
 class StringSplitAttrs:
@@ -132,14 +130,8 @@ def split_text(text: str, delimiter: str, max_splits: int) -> list[str]:
     """
     if delimiter:
         return text.split(delimiter, max_splits)
-    # `str.split` is not used, because it also splits at white space outside of `_SPACES`.
-    remainder = text.lstrip(_SPACES)
-    pieces: list[str] = []
-    while remainder and len(pieces) != max_splits:
-        piece = re.split(f"[{_SPACES}]", remainder, maxsplit=1)[0]
-        pieces.append(piece)
-        remainder = remainder[len(piece) :].lstrip(_SPACES)
-    return [*pieces, remainder.rstrip(_SPACES)] if remainder else pieces
+    # White space is that of ASCII, as for `bytes.split`.
+    return [decoded(piece) for piece in encoded(text).rstrip().split(None, max_splits)]
 
 
 def _split_infer(attrs: StringSplitAttrs, x: TensorType) -> OutTypes:

@@ -53,10 +53,7 @@ def check(attrs: TfIdfAttrs, tokens: int) -> None:
     rising = all(a <= b for a, b in pairwise(bounds))
     require(bool(attrs.counts) and rising, f"parts {attrs.counts} of {tokens} tokens")
     require(attrs.most <= len(attrs.counts), f"there are no n-grams of {attrs.most} tokens")
-    ends = (*attrs.counts[1:], tokens)
-    is_whole = all(
-        (e - b) % n == 0 for n, (b, e) in enumerate(zip(attrs.counts, ends, strict=True), 1)
-    )
+    is_whole = all((end - begin) % n == 0 for n, (begin, end) in enumerate(pairwise(bounds)) if n)
     require(is_whole, "a part of the pool does not consist of whole n-grams")
     count = sum(1 for _ in grams(attrs, tokens))
     require(len(attrs.places) == count, f"{len(attrs.places)} columns for {count} n-grams")

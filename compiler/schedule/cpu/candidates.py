@@ -24,7 +24,6 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 
 from tcc.frozen import frozen
-from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
 from tcc.schedule.alternatives import (
     SILENT,
@@ -45,7 +44,7 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.vectors import vector_choices
 from tcc.schedule.margins import MARGINS, Margin
 from tcc.schedule.masked_terms import limits_of
-from tcc.schedule.nest import anchor, contraction_factors
+from tcc.schedule.nest import anchor, contracts, is_open
 from tcc.schedule.open_sizes import Times, mean_share
 
 # The knobs of a kernel of fixed sizes are not varied if a launch takes fewer seconds, because then
@@ -116,12 +115,12 @@ _UNPRICED = MappingProxyType({"k_block": (64,)})
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """Returns the knobs to vary for `group`, in the order in which they are tried."""
     main = anchor(group)
-    is_open = any(known_extent(v) is None for v in main.loops)
-    size_knobs = _OPEN if is_open and group.stream is None else ()
+    is_symbolic = any(is_open(v) for v in main.loops)
+    size_knobs = _OPEN if is_symbolic and group.stream is None else ()
     knobs: tuple[Knob, ...] = _PLAIN
-    if contraction_factors(main) is not None and main.reduce:
+    if contracts(main) and main.reduce:
         knobs = _CONTRACTION
-        if any(known_extent(v) is None for v in main.iters):
+        if any(is_open(v) for v in main.iters):
             knobs = (*_OPEN_ROWS, *knobs)
     return (*size_knobs, *knobs, *(_MASKED if limits_of(group) else ()))
 

@@ -24,7 +24,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_tiles
 from tcc.schedule.cpu.reasons import Because
 from tcc.schedule.cpu.reused_rows import asking
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, named
 from tcc.schedule.cpu.shared_lines import whole_lines
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
@@ -40,7 +40,7 @@ from tcc.schedule.cpu.vectors import (
     vector_loops,
     with_vectors,
 )
-from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import anchor, is_open, own_loops, reads_here, row_loop, trips, weight, work
 
 # If the tiles of a grid have fewer operations than this, they are not cut into smaller tiles: more
 # tiles would cost more time than their even distribution to threads saves.
@@ -191,14 +191,13 @@ def _nest(
             beyond_l2=beyond_l2,
             copied=copied,
         )
-    named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     order: tuple[str, ...] = ()
     core.because("order: neighbours before the next point", stage)
     if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
         # The vector loop is the innermost, so that neighbours in memory are stored one after
         # another.
         order = tuple(v.name for v in group.common if v in stage.iters)
-    return Nest(stages, order, named, vector.name if vector else None)
+    return Nest(stages, order, named(blocks), vector.name if vector else None)
 
 
 def _is_beyond_l2(
@@ -368,7 +367,7 @@ def _parallel(
     parallel: list[str] = []
     for var in order:
         little = operations < TILE_WORK and parallel
-        if little and not (resident and known_extent(var) is None):
+        if little and not (resident and is_open(var)):
             continue
         parallel.append(var.name)
         operations //= max(1, -(-trips(var) // tiles.get(var, 1)))

@@ -23,10 +23,18 @@ from tcc.ir.index import Var, Vars, as_int, const, free_vars, substitute
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import packs, unpacking_operations
-from tcc.schedule.cpu.schedule import Nest
+from tcc.schedule.cpu.schedule import Nest, named
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.margins import MARGINS
-from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
+from tcc.schedule.nest import (
+    contraction_factors,
+    depends,
+    is_open,
+    neighbours,
+    points,
+    stride,
+    trips,
+)
 
 # A sum of at most this many steps has a single K-block. Up to this length, it takes less time to
 # read a panel again from the second-level cache for every block of rows than to store sums.
@@ -104,7 +112,7 @@ def contraction_loops(stage: GroupStage, vector: Var | None) -> ContractionLoops
     factors = contraction_factors(stage)
     if factors is None or vector is None:
         return None
-    a, b = depends(stage, factors.a), depends(stage, factors.b)
+    a, b = factors.loops(stage)
     if vector in a and vector in b:  # the factor with fewer loops becomes the vector factor
         a, b = sorted((a, b), key=len)
     return ContractionLoops(stage, vector, *((a, b) if vector in a else (b, a)))
@@ -462,7 +470,7 @@ def _has_open_rows(common: Collection[Var], contraction: ContractionLoops) -> bo
     In that case sums cannot be stored between K-blocks, and prefetches cannot be divided among
     rows.
     """
-    return any(known_extent(v) is None and v not in common for v in contraction.rows)
+    return any(is_open(v) and v not in common for v in contraction.rows)
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -497,7 +505,7 @@ def contraction_nest(
     core.because("ahead: the next K-block", stage)
     # A symbolic vector loop has blocks of several widths. The rows are computed inside each of
     # them.
-    wide = contraction.vector if known_extent(contraction.vector) is None else None
+    wide = contraction.vector if is_open(contraction.vector) else None
     panels = [v for v in stage.iters if v not in rows and (packed or v in inner or v is wide)]
     panels.sort(key=lambda v: v is contraction.vector)
     row_order = [v for v in rows if v in inner]
@@ -508,7 +516,7 @@ def contraction_nest(
     return Nest(
         stages,
         tuple(v.name for v in order),
-        tuple((v.name, n) for v, n in blocks.items() if n > 1),
+        named(blocks),
         contraction.vector.name,
         tuple((v.name, n) for v, n in k_blocks.items()),
         ahead=0 if hides or not beyond_l2 else _level(contraction, blocks, k_blocks, core),

@@ -6,13 +6,13 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from tcc.ir.expr import extent, known_extent
+from tcc.ir.expr import extent
 from tcc.ir.index import Var, Vars, as_int, divisor_of
 from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
 from tcc.schedule.cpu.contraction import ContractionLoops, fair, most_rows, panel_of, parts_of
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
-from tcc.schedule.nest import depends, points, trips
+from tcc.schedule.nest import depends, is_open, points, trips
 
 # The fewest rows that use a panel for as long as it takes to fetch the next panel.
 ENOUGH = 32
@@ -48,7 +48,7 @@ def row_tiles(
         size = counts[var]
         core.because("tile_sizes: rows that share a panel", None, var)
         tiles[var] = max(1, min(size, remaining))
-        if known_extent(var) is None:
+        if is_open(var):
             even = _even(size, tiles[var], row_limit)
             tiles[var] = even if fair(other_count * -(-trips(var) // even), core) else tiles[var]
             if (tall := _tall(contraction, core) or tiles[var]) < tiles[var]:
@@ -92,10 +92,10 @@ def _counts(rows: Sequence[Var]) -> dict[Var, int]:
     for var in reversed(rows):
         few = prod(counts.values()) < ENOUGH
         certain = divisor_of(extent(var))
-        if known_extent(var) is None and certain >= ENOUGH:
+        if is_open(var) and certain >= ENOUGH:
             counts[var] = certain  # the size is a multiple of this number, and may equal it
         else:
-            counts[var] = trips(var) if few or known_extent(var) is not None else 1
+            counts[var] = trips(var) if few or not is_open(var) else 1
     return counts
 
 

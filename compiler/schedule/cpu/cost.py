@@ -15,7 +15,6 @@ from math import ceil, exp, log2, prod
 from typing import Any
 
 from tcc.frozen import frozen
-from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
@@ -48,7 +47,8 @@ from tcc.schedule.masked_terms import covered
 from tcc.schedule.nest import (
     FEW_APART,
     contraction_factors,
-    depends,
+    contracts,
+    is_open,
     neighbours,
     of_pairs,
     points,
@@ -237,7 +237,7 @@ class _Pricing:
         """Returns True if all tiles along a loop but the last are full. They are full along a
         vector loop and along a loop of symbolic size. Along other loops, tile sizes differ by at
         most one."""
-        return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
+        return is_open(var) or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
 
@@ -317,10 +317,10 @@ class _Pricing:
         steps = ceil(steps * terms_share(stage, nest.blocks) / self._at_once(stage, vector))
         sums, k_blocks = rows * wide, self._k_block_trips(nest, stage.reduce)
         loads = stores = 0.0
-        contracts = contraction_factors(stage) is not None
+        is_contraction = contracts(stage)
         work = with_parts(nest, work, vector, spans, self.tile)
         covered = prod(self.tile.get(v, trips(v)) for v in spans if v is not vector)
-        if nest.packed and contracts:  # a tile packs the operand once for all rows
+        if nest.packed and is_contraction:  # a tile packs the operand once for all rows
             work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
             loads = 2 * stores  # each packed vector is loaded from two lines
@@ -351,11 +351,11 @@ class _Pricing:
             if touch.step(vector) != 1:
                 continue
             elements = wide * lanes
-            if not contracts and (gap := touch.gap(stage.reduce, elements)):
+            if not is_contraction and (gap := touch.gap(stage.reduce, elements)):
                 self.gaps[touch.source] = gap
             # Evictions do not count if nests exchange values in scratch: BERT's attention took
             # equally long with both storage orders of v.
-            if contracts and not (packed or self.exchanged):
+            if is_contraction and not (packed or self.exchanged):
                 evicted = touch.crowded(stage.reduce, elements * touch.size, machine.l1)
                 compute += count * (1 - rows / covered) * evicted * LINE / machine.l2.read
         waits = k_blocks * sums
@@ -367,7 +367,7 @@ class _Pricing:
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
-        lanes = [vector in depends(stage, f) for f in (factors.a, factors.b)]
+        lanes = [vector in loops for loops in factors.loops(stage)]
         return neighbours(stage) if self.pairs and sum(lanes) == 1 else 1
 
     def _arithmetic(

@@ -10,7 +10,7 @@ from tcc.ir.tile.group import GroupStage
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.work import StageWork
 from tcc.schedule.footprint import Touch
-from tcc.schedule.nest import contraction_factors, neighbours, points, trips
+from tcc.schedule.nest import contracts, neighbours, points, trips
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def lane_distance(stage: GroupStage, touch: Touch) -> int:
     It is 1, except in a packed constant: there a 32-bit word holds several steps of the sum for one
     lane, so that the distance is the number of elements of a word.
     """
-    if contraction_factors(stage) is None or not touch.constant:
+    if not contracts(stage) or not touch.constant:
         return 1
     return max(neighbours(stage), 2 if touch.size == 2 else 1)
 

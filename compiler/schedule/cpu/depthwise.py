@@ -16,7 +16,7 @@ from tcc.ir.expr import known_extent
 from tcc.ir.index import Var, Vars, linear_in
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.nest import stride, trips, typical
+from tcc.schedule.nest import is_open, stride, trips, typical
 
 # The rows of a tile that lie under a window have at most this many bytes: half of a first-level
 # cache. The other half is for results.
@@ -49,11 +49,11 @@ def window_tiles(
         lanes = blocks.get(vector, 1)
         column = tall * lanes * stage.body[0].dtype.bytes
         narrowest = WIDE * block * along + wide - along
-        is_open = known_extent(rows) is None or known_extent(row) is None
-        parts = _parts(vector, blocks, NEAR // (column * narrowest)) if is_open else 1
+        is_symbolic = is_open(rows) or is_open(row)
+        parts = _parts(vector, blocks, NEAR // (column * narrowest)) if is_symbolic else 1
         column *= parts
         widest = (NEAR // column - wide + along) // along // block * block
-        if is_open:
+        if is_symbolic:
             return {rows: STRIP, row: max(widest, block), vector: parts * lanes}
         count = -(-trips(row) // max(widest, block))
         even = -(-trips(row) // count)

@@ -15,7 +15,7 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.along import loops_of, nest_along
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import FusionLimits
-from tcc.schedule.nest import contraction_factors, weight
+from tcc.schedule.nest import contracts, weight
 
 # Registers of the host program have 64 bits. A sum of products a * b with a, b <= _WORTH, one for
 # each stage of a kernel, fits a register. So the formula overflows at no sizes of a run.
@@ -43,8 +43,8 @@ def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimi
     It is at most about `_WORTH`. The product of `sizes` is how often all `tiles` together evaluate
     the stage's body.
     """
-    contracts = contraction_factors(stage) is not None
-    rate = limits.contraction_rate if contracts else limits.plain_rate
+    is_contraction = contracts(stage)
+    rate = limits.contraction_rate if is_contraction else limits.plain_rate
     operations = weight(stage) * prod(n for n in map(as_int, sizes) if n is not None)
     nanoseconds = rate * limits.least_nanoseconds
     share = const(min(-(-_WORTH * operations // (nanoseconds * tiles)), _WORTH))

@@ -19,7 +19,7 @@ from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.schedule import Nest, Schedule, TailVectors
 from tcc.schedule.limits import Form
 from tcc.schedule.loop_positions import check_loops
-from tcc.schedule.nest import contraction_factors
+from tcc.schedule.nest import contracts
 
 # Larger tiles and K-blocks than these have no use, and sizes of blocks stay small integers.
 _LARGEST = 1 << 31
@@ -122,7 +122,7 @@ def registers_of(stage: GroupStage, nest: Nest, core: CoreModel) -> int:
     blocks = {v.name: nest.block(v.name) for v in stage.iters}
     across = blocks.pop(nest.vector or "", 1)
     vectors, rows = -(-across // core.lanes), prod(blocks.values())
-    if contraction_factors(stage) is not None and stage.reduce:
+    if contracts(stage) and stage.reduce:
         return rows * vectors + vectors + 1
     return rows * vectors
 

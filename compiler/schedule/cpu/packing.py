@@ -9,11 +9,10 @@ and all rows multiply from there. The operand of the second sum is only read. It
 scratch if the price of vectors that cross cache lines is higher (`Knobs.copy`).
 """
 
-from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, children
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage
-from tcc.schedule.nest import contraction_factors, depends, of_pairs, points
+from tcc.schedule.nest import contraction_factors, depends, is_open, of_pairs, points
 
 # The fewest rows for which packing a K-block saves time, with its store and loads counted. Measured
 # with weights of four bits, 2048 x 2048. Packing takes 5 % more time with 32 rows, a tenth less
@@ -32,7 +31,7 @@ def packs(stage: GroupStage, vector: Var, rows: tuple[Var, ...], copied: bool = 
     memory is packed if `copied`. A computed operand is packed if there are at least `FEW_ROWS`
     rows, each of which uses the packed values again; `rows` are the loops of rows.
     """
-    if any(known_extent(v) is None for v in stage.reduce):
+    if any(is_open(v) for v in stage.reduce):
         return False
     operand = _operand(stage, vector)
     if isinstance(operand, Read):

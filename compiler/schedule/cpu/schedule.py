@@ -1,8 +1,10 @@
 """Schedule: the decisions about a tile group, as a small frozen object that can be stored."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from tcc.frozen import frozen
+from tcc.ir.index import Var
 
 
 @frozen
@@ -104,6 +106,11 @@ class Schedule:
     def nest(self, stage: int) -> Nest:
         """Returns the nest that computes the stage with number `stage`."""
         return next(n for n in self.nests if stage in n.all_stages)
+
+
+def named(sizes: Mapping[Var, int]) -> tuple[tuple[str, int], ...]:
+    """Returns the sizes above one, by the names of their loops."""
+    return tuple((v.name, n) for v, n in sizes.items() if n > 1)
 
 
 @lru_cache(1 << 14)

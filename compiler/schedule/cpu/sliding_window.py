@@ -19,7 +19,8 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import (
     constant_bytes,
     contraction_factors,
-    depends,
+    contracts,
+    is_open,
     own_loops,
     points,
     reads_here,
@@ -122,7 +123,7 @@ def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
     ]
     sums = [s for s in group.stages if s.reduce]
     fewest = 2 if weight(group.stages[0]) > 1 else 1
-    summed = len(sums) >= fewest and all(contraction_factors(s) is not None for s in sums)
+    summed = len(sums) >= fewest and all(contracts(s) for s in sums)
     return rows is not None and bool(channel_loops) and summed
 
 
@@ -163,7 +164,7 @@ def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
 def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], core: CoreModel) -> float:
     """Returns the cycles of the core with the most work; `sizes` has the elements of a tile."""
     # A symbolic loop, such as one over images, may have a single trip.
-    loops = [v for v in group.common if v is not rows and known_extent(v) is not None]
+    loops = [v for v in group.common if v is not rows and not is_open(v)]
     other_tiles = max(
         prod(-(-trips(v) // sizes.get(v, 1)) for v in loops), 1
     )  # a loop without elements has 0 tiles
@@ -189,7 +190,7 @@ def _cycles(stage: GroupStage, core: CoreModel) -> float:
     if factors is None or not stage.reduce:
         return steps * weight(stage) / core.fmas
     # If both factors depend on all loops of the result, no multiply-add shares a loaded factor.
-    a, b = (depends(stage, f) & {*stage.iters} for f in (factors.a, factors.b))
+    a, b = (loops & {*stage.iters} for loops in factors.loops(stage))
     return steps / (core.loads / 2 if a <= b or b <= a else core.fmas)
 
 

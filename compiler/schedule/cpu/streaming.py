@@ -9,7 +9,6 @@ elements along the streaming loop are neighbours instead, vectors run along that
 
 from dataclasses import replace
 
-from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
@@ -20,10 +19,10 @@ from tcc.schedule.cpu.contraction import (
     contraction_nest,
 )
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, named
 from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
-from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips, word_loop
+from tcc.schedule.nest import all_accesses, contraction_factors, is_open, stride, trips, word_loop
 
 # The usual number of elements of a block of a streaming loop. With 64 rows, the exponentials and
 # sums of a block stay in the first two cache levels.
@@ -47,9 +46,9 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
     core.because(by_price if core.knobs.stream_block else "stream_block: rows stay in cache")
     core.because("parallel: all common loops")
     core.because("skips: blocks that a mask hides")
-    if known_extent(stream.loop) is not None:
+    if not is_open(stream.loop):
         block = _even_block(trips(stream.loop), block)
-    named_tiles = tuple((v.name, n) for v, n in tiles.items() if n > 1)
+    named_tiles = named(tiles)
     skips = core.skips and bool(limits_of(group))
     return Schedule(named_tiles, tuple(v.name for v in group.common), nests, block, skips)
 

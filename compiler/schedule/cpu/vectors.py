@@ -12,8 +12,9 @@ from tcc.schedule.nest import (
     FEW_APART,
     all_accesses,
     contraction_factors,
-    depends,
+    contracts,
     guarded,
+    is_open,
     of_bytes,
     own_loops,
     points,
@@ -47,8 +48,7 @@ def vector_loops(
     loops = (*common, *_loops_inside(group, stage))
     if fixed_size:
         common, loops = (
-            tuple(v for v in candidates if known_extent(v) is not None)
-            for candidates in (common, loops)
+            tuple(v for v in candidates if not is_open(v)) for candidates in (common, loops)
         )
     best = None if rows is None else _best_loop(group, stage, common)
     best = best or _best_loop(group, stage, loops)
@@ -109,9 +109,9 @@ def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
     four along its columns, because with smaller blocks a short row would run the code of several
     block sizes.
     """
-    columns = contraction_factors(stage) is not None and var not in stage.reduce
-    usual = 2 if core.masked and known_extent(var) is None and not columns else 4
-    few = core.count < 32 and contraction_factors(stage) is not None
+    columns = contracts(stage) and var not in stage.reduce
+    usual = 2 if core.masked and is_open(var) and not columns else 4
+    few = core.count < 32 and contracts(stage)
     independent = stage.monoid is not None and MONOIDS[stage.monoid].parts
     tied = len(stage.body) > 1 and not independent
     one = tied or _lane_by_lane(stage, var)
@@ -146,9 +146,7 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
     """
     stages = [group.stages[n] for n in nest.stages]
     open_loops = [
-        stage
-        for stage in stages
-        if any(v.name == nest.vector and known_extent(v) is None for v in stage.loops)
+        stage for stage in stages if any(v.name == nest.vector and is_open(v) for v in stage.loops)
     ]
     lanes = min((lanes_of(stage, core) for stage in open_loops), default=1)
     if lanes == 1 or nest.block(nest.vector or "") % lanes:
@@ -170,7 +168,7 @@ def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
     if factors is None or nest.vector not in nest.order:
         return None
     inside = nest.order[nest.order.index(nest.vector) :]
-    varying = [{v.name for v in depends(stage, f)} for f in (factors.a, factors.b)]
+    varying = [{v.name for v in loops} for loops in factors.loops(stage)]
     other_factors = [names for names in varying if nest.vector not in names]
     if len(other_factors) != 1:
         return None
@@ -188,8 +186,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     for other in group.stages:
         if other is not stage and (var not in group.common or var not in other.iters):
             continue
-        contracts = contraction_factors(other) is not None
-        broadcast = 1.0 if contracts and var in other.iters else 0.3
+        is_contraction = contracts(other)
+        broadcast = 1.0 if is_contraction and var in other.iters else 0.3
         for access, frequency, plain in _weighed(group, other):
             # In scratch the vector loop becomes the last axis, so its lanes are neighbours.
             step = 1 if var in access.along else stride(access, var)
@@ -209,7 +207,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         return score / count * fill
     # After a reduction along the lanes, the lanes are combined: once, or for every element of a
     # contraction's block.
-    return score / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
+    return score / count * fill * (0.8 if not contracts(stage) else 0.4)
 
 
 @lru_cache(maxsize=256)  # callers ask for each loop of a stage
@@ -218,17 +216,17 @@ def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bo
 
     `plain`: the access is a load without guards, in a stage that is no contraction.
     """
-    contracts = contraction_factors(stage) is not None
+    is_contraction = contracts(stage)
     loads, results = work(stage), points(stage.iters)
     stores = frozenset(stage.written)
-    tables = {a for node, a in stage.accesses.items() if node.indirect and not contracts}
+    tables = {a for node, a in stage.accesses.items() if node.indirect and not is_contraction}
     weighed = []
     for access in all_accesses(stage):
         # Constants do not count, because packing can change their storage order. Matrices of which
         # data select one are packed too; tables of which data select rows are not, so they count.
         if access in tables or not group.buffers[access.buffer].constant:
             stores_it = access in stores
-            plain = not (contracts or stores_it or access.guards)
+            plain = not (is_contraction or stores_it or access.guards)
             weighed.append((access, results if stores_it else loads, plain))
     return tuple(weighed)
 

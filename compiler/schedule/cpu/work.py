@@ -7,7 +7,7 @@ from math import inf, prod
 from typing import Any, TypeAlias
 
 from tcc.frozen import entity
-from tcc.ir.expr import MONOIDS, extent, known_extent
+from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import (
     Index,
@@ -19,14 +19,15 @@ from tcc.ir.index import (
     maximum,
     minimum,
 )
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
 from tcc.schedule.nest import (
     EXPENSIVE,
     contraction_factors,
+    contracts,
     depends,
+    is_open,
     points,
     row_loop,
     stride,
@@ -76,7 +77,7 @@ def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
         "bytes": group_bytes(group),
     }
     loops = (v for stage in group.stages for v in stage.loops)
-    if all(known_extent(v) is not None for v in loops):
+    if all(not is_open(v) for v in loops):
         return facts
     flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
     formulas = [formula.key for formula in (*flops, _bytes_formula(group))]
@@ -142,7 +143,7 @@ def global_touches(group: TileGroup, number: int, stage: GroupStage) -> Iterator
 
 def is_global(group: TileGroup, buffer: int) -> bool:
     """Returns True for an operand or result, False for a buffer in a tile's scratch."""
-    return group.buffers[buffer].scope is not MemorySpace.LOCAL
+    return not group.buffers[buffer].is_local
 
 
 def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
@@ -288,7 +289,7 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         # tests for NaN.
         extrema = (share in ("max", "min") for share in MONOIDS[stage.monoid].parts)
         tests = stage.body[0].dtype.is_float and sum(extrema)
-        ops += 0 if contraction_factors(stage) is not None else tests + len(stage.body)
+        ops += 0 if contracts(stage) else tests + len(stage.body)
     touches = stage_touches(group, number, stage)
     some_loops = tuple((varies, *cycles) for varies, cycles in parts.items())
     return StageWork(stage, lanes, ops, heavy, some_loops, _flops(stage), touches)

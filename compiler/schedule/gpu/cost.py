@@ -166,25 +166,21 @@ class BlockPricer:
         """
         dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
         load = _FAR if dram > 0 else _NEAR
-        steps = [self._step(stage, schedule) for stage in runs]
-        busy = sum(stage.steps * step for stage, step in zip(runs, steps, strict=True))
-        link = sum(m.bytes for stage in runs for m in stage.traffic) / self._link
+        steps = [(stage, self._step(stage, schedule)) for stage in runs]
+        busy = sum(stage.steps * step for stage, step in steps)
+        transfers = [m for stage in runs for m in stage.traffic]
+        link = sum(m.bytes for m in transfers) / self._link
         spilled = usage.private * schedule.warps * self.profile.lanes
         # Values that registers do not hold are stored and loaded again in every step of the longest
         # loop.
         link += 2 * spilled * max((stage.steps for stage in runs), default=1) / self._link
-        chain = load + sum(
-            self._waits(stage, step, schedule, load)
-            for stage, step in zip(runs, steps, strict=True)
-        )
-        stores = sum(m.bytes for stage in runs for m in stage.traffic if m.touch.store)
+        chain = load + sum(self._waits(*step, schedule, load) for step in steps)
+        stores = sum(m.bytes for m in transfers if m.touch.store)
         chain += stores / self._link + spilled / self._link
         share = -(-tiles // self.profile.processors)
         rounds = -(-share // resident)
         compute, latency = share * busy, rounds * chain
-        l2 = max(
-            sum(m.all_bytes for stage in runs for m in stage.traffic) / self._cache, share * link
-        )
+        l2 = max(sum(m.all_bytes for m in transfers) / self._cache, share * link)
         # `latency` includes a tile's arithmetic, so the larger of the two counts. Memory and the
         # cache, which tiles share, slow each other and the tiles.
         together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25

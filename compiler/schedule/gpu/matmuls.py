@@ -20,7 +20,7 @@ from tcc.schedule.gpu.axes import (
     summed_in,
 )
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, points
+from tcc.schedule.nest import points
 
 # The most columns of a matmul that one tile can hold whole.
 _COLUMNS = 256
@@ -48,7 +48,7 @@ def _roles(stage: GroupStage) -> _Roles | None:
     pair = factors(stage)
     if pair is None or not stage.reduce:
         return None
-    a, b = depends(stage, pair.a), depends(stage, pair.b)
+    a, b = pair.loops(stage)
     batch = tuple(v for v in stage.iters if (v in a) is (v in b))
     rows = tuple(v for v in stage.iters if v in a and v not in b)
     return _Roles(batch, rows, tuple(v for v in stage.iters if v in b and v not in a))

@@ -11,7 +11,7 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F16
 from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
-from tcc.schedule.nest import contraction_factors, points
+from tcc.schedule.nest import contracts, points
 
 # _ROWS: rows of a tile with two warpgroups. _STEPS: the largest block of a streaming loop whose
 # results fit their registers.
@@ -25,7 +25,7 @@ def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule
     tile would have to hold rows that are longer than a block.
     """
     main = main_matmul(group)
-    matmuls = [s for s in group.stages if s.reduce and contraction_factors(s) is not None]
+    matmuls = [s for s in group.stages if s.reduce and contracts(s)]
     if group.stream is None or main is None or len(matmuls) != 2:
         return None
     if not all(any(n.dtype in (BF16, F16) for n in s.accesses) for s in matmuls):

@@ -19,7 +19,7 @@ from tcc.schedule.cpu.work import global_touches
 from tcc.schedule.footprint import Touch
 from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockSchedule
-from tcc.schedule.nest import depends, trips, weight
+from tcc.schedule.nest import trips, weight
 
 # Bytes of a sector, the unit of transfers between caches and memory.
 SECTOR = 32
@@ -113,7 +113,7 @@ class StageFacts:
         pair = factors(stage)
         self.factor_loops: tuple[frozenset[Var], frozenset[Var]] | None = None
         if pair is not None and stage.reduce and stage.body[0].dtype in (F32, I32):
-            self.factor_loops = depends(stage, pair.a), depends(stage, pair.b)
+            self.factor_loops = pair.loops(stage)
 
     @cached_property
     def unique(self) -> tuple[float, ...]:

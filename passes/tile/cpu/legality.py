@@ -15,7 +15,6 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.index import as_int
-from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.fuse.combine import read_plainly
@@ -105,7 +104,7 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> b
         group = build_group(expr, *storage, collapsed=False, limits=core.limits)
         if not all(map(loads_evenly, group.stages)):
             return False
-        if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
+        if not any(b.is_local for b in group.buffers):
             return True
         built = build_group(expr, *storage, limits=core.limits)
         if row_loop(built) is not None:

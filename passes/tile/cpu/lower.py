@@ -39,7 +39,6 @@ from tcc.ir.tile import (
     Compute,
     If,
     Load,
-    MemorySpace,
     Store,
     TileBuffer,
     TileKernel,
@@ -68,7 +67,7 @@ from tcc.passes.tile.cpu.ranges import (
 from tcc.passes.tile.cpu.result_scratch import in_results
 from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident_values, waits
 from tcc.passes.tile.cpu.stage import StageLowering
-from tcc.passes.tile.emitter import StatementEmitter
+from tcc.passes.tile.emitter import StatementEmitter, tile_buffers
 from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.cost_parts import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
@@ -101,10 +100,7 @@ class _Lowering:
         self.tile_nests, self.passed = schedule.nests, dict[StageRef, Ready]()
         # Buffers are assumed to be aligned to their elements only, because any of them may be a
         # caller's array.
-        self.buffers = tuple(
-            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
-            for n, b in enumerate(group.buffers)
-        )
+        self.buffers = tile_buffers(group)
 
     def kernel(self) -> TileKernel:
         by_name = {v.name: v for v in self.group.common}
@@ -119,10 +115,10 @@ class _Lowering:
         self._nests(shared, regions, self.passed)
         self.tile_nests = self.schedule.nests[len(shared) :]
         self._grid(loops, {})
-        arguments = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
+        arguments = tuple(b for b in self.buffers if not b.is_local)
         local = dict.fromkeys(h.buffer for h in (*self.resident.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
-        local = {b: None for b in local if b.scope is MemorySpace.LOCAL}
+        local = {b: None for b in local if b.is_local}
         axes, body = tuple(self.axes), tuple(hoisted(self.emitter.stmts))
         return TileKernel(arguments, tuple(local), self.group.sizes, axes, body)
 

@@ -51,7 +51,7 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
 from tcc.schedule.margins import MARGINS
-from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
+from tcc.schedule.nest import anchor, contraction_factors, contracts, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
 # Another program of the model may store a constant in some layout already. A kernel gets a second
@@ -465,7 +465,7 @@ def pack_constants(
     packed = list(operands)
     main = anchor(group)
     for number, stage in enumerate(group.stages):
-        if stage is main or contraction_factors(stage) is not None:
+        if stage is main or contracts(stage):
             nest = schedule.nest(number)
             _pack(packed, group, stage, nest, _ordered_loops(stage, schedule.parallel + nest.order))
     return tuple(packed)
@@ -496,7 +496,7 @@ def _pack(
     if vector is None:
         return
     block = nest.block(nest.vector)
-    panels = contraction_factors(stage) is not None and vector not in stage.reduce
+    panels = contracts(stage) and vector not in stage.reduce
     for node, access in stage.accesses.items():
         if access.buffer >= len(packed):  # the read is of another stage's result
             continue
@@ -522,7 +522,7 @@ def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | 
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
     if count == 1 or factors is None or known_extent(stage.reduce[-1]) == 1:
         return None
-    if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
+    if all(vector in loops for loops in factors.loops(stage)):
         return None
     moving = [n for n, index in enumerate(node.indices) if stage.reduce[-1] in free_vars(index)]
     linear = linear_in(node.indices[moving[0]], stage.reduce[-1]) if len(moving) == 1 else None

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tcc.errors import InternalError
 from tcc.ir.expr.scalar import StageRef, reads_of_stages
 from tcc.ir.index import Index, Var, free_vars, of_atom, substitute
-from tcc.ir.tile import MemorySpace, TileBuffer
+from tcc.ir.tile import TileBuffer
 from tcc.ir.tile.group import Access, TileGroup
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.schedule.cpu.along import paired_loops
@@ -171,7 +171,7 @@ def _base(group: TileGroup, ref: StageRef, target: Access) -> Index | None:
     """
     buffer, local = group.buffers[target.buffer], _local(group, ref)
     dtype = group.stages[ref.stage].body[ref.component].dtype
-    if not local or buffer.scope is MemorySpace.LOCAL or buffer.dtype is not dtype or target.guards:
+    if not local or buffer.is_local or buffer.dtype is not dtype or target.guards:
         return None
     base = target.offset - local[0].offset
     return base if {*free_vars(base)} <= {*group.common} else None

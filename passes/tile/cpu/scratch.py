@@ -17,7 +17,7 @@ from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import in_scratch, reads_here, word_loop
+from tcc.schedule.nest import in_scratch, is_open, reads_here, word_loop
 
 
 @entity
@@ -188,7 +188,7 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
         # order.
         return False
     return all(
-        known_extent(v) is not None
+        not is_open(v)
         and all(unit_size(group, schedule, v) <= n.block(v.name) for n in nests)
         and len({n.block(v.name) > 1 for n in nests}) == 1
         for v in group.common

@@ -34,7 +34,6 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Load,
-    MemorySpace,
     Reduce,
     Relayout,
     Store,
@@ -110,7 +109,7 @@ class StageLowering:
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 buffer = self.context.buffers[target.buffer]
-                if buffer.scope is not MemorySpace.LOCAL:
+                if not buffer.is_local:
                     offset = substitute(target.offset, mapping)
                     guards = (*guards_at(target.guards, mapping), *limits(self.outer, mapping))
                     self.emitter.add(Store(buffer, (offset,), block, guards))
@@ -325,10 +324,13 @@ class StageLowering:
             return values
         *outer, width = values[0].shape
         shape = (*outer, parts, width // parts)
-        separate = tuple(self.emitter.fresh(v.dtype, shape) for v in values)
-        order = tuple(range(len(outer) + 1))
-        self.emitter.add(*(Relayout(a, v, order) for a, v in zip(separate, values, strict=True)))
-        return self._folded(separate, 1)
+        return self._folded(self._reshaped(values, shape), 1)
+
+    def _reshaped(self, values: Blocks, shape: tuple[int, ...]) -> Blocks:
+        results = tuple(self.emitter.fresh(v.dtype, shape) for v in values)
+        order = tuple(range(len(values[0].shape)))
+        self.emitter.add(*(Relayout(r, v, order) for r, v in zip(results, values, strict=True)))
+        return results
 
     def _is_short(self, var: Var, size: Index) -> bool:
         """Returns True if a loop is so short that it is unrolled.
@@ -413,14 +415,9 @@ class StageLowering:
         axes = tuple(range(first, first + count))
         shape = values[0].shape
         one = tuple(1 if n in axes else size for n, size in enumerate(shape))
-        reduced, flat = (
-            tuple(self.emitter.fresh(v.dtype, to) for v in values)
-            for to in (one, (*shape[:first], *shape[first + count :]))
-        )
-        order = tuple(range(len(shape)))
+        reduced = tuple(self.emitter.fresh(v.dtype, one) for v in values)
         self.emitter.add(Reduce(reduced, self.stage.monoid, values, axes))
-        self.emitter.add(*(Relayout(f, k, order) for f, k in zip(flat, reduced, strict=True)))
-        return flat
+        return self._reshaped(reduced, (*shape[:first], *shape[first + count :]))
 
     def _without_ends(
         self,

@@ -12,6 +12,7 @@ from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
+    Scalars,
     StageRef,
     apply,
     argument,
@@ -97,9 +98,12 @@ class BlockEmitter(StatementEmitter):
             self.add(Compute(out, body, args))
         return self._known[key]
 
-    def function(self, name: str, *args: Block) -> Block:
-        """Returns the block of the function `name`; the blocks `args` broadcast to each other."""
-        body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)))
+    def function(self, name: str, *args: Block, last: Scalars = ()) -> Block:
+        """Returns the block of the function `name`; the blocks `args` broadcast to each other.
+
+        The scalars `last` are further arguments of the function.
+        """
+        body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)), *last)
         shape = tuple(max(sizes) for sizes in zip(*(b.shape for b in args), strict=True))
         return self.compute(body, args, shape)
 
@@ -127,13 +131,6 @@ class BlockEmitter(StatementEmitter):
         out = self.fresh(block.dtype, shape)
         self.add(Broadcast(out, block))
         return out
-
-    def selected(self, active: Block, block: Block, neutral: Scalar) -> Block:
-        """Returns `block` where `active` holds, else the literal `neutral`."""
-        args = (active, block)
-        condition, value = (argument(n, b.dtype) for n, b in enumerate(args))
-        shape = tuple(max(sizes) for sizes in zip(active.shape, block.shape, strict=True))
-        return self.compute(apply("select", condition, value, neutral), args, shape)
 
     def reshaped(self, block: Block, shape: tuple[int, ...], order: tuple[int, ...]) -> Block:
         """Returns `block` with its axes permuted to `order`, then reshaped to `shape`."""

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
-from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
+from tcc.ir.tile import Block, Blocks, TileKernel
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
+from tcc.passes.tile.emitter import tile_buffers
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, EarlierBlock, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
@@ -67,11 +68,7 @@ class _Lowering:
             self.tile_parts.append(AxisRange(axis_, self._tile(axis_) * axis_.block))
         # Buffers are assumed to be aligned to their elements only, because any of them may be a
         # caller's array.
-        self.emitter = BlockEmitter(
-            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
-            for n, b in enumerate(group.buffers)
-            if b.scope is not MemorySpace.LOCAL
-        )
+        self.emitter = BlockEmitter(b for b in tile_buffers(group) if not b.is_local)
 
     def _tile(self, axis_: Axis) -> Index:
         steps = axis_.steps
@@ -152,7 +149,7 @@ class _Lowering:
     def _stream(self, stream: StreamLoop) -> None:
         """Emits a streaming loop, which carries the accumulators of its stages."""
         along = Axis((stream.loop,), self.axes.block(stream.loop.name))
-        accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
+        accumulators = self.group.accumulators
         lowered = {n: self._accumulator(n, along) for n in accumulators}
         widths = [len(self.group.stages[n].body) for n in accumulators]
         start = tuple(b for n in accumulators for b in lowered[n].identity(lowered[n].frame.shape))

@@ -295,5 +295,5 @@ def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
     of the loops."""
     pair = factors(stage)
     assert pair is not None
-    common = depends(stage, pair.a) & depends(stage, pair.b)
+    common = frozenset.intersection(*pair.loops(stage))
     return next((v for v in reversed(loops) if v not in common), loops[-1] if loops else None)

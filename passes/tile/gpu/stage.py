@@ -63,7 +63,7 @@ def matmul_of(
         a, b = a.arg, b.arg
     if a.dtype is not b.dtype or a.dtype not in (F32, *_NARROW):
         return None
-    first, second = depends(stage, pair.a), depends(stage, pair.b)
+    first, second = pair.loops(stage)
     along = [(_meets(p.axis, first), _meets(p.axis, second), p) for p in frame.axes]
     if not (_meets(wide[0], first) and _meets(wide[0], second)):
         return None
@@ -173,7 +173,7 @@ class BlockStage:
         for scalar, neutral in zip(self.stage.body, identities(self.stage), strict=True):
             block = body.block(scalar)
             if active is not None:
-                block = self.emitter.selected(active, block, neutral)
+                block = self.emitter.function("select", active, block, last=(neutral,))
             blocks.append(self.emitter.spread(block, frame.shape))
         return tuple(blocks)
 
@@ -234,7 +234,8 @@ class BlockStage:
             summed = [p for p in frame.axes if p in parts]
             active = body.active(summed)
             if active is not None:
-                block = self.emitter.selected(active, block, literal(0, factor.dtype))
+                zero = literal(0, factor.dtype)
+                block = self.emitter.function("select", active, block, last=(zero,))
         return self.emitter.spread(block, frame.shape)
 
 

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 from tcc.ir.op import Array
 from tcc.ir.program import CollectiveKind
-from tcc.ops.collective import CollectiveAttrs, collected
+from tcc.ops.collective import CollectiveAttrs
+
+from tests.lib.oracle.collectives import collected
 
 T = TypeVar("T")
 # Computes all ranks' results of a collective from all ranks' operands.

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from tcc.ir.op import OpSpec
 
-from . import collective, control, expression, random, sizes
+from . import control, expression, random, sizes
 from .algebra import (
     activation,
     arithmetic,
@@ -49,7 +49,7 @@ from .defaults import default_samples
 from .sampling import Sample, Samples
 
 _FAMILIES = (
-    activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
+    activation, arithmetic, attention, bits, contract, control, create, cumulative,
     data_dependent, diagonal, expression, grid, indexing, level_rows, levels, linalg,
     lists,
     magnitude, movement, narrow, normalization, pad, pool, quantize, quantized,

@@ -57,6 +57,7 @@ from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.graph.parse import parse_graph
+from tests.lib.oracle.graph_of_rank import evaluate_rank
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.lib.oracle.program.parse import parse_program
 from tests.lib.oracle.ranks import Rank, Stuck, exchanged, in_lockstep
@@ -95,7 +96,7 @@ def graph_on_rank(graph: Graph, feeds: Feeds, rank: Rank) -> dict[str, Array]:
         rows = sizes(node.attrs.rows)
         return exchanged(rank, collective_kind(node.op.name), node.attrs, x, rows)
 
-    return evaluate_graph(graph, feeds, exchange=exchange, rank=rank.number)
+    return evaluate_rank(graph, feeds, exchange, rank.number)
 
 
 def graph_on_ranks(graph: Graph, feeds: list[Feeds]) -> list[dict[str, Array]]:
