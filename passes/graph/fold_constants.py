@@ -26,6 +26,7 @@ from tcc.ir.graph import (
     Graph,
     GraphBuilder,
     Node,
+    Value,
     bodies,
     carrier,
     constant_bytes,
@@ -34,7 +35,7 @@ from tcc.ir.graph import (
 )
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
-from tcc.ir.op import Array, Arrays, OpSpec, Trait
+from tcc.ir.op import Array, Arrays, OpSpec, Trait, Types
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
 
@@ -70,8 +71,7 @@ def fold_constants(graph: Graph) -> Graph:
 def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    operands = [None if v is None else b.arrays(v) for v in inputs]
-    if any(a is None and v is not None for a, v in zip(operands, inputs, strict=True)):
+    if any(v is not None and b.handle(v) is None for v in inputs):
         return None
     if _symbolic(node.attrs) or _widens(node, inputs):
         return None
@@ -79,10 +79,12 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
     if is_laborious(node.op, operand_types, node.attrs):
         return None
     types = node.op.infer(operand_types, node.attrs)
-    arrays = [None if a is None else a[0] for a in operands]
-    if not _worth_storing(node.op, types, arrays, room):
+    size = _stored_bytes(types)
+    if size is None or not _worth_storing(node.op, size, operand_types, room):
         return None
-    results = on_each_rank(operands, partial(_evaluate, node))
+    if size > _SMALL and len(inputs) == len(types) == 1 and FAST & node.op.traits:
+        return [_derived(b, node, inputs[0], types[0])]
+    results = on_each_rank([b.arrays(v) for v in inputs], partial(_evaluate, node))
     if results is None or len({tuple(np.shape(a) for a in rank) for rank in results}) > 1:
         return None
     sources = [s for v in inputs if v is not None for s in b.sources(v)]
@@ -92,6 +94,20 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
         )
         for arrays, t, v in zip(zip(*results, strict=True), types, node.outputs, strict=True)
     ]
+
+
+def _derived(b: GraphBuilder, node: Node, operand: Value | None, type: TensorType) -> Value:
+    """Returns the result of an op that rejects no operand; nothing evaluates it here."""
+    handle = b.handle(operand)
+    assert handle is not None
+
+    def make(array: Array) -> Array:
+        with np.errstate(all="ignore"):
+            (result,) = node.op.reference([array], node.attrs)
+        return carrier(result, type.dtype)
+
+    derived = b.store.derive(make, f"{node.op.name} {node.attrs!r}", [handle])
+    return b.constant_handle(derived, type, node.outputs[0].name)
 
 
 def _widens(node: Node, inputs: Inputs) -> bool:
@@ -121,18 +137,18 @@ def _stored_bytes(types: Sequence[TensorType]) -> int | None:
     return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
 
 
-def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room: int) -> bool:
-    """Returns True if the results have numeric sizes and are small enough to store.
+def _worth_storing(op: OpSpec, size: int, operands: Types, room: int) -> bool:
+    """Returns True if results of `size` bytes are small enough to store.
 
-    `room` is the number of bytes that larger results may still take.
+    `operands` are the types of constants.  `room` is the number of bytes that larger results may
+    still take.
     """
-    size = _stored_bytes(types)
-    if size is None or size > max(room, _TINY):
+    if size > max(room, _TINY):
         return False
     if size <= _SMALL:
         return True
     fast = _FAST & op.traits and Trait.WINDOW not in op.traits and op.name not in _SLOW
-    return bool(fast) and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
+    return bool(fast) and size <= _GROWTH * (_stored_bytes([t for t in operands if t]) or 0)
 
 
 def _symbolic(item: Any) -> bool:

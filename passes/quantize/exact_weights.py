@@ -10,13 +10,15 @@ half of the memory.
 Requires layouts.  Establishes no more than that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tcc.ir.graph import Graph, Handle, Value
+from tcc.ir.index import as_int
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, F32, DType, TensorType
+from tcc.ir.types import BF16, F16, F32, DType, TensorType, element_count
 from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.quantize.precision import in_floats, with_operands
@@ -26,8 +28,8 @@ from tcc.schedule.margins import MARGINS
 
 # Smaller constants stay f32.
 _LARGE = 1 << 14
-# This many elements are compared first, which rejects most constants.
-_FIRST = 1 << 12
+# So many elements are compared at a time; the first reject most constants.
+_PIECE = 1 << 16
 
 
 def with_exact_weights(
@@ -40,7 +42,7 @@ def with_exact_weights(
     """
     store, constants = placed.graph.store, dict[Value, Handle]()
     visible = placed.visible(outer) if planner.prices_layouts else {}
-    types = {v: t for v, g in visible.items() if (t := _narrowest(v, g.constant(v))) is not None}
+    types = {v: t for v, g in visible.items() if (t := _narrowest(v, g)) is not None}
 
     def changed(kernel: Kernel) -> Kernel:
         """Returns `kernel` with narrow constants if its price allows that."""
@@ -64,9 +66,10 @@ def with_exact_weights(
         ):
             return kernel
         for value, narrow in pairs.items():
-            array = rounded(visible[value].store.get(visible[value].constants[value]), types[value])
-            assert array is not None
-            constants[narrow] = store.put(array, types[value])
+            handle = visible[value].constants[value]
+            store.adopt(handle, visible[value].store)
+            make = partial(np.asarray, dtype=types[value].carrier)
+            constants[narrow] = store.derive(make, types[value].name, [handle])
         return narrow_kernel
 
     steps = placed.with_kernels(changed)
@@ -74,13 +77,21 @@ def with_exact_weights(
     return replace(placed, graph=graph, steps=steps) if constants else placed
 
 
-def _narrowest(value: Value, array: Array | None) -> DType | None:
+def _narrowest(value: Value, graph: Graph) -> DType | None:
     """Returns the type of two bytes that has all values of a large f32 constant, if there is
     one."""
-    if array is None or value.type.dtype is not F32 or array.size < _LARGE:
+    count = as_int(element_count(value.type.shape)) or 0
+    handle = graph.constants[value]
+    if value.type.dtype is not F32 or count < _LARGE or graph.store.ranks(handle) > 1:
         return None
-    flat = array.reshape(-1)
-    return next((t for t in (BF16, F16) if _exact(flat[:_FIRST], t) and _exact(flat, t)), None)
+    return graph.store.fact(_exact_type, handle)
+
+
+def _exact_type(arrays: Sequence[Array]) -> DType | None:
+    """Returns the first type of two bytes that has all values of an f32 array, if there is one."""
+    flat = arrays[0].reshape(-1)
+    pieces = [flat[n : n + _PIECE] for n in range(0, len(flat), _PIECE)]
+    return next((t for t in (BF16, F16) if all(_exact(piece, t) for piece in pieces)), None)
 
 
 def _exact(array: Array, dtype: DType) -> bool:

@@ -74,7 +74,7 @@ def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
 
 def _is_constant(b: GraphBuilder, value: Value) -> bool:
     """Returns True if `value` is computed from constants alone."""
-    if b.arrays(value) is not None:
+    if b.handle(value) is not None:
         return True
     producer = b.producer(value)
     return producer is not None and all(
