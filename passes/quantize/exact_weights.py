@@ -66,9 +66,8 @@ def with_exact_weights(
         ):
             return kernel
         for value, narrow in pairs.items():
-            handle = visible[value].constants[value]
-            store.adopt(handle, visible[value].store)
             make = partial(np.asarray, dtype=types[value].carrier)
+            handle = visible[value].constants[value]
             constants[narrow] = store.derive(make, types[value].name, [handle])
         return narrow_kernel
 
@@ -84,7 +83,7 @@ def _narrowest(value: Value, graph: Graph) -> DType | None:
     handle = graph.constants[value]
     if value.type.dtype is not F32 or count < _LARGE or graph.store.ranks(handle) > 1:
         return None
-    return graph.store.fact(_exact_type, handle)
+    return graph.store.fact(_exact_type, (handle,))
 
 
 def _exact_type(arrays: Sequence[Array]) -> DType | None:

@@ -38,7 +38,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import Graph, Handle, Value
-from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, of_atom, substitute
+from tcc.ir.index import Index, Indices, as_int, free_vars, iterator, of_atom, substitute
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType, TensorType
@@ -168,16 +168,18 @@ class _Rounding:
         sources = store.sources(handle)
         self.sources.add(sources)
         if (value, m.axis) not in self.levels:
-            arrays = store.arrays(handle)
+            constant = Value(f"{value.name}.bytes", TensorType(dtype, value.type.shape))
             if m.bits == 4:
-                arrays = tuple(_in_words(a, m.axis) for a in arrays)
+                make = partial(_in_words, axis=m.axis)
+                handle = store.derive(make, f"words along {m.axis}", [handle])
             elif dtype is U8:
-                arrays = tuple(a.view(np.uint8) ^ np.uint8(128) for a in arrays)
-            shape = tuple(map(const, arrays[0].shape))
-            constant = Value(f"{value.name}.bytes", TensorType(dtype, shape))
-            handle = self.placed.graph.store.put_per_rank(arrays, dtype, sources)
+                handle = store.derive(_unsigned, "levels plus 128", [handle])
             self.new_constants[constant], self.levels[value, m.axis] = handle, constant
         return self.levels[value, m.axis]
+
+
+def _unsigned(levels: Array) -> Array:
+    return levels.view(np.uint8) ^ np.uint8(128)
 
 
 def _in_words(packed: Array, axis: int) -> Array:

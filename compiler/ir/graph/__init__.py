@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -102,7 +102,7 @@ def _content(data: Array) -> bytes | memoryview:
 class _Derived:
     """An array that `make` computes of the arrays `operands`, while nothing holds it."""
 
-    make: Callable[..., Array]
+    make: Callable[..., Any]
     operands: tuple[Stored, ...]
 
 
@@ -111,8 +111,8 @@ Stored: TypeAlias = Array | _Derived
 _STORED: WeakValueDictionary[str, Stored] = WeakValueDictionary()
 # The derived arrays that something holds.
 _MADE: WeakValueDictionary[_Derived, Array] = WeakValueDictionary()
-# What functions returned for arrays, by the function and the hashes of the arrays.
-_FACTS: dict[tuple[Callable[..., Any], tuple[Handle, ...]], Any] = {}
+# What functions returned for arrays, by the function, the handles and further arguments.
+_FACTS: dict[tuple[Hashable, ...], Any] = {}
 
 
 def _made(stored: Stored) -> Array:
@@ -198,7 +198,7 @@ class ConstantStore:
         self._add_sources(key, sources)
         return Handle(key)
 
-    def derive(self, make: Callable[..., Array], form: str, operands: Sequence[Handle]) -> Handle:
+    def derive(self, make: Callable[..., Any], form: str, operands: Sequence[Handle]) -> Handle:
         """Stores the array that `make` returns for the arrays of `operands`; returns its handle.
 
         Nothing is computed before the array is read, and all stores of the process compute it once
@@ -215,14 +215,14 @@ class ConstantStore:
         self._add_sources(key, [s for h in operands for s in self.sources(h)])
         return Handle(key)
 
-    def fact(self, function: Callable[..., T], *handles: Handle) -> T:
-        """Returns `function` of the arrays of constants, each a tuple as from `arrays`.
+    def fact(self, function: Callable[..., T], handles: Sequence[Handle], *args: Hashable) -> T:
+        """Returns `function` of the arrays of constants, each a tuple as from `arrays`, and `args`.
 
         All stores of the process call it once.
         """
-        key = function, handles
+        key = function, *handles, *args
         if key not in _FACTS:
-            _FACTS[key] = function(*map(self.arrays, handles))
+            _FACTS[key] = function(*map(self.arrays, handles), *args)
         result: T = _FACTS[key]
         return result
 
