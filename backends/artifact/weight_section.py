@@ -76,37 +76,35 @@ class _Writer:
     ) -> Range:
         """Returns the range of `parts` in the section; appends them if equal data is not there yet.
 
-        With `several` False there is nothing to compare with, so the data is appended without a
-        search. With `line`, data that is appended starts at a cache line instead of a page.
+        With `several` False there is nothing to compare with, so no hash of the data is computed.
+        With `line`, data that is appended starts at a cache line instead of a page.
         """
         size = byte_count(parts)
         if size == 0:
             return Range(0, 0)
-        key = _hash(parts) if several else b""
-        if key not in self._known:
-            alignment = _LINE if line else _HUGE_PAGE if size >= _HUGE_PAGE else _PAGE
-            self._append([bytes(-self.size % alignment)])
-            self._known[key] = Range(self.size, size)
-            self._append(parts)
-        return self._known[key]
-
-    def _append(self, parts: Sequence[BytesLike]) -> None:
+        end, digest, key = self.size, self.digest.copy(), hashlib.sha256()
+        alignment = _LINE if line else _HUGE_PAGE if size >= _HUGE_PAGE else _PAGE
+        self._append(bytes(-end % alignment))
+        start = self.size
         for part in parts:
             view = _bytes_of(part)
-            self.digest.update(view)
-            self.size += self._file.write(view)
+            self._append(view)
+            if several:
+                key.update(view)
+        place = self._known.setdefault(key.digest(), Range(start, size))
+        if place.offset != start:  # equal data precedes, so this data goes
+            self._file.truncate(self._file.seek(end))
+            self.size, self.digest = end, digest
+        return place
+
+    def _append(self, data: bytes | memoryview) -> None:
+        self.digest.update(data)
+        self.size += self._file.write(data)
 
 
 def byte_count(parts: Sequence[BytesLike]) -> int:
     """Returns the number of bytes of all parts together."""
     return sum(p.size if isinstance(p, WeightPart) else _bytes_of(p).nbytes for p in parts)
-
-
-def _hash(parts: Sequence[BytesLike]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(_bytes_of(part))
-    return digest.digest()
 
 
 def _bytes_of(part: BytesLike) -> memoryview:
