@@ -62,7 +62,7 @@ from tcc.ir.index import (
     within,
 )
 from tcc.ir.op import Array, Trait
-from tcc.ir.types import BOOL, I32, I64, DType, TensorType, element_count
+from tcc.ir.types import BOOL, I32, I64, DType, TensorType
 from tcc.ops import OPS
 from tcc.ops.formula import choose
 from tcc.ops.shapes import replaced
@@ -248,8 +248,7 @@ class _Forms:
         if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
             return None
         handle = self._constants.get(scalar.source)
-        count = as_int(element_count(self._type(scalar.source).shape))
-        if handle is None or count != 1 or scalar.dtype.is_narrow:
+        if handle is None or self._type(scalar.source).count != 1 or scalar.dtype.is_narrow:
             return None
         return literal(self._store.get(handle).item(), scalar.dtype)
 
@@ -329,8 +328,7 @@ class _Forms:
         variables = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
         iters = tuple(v for v in dict.fromkeys(variables) if v not in bound)
         sizes = [known_extent(v) or 0 for v in iters]
-        counts = (as_int(element_count(self._type(n).shape)) or 0 for n in sources)
-        most_places = _PLACES * sum(counts)
+        most_places = _PLACES * sum(self._type(n).count or 0 for n in sources)
         if not iters or not 0 < prod(sizes) <= most_places:
             return None
         at = tuple(map(of_atom, iters))

@@ -25,6 +25,7 @@ from tcc.frozen import field_names
 from tcc.ir.graph import (
     Graph,
     GraphBuilder,
+    Handle,
     Node,
     Value,
     bodies,
@@ -34,9 +35,10 @@ from tcc.ir.graph import (
     types_of,
 )
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import Index, as_int, free_vars
+from tcc.ir.index import Index, free_vars
 from tcc.ir.op import Array, Arrays, OpSpec, Trait, Types
-from tcc.ir.types import TensorType, element_count
+from tcc.ir.types import TensorType
+from tcc.known import all_known
 from tcc.ops.effort import FAST, is_laborious
 
 # Results of at most _SMALL bytes are always stored. Larger results are stored under two conditions.
@@ -71,9 +73,8 @@ def fold_constants(graph: Graph) -> Graph:
 def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    if any(v is not None and b.handle(v) is None for v in inputs):
-        return None
-    if _symbolic(node.attrs) or _widens(node, inputs):
+    handles = all_known(b.handle(v) for v in inputs if v is not None)
+    if handles is None or _symbolic(node.attrs) or _widens(node, inputs):
         return None
     operand_types = types_of(inputs)
     if is_laborious(node.op, operand_types, node.attrs):
@@ -83,7 +84,7 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
     if size is None or not _worth_storing(node.op, size, operand_types, room):
         return None
     if size > _SMALL and len(inputs) == len(types) == 1 and FAST & node.op.traits:
-        return [_derived(b, node, inputs[0], types[0])]
+        return [_derived(b, node, handles, types[0])]
     results = on_each_rank([b.arrays(v) for v in inputs], partial(_evaluate, node))
     if results is None or len({tuple(np.shape(a) for a in rank) for rank in results}) > 1:
         return None
@@ -96,17 +97,14 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
     ]
 
 
-def _derived(b: GraphBuilder, node: Node, operand: Value | None, type: TensorType) -> Value:
+def _derived(b: GraphBuilder, node: Node, operands: Sequence[Handle], type: TensorType) -> Value:
     """Returns the result of an op that rejects no operand; nothing evaluates it here."""
-    handle = b.handle(operand)
-    assert handle is not None
 
-    def make(array: Array) -> Array:
-        with np.errstate(all="ignore"):
-            (result,) = node.op.reference([array], node.attrs)
+    def make(*arrays: Array) -> Array:
+        (result,) = _evaluate(node, arrays) or ()
         return carrier(result, type.dtype)
 
-    derived = b.store.derive(make, f"{node.op.name} {node.attrs!r}", [handle])
+    derived = b.store.derive(make, f"{node.op.name} {node.attrs!r}", operands)
     return b.constant_handle(derived, type, node.outputs[0].name)
 
 
@@ -114,7 +112,7 @@ def _widens(node: Node, inputs: Inputs) -> bool:
     """Returns True if a node widens a large constant that is stored in a narrow type."""
     narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
     stays_narrow = all(v.type.dtype.is_narrow for v in node.outputs)
-    return not stays_narrow and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
+    return not stays_narrow and any((t.count or 0) >= _LARGE for t in narrow)
 
 
 def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
@@ -130,11 +128,12 @@ def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
         return None
 
 
-def _stored_bytes(types: Sequence[TensorType]) -> int | None:
+def _stored_bytes(types: Types) -> int | None:
     """Returns the bytes of arrays of the given types; None for a symbolic size."""
-    if any(t.static_shape is None for t in types):
+    present = [t for t in types if t is not None]
+    if any(t.static_shape is None for t in present):
         return None
-    return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
+    return sum((t.count or 0) * int(t.dtype.carrier.itemsize) for t in present)
 
 
 def _worth_storing(op: OpSpec, size: int, operands: Types, room: int) -> bool:
@@ -148,7 +147,7 @@ def _worth_storing(op: OpSpec, size: int, operands: Types, room: int) -> bool:
     if size <= _SMALL:
         return True
     fast = _FAST & op.traits and Trait.WINDOW not in op.traits and op.name not in _SLOW
-    return bool(fast) and size <= _GROWTH * (_stored_bytes([t for t in operands if t]) or 0)
+    return bool(fast) and size <= _GROWTH * (_stored_bytes(operands) or 0)
 
 
 def _symbolic(item: Any) -> bool:

@@ -13,9 +13,8 @@ from functools import partial
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import as_int
 from tcc.ir.op import Array
-from tcc.ir.types import TensorType, element_count
+from tcc.ir.types import TensorType
 from tcc.passes.graph.emit import emit
 
 # Smaller tables are not worth a search.
@@ -33,7 +32,7 @@ def _visit(graph: Graph, b: GraphBuilder, node: Node, inputs: Inputs) -> Replace
     source = node.inputs[0]
     assert source is not None
     type, table = source.type, graph.constants.get(source)
-    if table is None or type.rank != 2 or (as_int(element_count(type.shape)) or 0) < _LARGE:
+    if table is None or type.rank != 2 or (type.count or 0) < _LARGE:
         return None
     transposed = TensorType(type.dtype, type.shape[::-1])
     for value, handle in graph.constants.items():

@@ -10,13 +10,15 @@ output has elements of less than a byte.  The types that callers see are returne
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value, walk_values
 from tcc.ir.graph.rewrite import substituted
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index
 from tcc.ir.narrow import encode, pack
-from tcc.ir.types import U8, TensorType, element_count, tensor
+from tcc.ir.op import Array
+from tcc.ir.types import U8, DType, TensorType, element_count, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
@@ -36,7 +38,7 @@ def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
         v
         for v in graph.constants
         if v.type.dtype.is_packed and v not in outside
-        if (as_int(element_count(v.type.shape)) or 0) >= _LARGE
+        if (v.type.count or 0) >= _LARGE
     ]
     if not outside and not constants:
         return graph, {}
@@ -77,9 +79,8 @@ class _Surface:
             unpacked[value] = self._unpacked(value, elements[value])
         for value in constants:
             handle, dtype = graph.constants[value], value.type.dtype
-            data = [pack(encode(array, dtype), dtype) for array in graph.store.arrays(handle)]
-            sources = graph.store.sources(handle)
-            handles[unpacked[value]] = graph.store.put_per_rank(data, U8, sources)
+            make = partial(_packed_bytes, dtype=dtype)
+            handles[unpacked[value]] = graph.store.derive(make, "packed", [handle])
         for value in (v for v in outside if v in graph.constants):  # a constant may be an output
             handles[elements[value]] = graph.constants[value]
         packed_outputs = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}
@@ -133,3 +134,7 @@ class _Surface:
 def _bytes(count: Index, bits: int) -> Index:
     share = 8 // bits
     return (count + share - 1) // share
+
+
+def _packed_bytes(array: Array, dtype: DType) -> Array:
+    return pack(encode(array, dtype), dtype)

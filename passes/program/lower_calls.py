@@ -18,7 +18,7 @@ from tcc.ir.index import Index, as_int, nonnegative, var_of
 from tcc.ir.layout import part_of
 from tcc.ir.op import Array
 from tcc.ir.program import CallOp, ReadInt, Register, Registers, Relation, TensorRef
-from tcc.ir.types import dtype_of, element_count, integer_limits
+from tcc.ir.types import dtype_of, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
 from tcc.ops.shapes import replaced
@@ -235,7 +235,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     target = frame.define(y)
     if (y, x) not in frame.placed.graph.aliases:
         frame.copy(target, frame.read(x), x.type)
-    if as_int(element_count(update.type.shape)) == 0:
+    if update.type.count == 0:
         return
     part = Value(f"{y.name}.rows", update.type)
     where = part_of(frame.layout(x), update.type.shape, axis, start)

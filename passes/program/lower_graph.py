@@ -185,7 +185,7 @@ class GraphLowering:
             self.allocate(value, buffer)
         self.buffers[value] = buffer
         where = self.layout(value)
-        if where.fill is not None and as_int(element_count(value.type.shape)) != 0:
+        if where.fill is not None and value.type.count != 0:
             self.fill_halo(value, where, buffer)
         return buffer
 
@@ -238,7 +238,7 @@ class GraphLowering:
     def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
         """Emits the launch of a kernel.  With `again`, results that already have buffers are
         written to the same buffers."""
-        if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
+        if all(v.type.count == 0 for v, _ in planned.results):
             for value, _ in () if again else planned.results:
                 self.define(value)
             return

@@ -16,9 +16,8 @@ from functools import partial
 
 import numpy as np
 from tcc.ir.graph import Graph, Handle, Value
-from tcc.ir.index import as_int
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, F32, DType, TensorType, element_count
+from tcc.ir.types import BF16, F16, F32, DType, TensorType
 from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.quantize.precision import in_floats, with_operands
@@ -79,7 +78,7 @@ def with_exact_weights(
 def _narrowest(value: Value, graph: Graph) -> DType | None:
     """Returns the type of two bytes that has all values of a large f32 constant, if there is
     one."""
-    count = as_int(element_count(value.type.shape)) or 0
+    count = value.type.count or 0
     handle = graph.constants[value]
     if value.type.dtype is not F32 or count < _LARGE or graph.store.ranks(handle) > 1:
         return None

@@ -63,7 +63,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType, element_count
+from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_of, operand_reads
@@ -290,7 +290,7 @@ class _Narrowing:
             return None
         if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
             return None
-        count = as_int(element_count(value.type.shape)) or 0
+        count = value.type.count or 0
         needed = any(p.constant is value and self._paired(p) for p in self._matmuls_of(kernel))
         if count < _LARGE and not needed:
             return None
@@ -309,7 +309,7 @@ class _Narrowing:
         quantised.
         """
         value, axis = matmul.constant, _summed_axis(matmul)
-        count = as_int(element_count(value.type.shape)) or 0
+        count = value.type.count or 0
         times = sum(v is value for _, _, v in operand_reads(matmul.kernel))
         if not self.precision.bits or axis is None or count < _LARGE or times > 1:
             return None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, repeat, starmap
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,10 +28,10 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr, substitute_sizes
-from tcc.ir.index import Index, Substitution, as_int, const, substitute
+from tcc.ir.index import Index, Substitution, const, substitute
 from tcc.ir.narrow import bf16_bits, bf16_values, packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
-from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
+from tcc.ir.types import BF16, DType, TensorType, dtype_of
 from tcc.known import all_known
 
 T = TypeVar("T")
@@ -150,6 +150,11 @@ def _keyed(array: Array, dtype: DType | None) -> tuple[str, Stored]:
     return digest.hexdigest(), _Derived(bf16_values, (data,)) if dtype is BF16 else data
 
 
+def _form_key(form: str, keys: Sequence[str]) -> str:
+    """Returns the hash of what `form` makes of the entries with `keys`."""
+    return hashlib.sha256(f"{form} {' '.join(keys)}".encode()).hexdigest()
+
+
 class ConstantStore:
     """A store of read-only arrays by content hash; all stores share one array of equal contents.
 
@@ -187,13 +192,11 @@ class ConstantStore:
                 why=", ".join(forms) or "there is no array",
             )
         pairs = [_keyed(array, dtype) for array in arrays]
-        keys = [key for key, _ in pairs]
-        stored = {key: _STORED.setdefault(key, array) for key, array in reversed(pairs)}
-        if len(stored) == 1:
-            key, parts = keys[0], tuple(stored.values())
+        keys, parts = [key for key, _ in pairs], tuple(starmap(_STORED.setdefault, pairs))
+        if len({*keys}) == 1:
+            key, parts = keys[0], parts[:1]
         else:
-            key = hashlib.sha256(f"ranks {' '.join(keys)}".encode()).hexdigest()
-            parts = tuple(stored[n] for n in keys)
+            key = _form_key("ranks", keys)
         self._entries.setdefault(key, parts)
         self._add_sources(key, sources)
         return Handle(key)
@@ -206,8 +209,7 @@ class ConstantStore:
         one handle. The sources are those of the operands.
         """
         entries = [self._entries[h.digest] for h in operands]
-        text = f"{form} of {' '.join(h.digest for h in operands)}"
-        key = hashlib.sha256(text.encode()).hexdigest()
+        key = _form_key(form, [h.digest for h in operands])
         self._entries[key] = tuple(
             _STORED.setdefault(f"{key} {rank}", _Derived(make, rank_operands))
             for rank, rank_operands in enumerate(_by_rank(entries))
@@ -235,10 +237,6 @@ class ConstantStore:
         if array is None:
             raise InternalError(f"constant @{handle.digest[:16]} has another array on each rank")
         return array
-
-    def per_rank(self, handle: Handle) -> tuple[Array, ...] | None:
-        """Returns the array of each rank; None for a constant that all ranks have."""
-        return self.arrays(handle) if self.ranks(handle) > 1 else None
 
     def common(self, handle: Handle) -> Array | None:
         """Returns an array that all ranks have; None where it differs by rank."""
@@ -391,7 +389,7 @@ def walk_graphs(graph: Graph) -> Iterator[Graph]:
 def constant_bytes(graph: Graph) -> int:
     """Returns the bytes of all constants of a graph and its bodies."""
     constants = (v for part in walk_graphs(graph) for v in part.constants)
-    sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
+    sizes = ((v.type.count or 0, v.type.dtype) for v in constants)
     return sum(packed_size(*size) for size in sizes)
 
 

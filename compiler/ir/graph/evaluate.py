@@ -169,7 +169,7 @@ class _Evaluator:
         store, handle = graph.store, graph.constants[value]
         if self._rank is not None:
             return store.on_rank(handle, self._rank)
-        if store.per_rank(handle) is not None:
+        if store.ranks(handle) > 1:
             raise UserError(
                 "a constant that differs by rank is evaluated for one rank",
                 where=value.name,
