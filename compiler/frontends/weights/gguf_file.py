@@ -185,9 +185,11 @@ def _form(kind: int) -> str:
 def _contents(type_name: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
     """Returns the elements of a tensor, floats as a view of their bytes."""
     elements = np.frombuffer(data, _FORMS[type_name][1])
-    is_quantised = type_name in BLOCKS
-    rows = math.prod(shape[:-1])
-    contents = levels_of(type_name, elements, rows) if is_quantised else elements.reshape(shape)
+    contents = (
+        levels_of(type_name, elements, math.prod(shape[:-1]))
+        if type_name in BLOCKS
+        else elements.reshape(shape)
+    )
     # Nothing but views reads pages of the file again, so they need not stay in memory.
     cast(mmap, data.obj).madvise(MADV_DONTNEED)
     return contents

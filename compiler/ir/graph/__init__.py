@@ -17,7 +17,6 @@ import hashlib
 import operator
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, repeat, starmap
@@ -35,8 +34,6 @@ from tcc.ir.types import BF16, DType, TensorType, dtype_of
 from tcc.known import all_known
 
 T = TypeVar("T")
-# A constant is hashed in pieces of _PIECE bytes, by _THREADS threads.
-_PIECE, _THREADS = 1 << 20, 4
 
 
 @entity
@@ -78,11 +75,7 @@ class Node:
 
 @frozen
 class Handle:
-    """The hash of a constant: of its content, or of the form from which it is derived.
-
-    The hash of contents is the SHA-256 of the dtype, the shape, the hashes of all full pieces of
-    the bytes, and the bytes after the last full piece.
-    """
+    """The SHA-256 of a constant: of its type and bytes, or of the form from which it is derived."""
 
     digest: str
 
@@ -139,14 +132,8 @@ def _keyed(array: Array, dtype: DType | None) -> tuple[str, Stored]:
     """
     name = (dtype or dtype_of(array)).name
     data = _fixed(bf16_bits(array) if dtype is BF16 else array)
-    digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
-    tail_start = len(content) // _PIECE * _PIECE
-    digest.update(content[tail_start:])
-    # Threads start on first use, so a small constant starts none.
-    with ThreadPoolExecutor(_THREADS) as threads:
-        pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
-        for piece in threads.map(hashlib.sha256, pieces):
-            digest.update(piece.digest())
+    digest = hashlib.sha256(f"{name}{data.shape}".encode())
+    digest.update(_content(data))
     return digest.hexdigest(), _Derived(bf16_values, (data,)) if dtype is BF16 else data
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tcc.ir.graph as graphs
 from tcc.debug import Trace
-from tcc.ir.graph import ConstantStore, Graph, GraphBuilder, constant_bytes
+from tcc.ir.graph import Graph, GraphBuilder, constant_bytes
 from tcc.ir.index import const, symbol
 from tcc.ir.types import BF16, F32, TensorType
 from tcc.options import Options
