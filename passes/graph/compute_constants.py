@@ -110,7 +110,7 @@ def _visit(
     inputs: Inputs,
 ) -> Replacement:
     expr = node_expr(node)
-    if any(v is not None and v.type.dtype.is_handle for v in (*node.inputs, *node.outputs)):
+    if any(v is not None and v.dtype.is_handle for v in (*node.inputs, *node.outputs)):
         return None  # Expressions have no operands of strings or lists.
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None

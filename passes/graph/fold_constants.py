@@ -110,8 +110,8 @@ def _derived(b: GraphBuilder, node: Node, operands: Sequence[Handle], type: Tens
 
 def _widens(node: Node, inputs: Inputs) -> bool:
     """Returns True if a node widens a large constant that is stored in a narrow type."""
-    narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
-    stays_narrow = all(v.type.dtype.is_narrow for v in node.outputs)
+    narrow = [v.type for v in inputs if v is not None and v.dtype.is_narrow]
+    stays_narrow = all(v.dtype.is_narrow for v in node.outputs)
     return not stays_narrow and any((t.count or 0) >= _LARGE for t in narrow)
 
 

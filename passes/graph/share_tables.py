@@ -41,7 +41,7 @@ def _visit(graph: Graph, b: GraphBuilder, node: Node, inputs: Inputs) -> Replace
         if graph.store.fact(_are_transposed, (table, handle)):
             turned = b.constant_handle(handle, value.type, value.name)
             columns = emit(b, "gather", turned, inputs[1], axis=1)
-            return [emit(b, "transpose", columns, perm=(*range(1, columns.type.rank), 0))]
+            return [emit(b, "transpose", columns, perm=(*range(1, columns.rank), 0))]
     return None
 
 

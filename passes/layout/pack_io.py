@@ -33,21 +33,21 @@ def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
     nothing to pack, the graph is unchanged.  Raises UserError for a state with elements of less
     than a byte.
     """
-    outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
+    outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.dtype.is_packed]
     constants = [
         v
         for v in graph.constants
-        if v.type.dtype.is_packed and v not in outside
+        if v.dtype.is_packed and v not in outside
         if (v.type.count or 0) >= _LARGE
     ]
     if not outside and not constants:
         return graph, {}
     for output, state in graph.aliases:
-        if output.type.dtype.is_packed:
+        if output.dtype.is_packed:
             raise UserError(
                 "a state of elements of less than a byte is not supported",
                 where=state.name,
-                why=f"its element type is {state.type.dtype.name}",
+                why=f"its element type is {state.dtype.name}",
             )
     return _Surface(graph).packed(outside, constants)
 
@@ -78,7 +78,7 @@ class _Surface:
         for value in (*(v for v in graph.inputs if v in elements), *constants):
             unpacked[value] = self._unpacked(value, elements[value])
         for value in constants:
-            handle, dtype = graph.constants[value], value.type.dtype
+            handle, dtype = graph.constants[value], value.dtype
             make = partial(_packed_bytes, dtype=dtype)
             handles[unpacked[value]] = graph.store.derive(make, "packed", [handle])
         for value in (v for v in outside if v in graph.constants):  # a constant may be an output
@@ -97,8 +97,8 @@ class _Surface:
         """Returns a value of packed bytes in place of `value`, and adds nodes that unpack it to
         `elements`."""
         data, flat = self._forms(value)
-        unpack = UnpackAttrs(flat.type.dtype, *flat.type.shape)
-        shaped = ReshapeAttrs(elements.type.shape)
+        unpack = UnpackAttrs(flat.dtype, *flat.shape)
+        shaped = ReshapeAttrs(elements.shape)
         self._before += (
             Node(OPS["unpack"], unpack, (data,), (flat,), value.name),
             Node(OPS["reshape"], shaped, (flat,), (elements,), value.name),
@@ -109,8 +109,8 @@ class _Surface:
         """Returns a value of packed bytes in place of the output `value`, and adds nodes that pack
         `elements`."""
         data, flat = self._forms(value)
-        pack = PackAttrs(flat.type.dtype.bits)
-        shaped = ReshapeAttrs(flat.type.shape)
+        pack = PackAttrs(flat.dtype.bits)
+        shaped = ReshapeAttrs(flat.shape)
         self._after += (
             Node(OPS["reshape"], shaped, (elements,), (flat,), value.name),
             Node(OPS["pack"], pack, (flat,), (data,), value.name),
@@ -119,7 +119,7 @@ class _Surface:
 
     def _forms(self, value: Value) -> tuple[Value, Value]:
         """Returns new values for the packed bytes [n] and the flat elements [n] of `value`."""
-        count, dtype = element_count(value.type.shape), value.type.dtype
+        count, dtype = element_count(value.shape), value.dtype
         data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
         return data, Value(self._fresh(value.name), tensor(dtype, count))
 

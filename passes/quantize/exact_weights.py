@@ -47,7 +47,7 @@ def with_exact_weights(
         """Returns `kernel` with narrow constants if its price allows that."""
         filled = {v for _, node, v in operand_reads(kernel) if node.fill is not None}
         pairs = {
-            v: Value(f"{v.name}.{types[v].name}", TensorType(types[v], v.type.shape))
+            v: Value(f"{v.name}.{types[v].name}", TensorType(types[v], v.shape))
             for v in kernel.operands
             if v in types and v not in filled
         }
@@ -80,7 +80,7 @@ def _narrowest(value: Value, graph: Graph) -> DType | None:
     one."""
     count = value.type.count or 0
     handle = graph.constants[value]
-    if value.type.dtype is not F32 or count < _LARGE or graph.store.ranks(handle) > 1:
+    if value.dtype is not F32 or count < _LARGE or graph.store.ranks(handle) > 1:
         return None
     return graph.store.fact(_exact_type, (handle,))
 

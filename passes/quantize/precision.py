@@ -182,15 +182,14 @@ class _Narrowing:
 
     def run(self) -> Placed:
         narrow = {
-            v: Value(v.name, TensorType(self.precision.floats, v.type.shape))
-            for v in self.activations
+            v: Value(v.name, TensorType(self.precision.floats, v.shape)) for v in self.activations
         }
         steps = self.placed.with_kernels(lambda kernel: self._kernel(kernel, narrow))
         layouts = {narrow.get(v, v): layout for v, layout in self.placed.layouts.items()}
         containers = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.containers.items()}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.new_constants})
-        types = {v: self.types.get(v, v.type.dtype.name) for v in self.weights}
+        types = {v: self.types.get(v, v.dtype.name) for v in self.weights}
         return Placed(graph, steps, layouts, containers, tuple(self.rounded), weight_types=types)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
@@ -231,7 +230,7 @@ class _Narrowing:
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.containers.values()}
         candidates = results - seen_by_others(self.placed.graph)
-        candidates = {v for v in candidates if v.type.dtype is F32}
+        candidates = {v for v in candidates if v.dtype is F32}
         for kernel in self.kernels:
             candidates -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
             candidates -= _summed(kernel) if everywhere else set()
@@ -286,7 +285,7 @@ class _Narrowing:
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Replacement | None:
         floats = self.precision.floats
-        if floats is F32 or value.type.dtype is not F32:
+        if floats is F32 or value.dtype is not F32:
             return None
         if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
             return None
@@ -300,7 +299,7 @@ class _Narrowing:
             if store.fact(_fits, (handle,), floats):
                 self._note(value, floats.name, floats.name if needed else "")
                 narrow = store.derive(partial(rounded, dtype=floats), floats.name, [handle])
-                constant = self._constant(value, narrow, floats, value.type.shape)
+                constant = self._constant(value, narrow, floats, value.shape)
                 self.floats[value] = in_floats(constant)
         return self.floats[value]
 
@@ -319,7 +318,7 @@ class _Narrowing:
 
     def _levels(self, value: Value, axis: int) -> _Replacement | None:
         store, handle = self._source(value)
-        shape = value.type.shape
+        shape = value.shape
         length = as_int(shape[axis]) or 0
         # An odd number of 4-bit levels does not fill whole bytes.
         bits = 8 if length % 2 else self.precision.bits
@@ -352,7 +351,7 @@ class _Narrowing:
             self._note(value, self.types[value], BF16.name if value in rounding else "")
         for value in dict.fromkeys(p.constant for p in stored_levels):
             if value in rounding:
-                self._note(value, value.type.dtype.name, BF16.name)
+                self._note(value, value.dtype.name, BF16.name)
 
     def _note(self, value: Value, type: str, operands: str) -> None:
         store, handle = self._source(value)
@@ -391,7 +390,7 @@ def _byte_sum(arrays: Sequence[Array]) -> int:
 
 
 def in_floats(value: Value) -> _Replacement:
-    dtype = value.type.dtype
+    dtype = value.dtype
 
     def value_of(node: Read, first: int) -> Scalar:
         return cast(read_from(node, first, dtype), node.dtype)
@@ -420,9 +419,7 @@ def with_operands(
 
     stages = tuple(with_reads(s, narrow_read) for s in kernel.expr.stages)
     params = tuple(v.type for v in values)
-    rounded = cast_results(
-        Expr(params, stages, kernel.expr.outputs), [v.type.dtype for v in results]
-    )
+    rounded = cast_results(Expr(params, stages, kernel.expr.outputs), [v.dtype for v in results])
     return replace(kernel, expr=canonical(rounded), operands=tuple(values), results=results)
 
 
@@ -545,7 +542,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
         layout = row_major(tuple(sizes))
     else:
         source = operand_of(matmul.kernel, other)
-        layout = layouts.get(source) or row_major(source.type.shape)
+        layout = layouts.get(source) or row_major(source.shape)
     place = offset(layout, other.indices)
     inner = [v for v in long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner:
@@ -579,8 +576,8 @@ def _summed_axis(matmul: _Matmul) -> int | None:
     saves little.
     """
     loops = long_loops(matmul.stage)
-    shape = matmul.constant.type.shape
-    if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
+    shape = matmul.constant.shape
+    if len(loops) != 1 or matmul.constant.dtype is not F32 or matmul.weight.fill is not None:
         return None
     if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(matmul) > 1):
         # The weight of a 1 x 1 convolution counts as a matrix only if the image has a single

@@ -27,7 +27,7 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr, substitute_sizes
-from tcc.ir.index import Index, Substitution, const, substitute
+from tcc.ir.index import Index, Indices, Substitution, const, substitute
 from tcc.ir.narrow import bf16_bits, bf16_values, packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
@@ -45,6 +45,18 @@ class Value:
 
     name: str
     type: TensorType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Indices:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
 
     def __repr__(self) -> str:
         return f"%{self.name} : {self.type!r}"
