@@ -2,7 +2,8 @@
 
     %y = add(%a, %b), both constant        %y constant
 
-A node with an operand that differs by rank is evaluated for every rank.
+A node with an operand that differs by rank is evaluated for every rank.  A node that casts or moves
+the elements of a large constant becomes a derived constant: its array is computed when it is read.
 
 Requires nothing.  Establishes that every node whose operands are all constant is folded, in bodies
 too.  These nodes are not folded:
