@@ -2,19 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import TypeAlias
 
-import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.backends.artifact.profile_facts import profile_facts
 from tcc.backends.artifact.variant import Variant
-from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
 from tcc.backends.c.backend import CBackend
 from tcc.backends.cpu.backend import CpuBackend
@@ -24,7 +21,6 @@ from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value
-from tcc.ir.op import Array
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
@@ -209,7 +205,6 @@ def make_variants(
     place: PlanPlace = _ONE_RANK,
 ) -> list[Variant]:
     """Returns the variants of a plan with their code; `graph` is the model before optimisation."""
-    variants: list[Variant] = []
     unfused = unfused_bytes(graph)
     lowerings = lower(codes, optimised, trace, place)
     if options.stop_after and place.ranks != options.ranks[-1]:
@@ -240,12 +235,11 @@ def make_variants(
             "scale for 16, 32, 64 ... elements of a column",
             hint="add --weights int8 or --weights int4, or leave --activations out",
         )
-    alone = len(lowerings) == 1 and options.ranks == (1,)
-    for code, lowered in lowerings:
-        label = _label(code, [other for other, _ in lowerings])
-        earlier = None if alone else variants
-        variants.append(variant_of(code, lowered, unfused, options, trace, label, earlier, place))
-    return variants
+    codes = [code for code, _ in lowerings]
+    return [
+        variant_of(code, lowered, unfused, options, trace, _label(code, codes), place)
+        for code, lowered in lowerings
+    ]
 
 
 def _source_names(lowered: Lowered, values: Sequence[Value]) -> list[str]:
@@ -278,31 +272,20 @@ def variant_of(
     options: Options,
     trace: Trace,
     label: str = "",
-    earlier: Sequence[Variant] | None = None,
     place: PlanPlace = _ONE_RANK,
 ) -> Variant:
     """Returns a variant with its code: the general program and those of the buckets as one program.
 
     `unfused` is the number of bytes that a run without fusion would move. `label` is the prefix of
-    its stages. Weights that an `earlier` variant has too are stored once; None stands for the only
-    variant of an artifact, whose weights are packed when they are written.
+    its stages. Its weights are packed when the artifact is written.
     """
-    # A thread makes the copies while code generation waits for other processes.
-    with ThreadPoolExecutor(1) as executor:
-        with trace.stage(label + "generate code"):
-            general, *specials = (
-                code.fitted(part, kernel_names(part, place), trace) for part in parts
-            )
-            lowered = join_programs(general, specials)
-            names = kernel_names(lowered, place)
-            table = lowered.weights
-            packed: list[Sequence[BytesLike]] = [[*table.parts(r)] for r in range(table.ranks)]
-            ranks = () if earlier is None else range(table.ranks)
-            arrays = [[executor.submit(part) for part in table.parts(r)] for r in ranks]
-            generated = code.generate(lowered, names, trace)
-        with trace.stage(label + "pack weights"):
-            for n, parts_of_rank in enumerate(arrays):
-                packed[n] = _shared([part.result() for part in parts_of_rank], earlier or ())
+    with trace.stage(label + "generate code"):
+        general, *specials = (code.fitted(part, kernel_names(part, place), trace) for part in parts)
+        lowered = join_programs(general, specials)
+        names = kernel_names(lowered, place)
+        table = lowered.weights
+        weights = [tuple(table.parts(rank)) for rank in range(table.ranks)]
+        generated = code.generate(lowered, names, trace)
     program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
@@ -330,7 +313,7 @@ def variant_of(
         f"{code.target.text}{place}",
         encode_program(program),
         names,
-        packed[0] if len(packed) == 1 else (),
+        weights[0] if len(weights) == 1 else (),
         generated.objects,
         code.target.profile.features,
         generated.gpu,
@@ -338,20 +321,6 @@ def variant_of(
         listings,
         encode_needs(lowered.kernels, generated.scratch),
         place.ranks,
-        packed if len(packed) > 1 else (),
+        weights if len(weights) > 1 else (),
         place.plan,
     )
-
-
-def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:
-    """Returns an earlier variant's weights that are equal to `packed`, else `packed`.
-
-    So the artifact has a single copy of equal weights.
-    """
-    for variant in earlier:
-        if len(variant.weights) == len(packed) and all(
-            np.array_equal(np.asarray(old).view(np.uint8), new.view(np.uint8))
-            for old, new in zip(variant.weights, packed, strict=True)
-        ):
-            return variant.weights
-    return packed

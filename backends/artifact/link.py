@@ -107,19 +107,20 @@ def link_artifact(
     check_variants(variants, programs)
     if name != c_name(name):
         raise InternalError(f"{name!r} is no name of an artifact", where="link")
-    section = lay_out(
-        [variant.weights_of(rank) for variant in variants for rank in range(variant.ranks)],
-        [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
-    )
-    linked = emit != "shared"
-    side = side_file or section.size > (_MOST_LINKED if linked else _MOST_APPENDED)
-    full_manifest = {
-        **_complete(manifest, variants, programs, name, section, side),
-        **asset_entries(assets),
-    }
     toolchain = find_toolchain(triple)
-    text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
+    linked = emit != "shared"
     with folder_beside(out, "the artifact") as folder:
+        section = lay_out(
+            folder / "section",
+            [variant.weights_of(rank) for variant in variants for rank in range(variant.ranks)],
+            [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
+        )
+        side = side_file or section.size > (_MOST_LINKED if linked else _MOST_APPENDED)
+        full_manifest = {
+            **_complete(manifest, variants, programs, name, section, side),
+            **asset_entries(assets),
+        }
+        text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
         objects = _write_inputs(folder, variants, text, name, section)
         _write_listings(folder, _listings(variants))
         write_assets(folder, assets)

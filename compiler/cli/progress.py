@@ -48,7 +48,6 @@ _STAGES = MappingProxyType(
         "planning memory": "emit,align-buffers,update-in-place,order-steps,share-halos,"
         "overlap-collectives,plan-arena,direct-where-small,describe-ports",
         "generating code": "generate code",
-        "packing weights": "pack weights",
         "linking": "link",
     }
 )

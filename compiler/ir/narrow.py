@@ -150,12 +150,13 @@ def rounded(values: Any, dtype: DType) -> Array:
 
 def bf16_values(bits: Array) -> Array:
     """Returns the values of bf16 bits (u16), in f32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
 
 
 def bf16_bits(values: Array) -> Array:
     """Returns the bits (u16) of bf16 values that an f32 array holds."""
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
+    out = np.empty(values.shape, np.uint16)
+    return np.right_shift(values.view(np.uint32), 16, out=out, casting="unsafe")
 
 
 def packed_size(count: int, dtype: DType) -> int:

@@ -167,6 +167,11 @@ class TensorType:
         """The shape as ints, or None if a dimension is symbolic."""
         return all_known(map(as_int, self.shape))
 
+    @property
+    def count(self) -> int | None:
+        """The number of elements, or None if it is symbolic."""
+        return as_int(element_count(self.shape))
+
     def __repr__(self) -> str:
         return f"{self.dtype.name}[{','.join(dim.key for dim in self.shape)}]"
 

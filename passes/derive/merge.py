@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, on_each_rank, types_of
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, types_of
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
 from tcc.ir.region import Region, is_leaf, shape_of
@@ -134,10 +134,12 @@ def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
     constants = parts[0].known
 
     def join(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
-        parts = [b.store.arrays(constants[v]) for v in values]
-        arrays = on_each_rank(parts, lambda arrays: np.concatenate(arrays, axis)) or ()
-        sources = [s for v in values for s in b.store.sources(constants[v])]
-        return b.constant_per_rank(arrays, values[0].name, values[0].type.dtype, sources)
+        handle = b.store.derive(
+            lambda *arrays: np.concatenate(arrays, axis),
+            f"concat along {axis}",
+            [constants[v] for v in values],
+        )
+        return b.constant_handle(handle, _joined_type(values, axis), values[0].name)
 
     return merged(graph, groups, join)
 
@@ -184,9 +186,14 @@ def _one(b: GraphBuilder, group: Bundle, inputs: Inputs, join: _Join) -> Sequenc
 
 
 def _unread(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
-    shape = list(values[0].type.shape)
-    shape[axis] = const(sum(as_int(v.type.shape[axis]) or 0 for v in values))
-    return unread(b, TensorType(values[0].type.dtype, tuple(shape)), "joined")
+    return unread(b, _joined_type(values, axis), "joined")
+
+
+def _joined_type(values: Sequence[Value], axis: int) -> TensorType:
+    """Returns the type of values that are concatenated along an axis."""
+    size = const(sum(as_int(v.type.shape[axis]) or 0 for v in values))
+    dtype, shape = values[0].type.dtype, values[0].type.shape
+    return TensorType(dtype, replaced(shape, axis, size))
 
 
 def _ways(count: int) -> Iterator[list[slice]]:

@@ -15,7 +15,6 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
-from tcc.ir.types import element_count
 from tcc.passes.derive.candidate import Candidate, RankArrays, SearchResult
 from tcc.passes.derive.sites import DerivationSite
 from tcc.passes.graph.decompose import is_derived, phases
@@ -70,7 +69,7 @@ def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:
         return SearchResult(None, (), 0)
     image, weights = site.operands[:2]
     terms = prod(as_int(n) or 1 for n in weights.type.shape[1:])
-    products = (as_int(element_count(image.type.shape)) or 1) * terms
+    products = (image.type.count or 1) * terms
     candidate = Phases("phases", Seconds(products / rates.products), node.attrs)
     b = GraphBuilder("trial")
     trial = candidate.emit(b, [unread(b, v.type) for v in site.operands], None)

@@ -23,7 +23,6 @@ from tcc.ir.index import as_int
 from tcc.ir.region import Region, RegionStage, reads_inside
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import with_sources
-from tcc.ir.types import element_count
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
 from tcc.passes.fuse.compose import node_expr, source_of
 from tcc.passes.fuse.node_kinds import NodeKind, classify
@@ -138,7 +137,7 @@ class SiteScope:
         """
         for value in node.inputs:
             handle = None if value is None else self.known.get(value)
-            if value is None or handle is None or as_int(element_count(value.type.shape)) != 1:
+            if value is None or handle is None or value.type.count != 1:
                 continue
             arrays = self.graph.store.arrays(handle)
             if value.type.dtype in WIDE and not all(is_near_one(float(a.item())) for a in arrays):

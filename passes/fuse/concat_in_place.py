@@ -14,8 +14,7 @@ from math import prod
 from tcc.frozen import entity
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import Index, as_int, const, free_vars
-from tcc.ir.types import element_count
+from tcc.ir.index import Index, const, free_vars
 from tcc.passes.fuse.compose import node_expr
 from tcc.schedule.nest import typical
 
@@ -80,7 +79,7 @@ class _Joins:
         placed_values = set(self.placed)
         for value in node.inputs:
             assert value is not None
-            if as_int(element_count(value.type.shape)) != 0:
+            if value.type.count != 0:
                 placed = value not in placed_values and self._writable(value)
                 parts.append(ConcatPart(value, start, placed))
                 placed_values.add(value)

@@ -11,8 +11,8 @@ empty source.
 
 from tcc.ir.expr import Expr, Stage, known_extent, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_value, literal, read_at
-from tcc.ir.index import Index, as_int, const, free_vars, within
-from tcc.ir.types import I64, element_count
+from tcc.ir.index import Index, const, free_vars, within
+from tcc.ir.types import I64
 from tcc.ops.formula import choose, fn
 
 
@@ -28,7 +28,7 @@ def read_inside(expr: Expr) -> tuple[Stage, ...]:
         if isinstance(node.source, StageRef):
             return _inside(node, expr.stages[node.source.stage])
         x = expr.params[node.source]
-        if node.fill is not None and x is not None and as_int(element_count(x.shape)) == 0:
+        if node.fill is not None and x is not None and x.count == 0:
             return literal(node.fill, node.dtype)
         return node
 

@@ -58,7 +58,7 @@ class AxisPart:
     @property
     def count(self) -> Index:
         """The number of elements, repeated ones included."""
-        return self.size if self.rows is None else element_count(self.rows.type.shape)
+        return self.size if self.rows is None else element_count(self.rows.shape)
 
 
 Parts: TypeAlias = tuple[AxisPart, ...]

@@ -71,7 +71,7 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     """Adds a check that a cache has room for its new rows; returns True if it added one."""
     if node.op.name != "tensor_scatter" or inputs[0] is None or inputs[1] is None:
         return False
-    extent, rows = (x.type.shape[node.attrs.axis] for x in inputs[:2] if x is not None)
+    extent, rows = (x.shape[node.attrs.axis] for x in inputs[:2] if x is not None)
     places = inputs[2] if len(inputs) > 2 else None
     reason = "a cache has no room for the rows"
     if places is not None and node.attrs.mode == "linear":
@@ -100,15 +100,15 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
     There is one check, except for gather_nd: each component of its tuples of indices has a check.
     """
     if node.op.name in ("rotary_embedding", "scatter_rows"):
-        yield CheckIndicesAttrs(x.type.shape[0])
+        yield CheckIndicesAttrs(x.shape[0])
         return
     if node.op.name != "gather_nd":
         axis = 1 if node.op.name == "gather_levels" else node.attrs.axis
-        yield CheckIndicesAttrs(x.type.shape[axis])
+        yield CheckIndicesAttrs(x.shape[axis])
         return
-    period, first = as_int(indices.type.shape[-1]) or 0, node.attrs.batch_dims
+    period, first = as_int(indices.shape[-1]) or 0, node.attrs.batch_dims
     for number in range(period):
-        yield CheckIndicesAttrs(x.type.shape[first + number], period, number)
+        yield CheckIndicesAttrs(x.shape[first + number], period, number)
 
 
 def _check_constant(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -> bool:
@@ -154,7 +154,4 @@ def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
     producer = b.producer(indices)
     if producer is None or producer.op.name not in _PLACES or producer.inputs[0] is None:
         return False
-    return (
-        indices is producer.outputs[-1]
-        and producer.inputs[0].type.shape[producer.attrs.axis] is size
-    )
+    return indices is producer.outputs[-1] and producer.inputs[0].shape[producer.attrs.axis] is size

@@ -52,8 +52,8 @@ def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
     """
     if bodies(node):  # the sizes of loops and branches are checked in their bodies
         return
-    had = {dim for v in inputs if v is not None for dim in v.type.shape}
-    for dim in dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had):
+    had = {dim for v in inputs if v is not None for dim in v.shape}
+    for dim in dict.fromkeys(dim for v in node.outputs for dim in v.shape if dim not in had):
         if not nonnegative(dim):
             yield maximum(dim, 0), dim, "no size is negative"
 
@@ -83,18 +83,18 @@ def _axes_read(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
     match node.op.name:
         case "arg_max" | "arg_min":
             axis = node.attrs.axis
-            yield x.type.shape[axis], element_count(x.type.shape[:axis] + x.type.shape[axis + 1 :])
+            yield x.shape[axis], element_count(x.shape[:axis] + x.shape[axis + 1 :])
         case "pad" if node.attrs.mode != "constant":
-            ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
+            ends = zip(x.shape, node.attrs.before, node.attrs.after, strict=True)
             for dim, before, after in ends:
                 inner = dim + minimum(before, 0) + minimum(after, 0)
                 yield inner, maximum(before, 0) + maximum(after, 0)
         case "resize":
-            for dim, size in zip(x.type.shape, node.attrs.sizes, strict=True):
+            for dim, size in zip(x.shape, node.attrs.sizes, strict=True):
                 if dim is not size:
                     yield dim, size
         case "grid_sample" if node.attrs.padding_mode != "zeros":
-            yield from ((dim, const(1)) for dim in x.type.shape[2:])
+            yield from ((dim, const(1)) for dim in x.shape[2:])
 
 
 def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
@@ -104,7 +104,7 @@ def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
     """
     if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
         return
-    pairs = zip(inputs[0].type.shape, inputs[1].type.shape, strict=True)
+    pairs = zip(inputs[0].shape, inputs[1].shape, strict=True)
     for axis, (extent, count) in enumerate(pairs):
         if axis != node.attrs.axis:
             yield maximum(extent, count), extent, "there are more indices than elements"

@@ -45,7 +45,7 @@ from tcc.ir.expr.scalar import (
     uncast,
     walk,
 )
-from tcc.ir.graph import Graph, GraphBuilder, Node, walk_graphs
+from tcc.ir.graph import ConstantStore, Graph, GraphBuilder, Handle, Node, walk_graphs
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import (
     Indices,
@@ -81,8 +81,8 @@ _PLACES = 4
 # About this many elements are checked first. They reject most arrays without a formula, before all
 # elements are computed.
 _FIRST = 1 << 12
-# Maps a scalar and the ids of the arrays that it reads to its formula.
-_Formulas: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]
+# Maps a scalar and the constants that it reads to its formula.
+_Formulas: TypeAlias = dict[tuple[Scalar, tuple[Handle, ...]], Scalar | None]
 # Whole numbers up to this size are exact in f32.
 _EXACT = 1 << 24
 
@@ -110,19 +110,18 @@ def _visit(
     inputs: Inputs,
 ) -> Replacement:
     expr = node_expr(node)
-    if any(v is not None and v.type.dtype.is_handle for v in (*node.inputs, *node.outputs)):
+    if any(v is not None and v.dtype.is_handle for v in (*node.inputs, *node.outputs)):
         return None  # Expressions have no operands of strings or lists.
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None
-    arrays = {
-        number: array
+    constants = {
+        number: handle
         for number, value in enumerate(inputs)
-        if value is not None
-        if (array := b.array(value)) is not None
+        if (handle := b.common(value)) is not None
     }
-    if not arrays:
+    if not constants:
         return None
-    forms = _Forms(expr, arrays, formulas)
+    forms = _Forms(expr, constants, b.store, formulas)
     formed = forms.expr()
     if formed.stages == expr.stages:
         return None
@@ -147,7 +146,7 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
     kernels = []
     for node in (old, new):
         expr, operands = compose([node], node.outputs, model.limits)
-        kernels.append((expr, tuple(b.arrays(v) is not None for v in operands)))
+        kernels.append((expr, tuple(b.handle(v) is not None for v in operands)))
     before, after = (model.alone(*kernel) for kernel in kernels)
     if before is None or after is None:
         return True
@@ -170,12 +169,19 @@ class _Forms:
     operand from that operand.
     """
 
-    def __init__(self, expr: Expr, arrays: Mapping[int, Array], formulas: _Formulas) -> None:
-        """Starts from `expr`, whose operands `arrays` are constants.
+    def __init__(
+        self,
+        expr: Expr,
+        constants: Mapping[int, Handle],
+        store: ConstantStore,
+        formulas: _Formulas,
+    ) -> None:
+        """Starts from `expr`, whose operands `constants` are in `store`.
 
-        `formulas` caches formulas for other nodes with the same arrays.
+        `formulas` caches formulas for other nodes with the same constants.
         """
-        self._expr, self._arrays, self._formulas = expr, arrays, formulas
+        self._expr, self._constants, self._formulas = expr, constants, formulas
+        self._store = store
         self._formed_of: dict[Scalar, Scalar] = {}
         self._pure: dict[Scalar, bool] = {}
         self._params = list(expr.params)
@@ -241,10 +247,10 @@ class _Forms:
         """
         if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
             return None
-        array = self._arrays.get(scalar.source)
-        if array is None or array.size != 1 or scalar.dtype.is_narrow:
+        handle = self._constants.get(scalar.source)
+        if handle is None or self._type(scalar.source).count != 1 or scalar.dtype.is_narrow:
             return None
-        return literal(array.item(), scalar.dtype)
+        return literal(self._store.get(handle).item(), scalar.dtype)
 
     def _type(self, source: Source) -> TensorType:
         if isinstance(source, StageRef):
@@ -277,7 +283,7 @@ class _Forms:
         for node in walk(scalar):
             if node not in self._pure:
                 ends = (v.extent for i in indices_in(node) for v in free_vars(i))
-                constant = not isinstance(node, Read) or node.source in self._arrays
+                constant = not isinstance(node, Read) or node.source in self._constants
                 static = all(e is not None and as_int(e) is not None for e in ends)
                 self._pure[node] = (
                     constant and static and all(self._pure[c] for c in children(node))
@@ -290,7 +296,7 @@ class _Forms:
         if not (dtype in (BOOL, I32, I64) or (dtype.is_float and not dtype.is_narrow)):
             return None
         sources = self._sources(scalar)
-        key = scalar, tuple(id(self._arrays[n]) for n in sources)
+        key = scalar, tuple(self._constants[n] for n in sources)
         if key not in self._formulas:
             few = None if dtype is BOOL else self._values(scalar, sources, _FIRST)
             plausible = few is None or _may_have_form(few[0])
@@ -322,7 +328,7 @@ class _Forms:
         variables = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
         iters = tuple(v for v in dict.fromkeys(variables) if v not in bound)
         sizes = [known_extent(v) or 0 for v in iters]
-        most_places = _PLACES * sum(self._arrays[n].size for n in sources)
+        most_places = _PLACES * sum(self._type(n).count or 0 for n in sources)
         if not iters or not 0 < prod(sizes) <= most_places:
             return None
         at = tuple(map(of_atom, iters))
@@ -332,7 +338,10 @@ class _Forms:
             scalar = substitute_indices(scalar, dict(zip(iters, short, strict=True)))
             iters = tuple(free_vars(*short))
         stage = Stage(iters, (), None, (scalar,))
-        operands = [self._arrays.get(n) for n in range(len(self._expr.params))]
+        operands = [
+            self._store.get(self._constants[n]) if n in sources else None
+            for n in range(len(self._expr.params))
+        ]
         try:
             (values,) = evaluate_expr(Expr(self._expr.params, (stage,), (StageRef(0),)), operands)
         # Some index is inside its axis only if a condition around the scalar holds.

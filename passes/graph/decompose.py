@@ -64,17 +64,17 @@ def may_take_forms(node: Node) -> bool:
 
 def _is_regular(node: Node, dtypes: Sequence[DType]) -> bool:
     (y,), attrs = node.outputs, node.attrs
-    is_static = all(as_int(n) is not None for n in y.type.shape[2:])
+    is_static = all(as_int(n) is not None for n in y.shape[2:])
     covers_stride = all(k >= s for k, s in _sizes(node))
     strided = attrs.group == 1 and max(attrs.strides) > 1
-    return y.type.dtype in dtypes and is_static and covers_stride and strided
+    return y.dtype in dtypes and is_static and covers_stride and strided
 
 
 def _sizes(node: Node) -> list[tuple[int, int]]:
     """Returns the pair (taps, stride) of each spatial axis."""
     weights = node.inputs[1]
     assert weights is not None
-    taps = (as_int(n) or 0 for n in weights.type.shape[2:])
+    taps = (as_int(n) or 0 for n in weights.shape[2:])
     return list(zip(taps, node.attrs.strides, strict=True))
 
 
@@ -181,7 +181,7 @@ def phases(
         return None
     value = _interleave(b, value, y, axes)
     if bias is not None and constant is None:
-        column = (bias.type.shape[0], *[const(1)] * len(axes))
+        column = (bias.shape[0], *[const(1)] * len(axes))
         value = emit(b, "add", value, emit(b, "reshape", bias, shape=column))
     return value
 
@@ -233,7 +233,7 @@ class _Parts:
             value = emit(self.b, "concat", *parts, axis=2 + at)
         missing = axis.stride - axis.spans[-1].end
         if missing:
-            none = (const(0),) * value.type.rank
+            none = (const(0),) * value.rank
             after = replaced(none, 2 + at, const(missing))
             value = emit(self.b, "pad", value, before=none, after=after, mode="constant")
         return value
@@ -256,14 +256,14 @@ class _Parts:
         kernels = [np.ascontiguousarray(kernel[at]) for kernel in self.kernels]
         shape = kernels[0].shape
         arrays = [kernel.reshape(-1, *shape[rank + 2 :]) for kernel in kernels]
-        operands = [cropped, b.constant_per_rank(arrays, source.name, source.type.dtype)]
+        operands = [cropped, b.constant_per_rank(arrays, source.name, source.dtype)]
         if self.bias is not None:
             count = prod(shape[1 : rank + 1])
             biases = [
                 np.repeat(bias.reshape(group, 1, -1), count, axis=1).reshape(-1)
                 for bias in self.bias
             ]
-            operands.append(b.constant_per_rank(biases, "bias", source.type.dtype))
+            operands.append(b.constant_per_rank(biases, "bias", source.dtype))
         value = emit(
             b,
             "conv",
@@ -274,7 +274,7 @@ class _Parts:
             dilations=(1,) * rank,
             group=group,
         )
-        n, _, *image = value.type.shape
+        n, _, *image = value.shape
         shape = (n, *map(const, kernels[0].shape[: rank + 2]), *image)
         return emit(b, "reshape", value, shape=shape)
 
@@ -288,16 +288,16 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     ends = [max(-a.after, 0) for a in axes]
     if not any((*starts, *ends)):
         return x
-    image = [n - p - q for n, p, q in zip(x.type.shape[2:], starts, ends, strict=True)]
+    image = [n - p - q for n, p, q in zip(x.shape[2:], starts, ends, strict=True)]
     if any((bounds(n)[0] or 0) < 1 for n in image):
         return None
-    return _sliced(b, x, starts, (*x.type.shape[:2], *image))
+    return _sliced(b, x, starts, (*x.shape[:2], *image))
 
 
 def _sliced(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
     """Returns the part of `x` that begins at `starts` along the spatial axes, in shape `sizes`."""
     first = (const(0), const(0), *map(const, starts))
-    return emit(b, "slice", x, starts=first, steps=(1,) * x.type.rank, sizes=sizes)
+    return emit(b, "slice", x, starts=first, steps=(1,) * x.rank, sizes=sizes)
 
 
 def split_kernels(
@@ -324,8 +324,8 @@ def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Ax
     `value` is [n, group, residues..., channel, positions...], and the result [n, group * channel,
     outputs...].
     """
-    rank, n = len(axes), value.type.shape[0]
-    image = value.type.shape[3 + rank :]
+    rank, n = len(axes), value.shape[0]
+    image = value.shape[3 + rank :]
     order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]
     full_shape = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
     value = emit(b, "transpose", value, perm=(0, 1, 2 + rank, *order))

@@ -74,9 +74,9 @@ def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
 def input_symbols(graph: Graph) -> dict[str, Var]:
     """Returns, by name, the size symbols that are a whole dimension of some input: n, but not n +
     1."""
-    dims = (dim for value in graph.inputs for dim in value.type.shape)
+    dims = (dim for value in graph.inputs for dim in value.shape)
     plain = {var.name: var for dim in dims if (var := var_of(dim)) is not None}
-    symbols = (v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim))
+    symbols = (v for value in graph.inputs for dim in value.shape for v in free_vars(dim))
     return {v.name: v for v in symbols if v.name in plain}
 
 

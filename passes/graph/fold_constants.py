@@ -2,7 +2,8 @@
 
     %y = add(%a, %b), both constant        %y constant
 
-A node with an operand that differs by rank is evaluated for every rank.
+A node with an operand that differs by rank is evaluated for every rank.  A node that casts or moves
+the elements of a large constant becomes a derived constant: its array is computed when it is read.
 
 Requires nothing.  Establishes that every node whose operands are all constant is folded, in bodies
 too.  These nodes are not folded:
@@ -25,7 +26,9 @@ from tcc.frozen import field_names
 from tcc.ir.graph import (
     Graph,
     GraphBuilder,
+    Handle,
     Node,
+    Value,
     bodies,
     carrier,
     constant_bytes,
@@ -33,9 +36,10 @@ from tcc.ir.graph import (
     types_of,
 )
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.ir.index import Index, as_int, free_vars
-from tcc.ir.op import Array, Arrays, OpSpec, Trait
-from tcc.ir.types import TensorType, element_count
+from tcc.ir.index import Index, free_vars
+from tcc.ir.op import Array, Arrays, OpSpec, Trait, Types
+from tcc.ir.types import TensorType
+from tcc.known import all_known
 from tcc.ops.effort import FAST, is_laborious
 
 # Results of at most _SMALL bytes are always stored. Larger results are stored under two conditions.
@@ -70,19 +74,19 @@ def fold_constants(graph: Graph) -> Graph:
 def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    operands = [None if v is None else b.arrays(v) for v in inputs]
-    if any(a is None and v is not None for a, v in zip(operands, inputs, strict=True)):
-        return None
-    if _symbolic(node.attrs) or _widens(node, inputs):
+    handles = all_known(b.handle(v) for v in inputs if v is not None)
+    if handles is None or _symbolic(node.attrs) or _widens(node, inputs):
         return None
     operand_types = types_of(inputs)
     if is_laborious(node.op, operand_types, node.attrs):
         return None
     types = node.op.infer(operand_types, node.attrs)
-    arrays = [None if a is None else a[0] for a in operands]
-    if not _worth_storing(node.op, types, arrays, room):
+    size = _stored_bytes(types)
+    if size is None or not _worth_storing(node.op, size, operand_types, room):
         return None
-    results = on_each_rank(operands, partial(_evaluate, node))
+    if size > _SMALL and len(inputs) == len(types) == 1 and FAST & node.op.traits:
+        return [_derived(b, node, handles, types[0])]
+    results = on_each_rank([b.arrays(v) for v in inputs], partial(_evaluate, node))
     if results is None or len({tuple(np.shape(a) for a in rank) for rank in results}) > 1:
         return None
     sources = [s for v in inputs if v is not None for s in b.sources(v)]
@@ -94,11 +98,22 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
     ]
 
 
+def _derived(b: GraphBuilder, node: Node, operands: Sequence[Handle], type: TensorType) -> Value:
+    """Returns the result of an op that rejects no operand; nothing evaluates it here."""
+
+    def make(*arrays: Array) -> Array:
+        (result,) = _evaluate(node, arrays) or ()
+        return carrier(result, type.dtype)
+
+    derived = b.store.derive(make, f"{node.op.name} {node.attrs!r}", operands)
+    return b.constant_handle(derived, type, node.outputs[0].name)
+
+
 def _widens(node: Node, inputs: Inputs) -> bool:
     """Returns True if a node widens a large constant that is stored in a narrow type."""
-    narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
-    stays_narrow = all(v.type.dtype.is_narrow for v in node.outputs)
-    return not stays_narrow and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
+    narrow = [v.type for v in inputs if v is not None and v.dtype.is_narrow]
+    stays_narrow = all(v.dtype.is_narrow for v in node.outputs)
+    return not stays_narrow and any((t.count or 0) >= _LARGE for t in narrow)
 
 
 def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
@@ -114,25 +129,26 @@ def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
         return None
 
 
-def _stored_bytes(types: Sequence[TensorType]) -> int | None:
+def _stored_bytes(types: Types) -> int | None:
     """Returns the bytes of arrays of the given types; None for a symbolic size."""
-    if any(t.static_shape is None for t in types):
+    present = [t for t in types if t is not None]
+    if any(t.static_shape is None for t in present):
         return None
-    return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
+    return sum((t.count or 0) * int(t.dtype.carrier.itemsize) for t in present)
 
 
-def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room: int) -> bool:
-    """Returns True if the results have numeric sizes and are small enough to store.
+def _worth_storing(op: OpSpec, size: int, operands: Types, room: int) -> bool:
+    """Returns True if results of `size` bytes are small enough to store.
 
-    `room` is the number of bytes that larger results may still take.
+    `operands` are the types of constants.  `room` is the number of bytes that larger results may
+    still take.
     """
-    size = _stored_bytes(types)
-    if size is None or size > max(room, _TINY):
+    if size > max(room, _TINY):
         return False
     if size <= _SMALL:
         return True
     fast = _FAST & op.traits and Trait.WINDOW not in op.traits and op.name not in _SLOW
-    return bool(fast) and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
+    return bool(fast) and size <= _GROWTH * (_stored_bytes(operands) or 0)
 
 
 def _symbolic(item: Any) -> bool:

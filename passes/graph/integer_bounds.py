@@ -36,14 +36,14 @@ def integer_bounds(
 
 
 def _bounds(b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: int) -> Bounds:
-    limits = integer_limits(value.type.dtype)
+    limits = integer_limits(value.dtype)
     array, producer = b.array(value), b.producer(value)
     if array is not None and array.size:
         return int(array.min()), int(array.max())
     if producer is None or producer.op.name not in _KNOWN or depth == 0:
         return limits
     operand_bounds = [
-        integer_bounds(b, v, cache, depth - 1) if v and v.type.dtype.is_integer else None
+        integer_bounds(b, v, cache, depth - 1) if v and v.dtype.is_integer else None
         for v in producer.inputs
     ]
     low, high = _result(producer.op.name, operand_bounds, limits)

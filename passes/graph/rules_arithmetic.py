@@ -68,7 +68,7 @@ def _reciprocal(site: RewriteSite) -> Value | None:
     divisor = site.array(1)
     if divisor is None or divisor.dtype.kind != "f" or not divisor.size:
         return None
-    if site.array(0) is not None or site.inputs[1] is None or site.inputs[1].type.dtype is BF16:
+    if site.array(0) is not None or site.inputs[1] is None or site.inputs[1].dtype is BF16:
         return None
     with np.errstate(all="ignore"):
         inverse = np.asarray(1 / divisor, divisor.dtype)
@@ -82,7 +82,7 @@ def _reciprocal(site: RewriteSite) -> Value | None:
 
 def _small_power(site: RewriteSite) -> Value | None:
     """Returns products of the base, for a power of floats with a constant exponent of 1, 2 or 3."""
-    if site.node.op.name != "pow" or not first_operand(site).type.dtype.is_float:
+    if site.node.op.name != "pow" or not first_operand(site).dtype.is_float:
         return None
     exponent, base = site.array(1), _operand(site, 0)
     if exponent is None or not exponent.size or base is None:
@@ -125,7 +125,7 @@ def _without_nan(site: RewriteSite) -> Replacement:
     test, value, array = site.producer(0), _operand(site, 2), site.array(1)
     if test is None or test.op.name != "is_nan" or array is None or array.size != 1:
         return None
-    if value is None or value.type.dtype is not F32 or test.inputs[0] is not value:
+    if value is None or value.dtype is not F32 or test.inputs[0] is not value:
         return None
     builder = ExprBuilder(value.type)
     at = builder.point(value.type)

@@ -93,8 +93,8 @@ def _unit_transpose(site: RewriteSite) -> Value | None:
     if site.node.op.name != "transpose":
         return None
     x, perm = first_operand(site), site.node.attrs.perm
-    shape = tuple(x.type.shape[p] for p in perm)
-    long_axes = [p for p in perm if x.type.shape[p] is not const(1)]
+    shape = tuple(x.shape[p] for p in perm)
+    long_axes = [p for p in perm if x.shape[p] is not const(1)]
     return emit(site.builder, "reshape", x, shape=shape) if long_axes == sorted(long_axes) else None
 
 
@@ -135,7 +135,7 @@ def _reaching_taps(site: RewriteSite) -> Replacement:
     if site.node.op.name != "conv":
         return None
     (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
-    sizes = (first_operand(site).type.shape[2:], attrs.before, attrs.after)
+    sizes = (first_operand(site).shape[2:], attrs.before, attrs.after)
     static_sizes = all_known(all_known(map(as_int, sizes_of)) for sizes_of in sizes)
     if matrix is None or weights is None or static_sizes is None or not np.isfinite(weights).all():
         # An infinite tap times zero padding is NaN, so such a tap has to stay.
@@ -151,7 +151,7 @@ def _reaching_taps(site: RewriteSite) -> Replacement:
     parts: tuple[Any, ...] = tuple(slice(tap.start, tap.stop) for tap in taps)
     reduced_weights = weights[(..., *parts)]
     b, new_attrs = site.builder, replace(attrs, before=tuple(before), after=tuple(after))
-    fewer = b.constant(reduced_weights, matrix.name, matrix.type.dtype, b.sources(matrix))
+    fewer = b.constant(reduced_weights, matrix.name, matrix.dtype, b.sources(matrix))
     return b.add(site.node.op, [first_operand(site), fewer, *bias], new_attrs)
 
 
@@ -168,11 +168,11 @@ def _scattered_rows(site: RewriteSite) -> Value | None:
     repeat, (x, indices, updates) = site.producer(1), site.inputs
     if repeat is None or repeat.op.name != "expand" or x is None or indices is None:
         return None
-    count, *width = indices.type.shape
+    count, *width = indices.shape
     places, column = repeat.inputs[0], (count, *(const(1) for _ in width))
-    if not width or places is None or places.type.shape != column:
+    if not width or places is None or places.shape != column:
         return None
-    if tuple(width) != x.type.shape[1:]:
+    if tuple(width) != x.shape[1:]:
         return None
     b, how = site.builder, site.node.attrs.reduction
     tuples = emit(b, "reshape", places, shape=(count, const(1)))

@@ -49,10 +49,10 @@ def _visit(
     if x is None or indices is None or gather is None or not read_once(node.inputs[2]):
         return None
     table, ids = gather.inputs
-    tuples, depth = indices.type.shape[:-1], as_int(indices.type.shape[-1])
-    if table is None or ids is None or table.type.shape[1:] != x.type.shape[depth:]:
+    tuples, depth = indices.shape[:-1], as_int(indices.shape[-1])
+    if table is None or ids is None or table.shape[1:] != x.shape[depth:]:
         return None
-    rows = ids if ids.type.shape == tuples else emit(b, "reshape", ids, shape=tuples)
+    rows = ids if ids.shape == tuples else emit(b, "reshape", ids, shape=tuples)
     return [emit(b, "scatter_rows", x, indices, table, rows, reduction=node.attrs.reduction)]
 
 

@@ -34,7 +34,7 @@ def settle_sizes(graph: Graph) -> Graph:
 
 def symbols_in(values: Iterable[Value]) -> set[Var]:
     """Returns the symbols in the sizes of values."""
-    return set(free_vars(*(dim for value in values for dim in value.type.shape)))
+    return set(free_vars(*(dim for value in values for dim in value.shape)))
 
 
 def _replaced(graph: Graph, number: int, size: Index) -> Graph:

@@ -89,7 +89,7 @@ class _Sweep:
         self._graph, self._sources = graph, {*graph.inputs, *graph.constants}
         # The sizes that are known before a run; a run computes the others.
         self._sizes = symbols_in(graph.inputs)
-        self._read = {v: whole(v.type.shape) for v in graph.values_read_outside()}
+        self._read = {v: whole(v.shape) for v in graph.values_read_outside()}
         # The smaller results that nodes compute; an empty list for a node that stays as it is.
         self._results: dict[Node, list[_Result]] = {}
         for node in reversed(graph.nodes):
@@ -99,7 +99,7 @@ class _Sweep:
                 operands = [pair for *_, pairs in results for pair in pairs]
                 for value, parts in operands if results else [(v, None) for v in uses(node)]:
                     if value:
-                        shape = value.type.shape
+                        shape = value.shape
                         hull = joined(self._read.get(value), parts or whole(shape), shape)
                         self._read[value] = hull
 
@@ -112,7 +112,7 @@ class _Sweep:
 
         @cache
         def part(value: Value, parts: Parts) -> Value:
-            available, source = computed.get(value) or (whole(value.type.shape), value)
+            available, source = computed.get(value) or (whole(value.shape), value)
             pairs = list(zip(parts, available, strict=True))
             axis = next((n for n, (p, a) in enumerate(pairs) if p.rows is not a.rows), None)
             if axis is not None:
@@ -128,9 +128,9 @@ class _Sweep:
         for node, results in reversed(self._results.items()):
             b.loc = node.loc
             for value, parts, op, attrs, operands in results:
-                inputs = tuple(v and part(v, p or whole(v.type.shape)) for v, p in operands)
+                inputs = tuple(v and part(v, p or whole(v.shape)) for v, p in operands)
                 output = value
-                if parts != whole(value.type.shape):
+                if parts != whole(value.shape):
                     output = Value(b.fresh(value.name), part_type(value.type, parts))
                 computed[value] = parts, output
                 b.append(Node(op, attrs, inputs, (output,), node.loc))
@@ -143,13 +143,13 @@ class _Sweep:
         if node.op.name != "gather":
             return []
         (x, places), axis = present(node.inputs), node.attrs.axis
-        size, count = x.type.shape[axis], element_count(places.type.shape)
+        size, count = x.shape[axis], element_count(places.shape)
         if x in self._sources or count is size or not at_most(count, maximum(size, 1)):
             return []
-        self._read[places] = whole(places.type.shape)
+        self._read[places] = whole(places.shape)
         value, op = node.outputs[0], OPS["reshape"]
-        every, attrs = whole(value.type.shape), op.attrs(value.type.shape)
-        parts = replaced(whole(x.type.shape), axis, AxisPart(const(0), size, places))
+        every, attrs = whole(value.shape), op.attrs(value.shape)
+        parts = replaced(whole(x.shape), axis, AxisPart(const(0), size, places))
         return [(value, every, op, attrs, ((x, parts),))]
 
     def _restrictions(self, node: Node) -> list[_Result]:
@@ -157,7 +157,7 @@ class _Sweep:
 
         Returns an empty list if the node computes its results whole, as it is.
         """
-        has_handles = any(v.type.dtype.is_handle for v in (*node.outputs, *uses(node)))
+        has_handles = any(v.dtype.is_handle for v in (*node.outputs, *uses(node)))
         expr = None if has_handles else node_expr(node)
         reduces = expr is not None and any(stage.reduce for stage in expr.stages)
         if expr is None or (reduces and len(node.outputs) > 1):
@@ -169,7 +169,7 @@ class _Sweep:
                 pairs = tuple(zip(node.inputs, operands, strict=True))
                 restrictions.append((value, parts, local, pairs))
                 both = (value, parts), *pairs
-                smaller += ((v, p) for v, p in both if v and p and p != whole(v.type.shape))
+                smaller += ((v, p) for v, p in both if v and p and p != whole(v.shape))
         is_smaller = any(value in node.outputs for value, _ in smaller)
         is_whole = not is_smaller and (reduces or len(restrictions) == len(node.outputs) > 1)
         sizes = (i for _, parts in smaller for p in parts for i in (p.start, p.size))

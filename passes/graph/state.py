@@ -79,13 +79,13 @@ def bind_states(
         _check_free(result, source, graph.aliases)
         _check_types(result, source)
         if result.type != source.type:
-            wide = source.type.dtype
+            wide = source.dtype
             if dtype is not None and wide.is_float and wide.bits > dtype.bits:
                 graph, source, result = _narrowed(graph, source, result, dtype)
             graph, source = _with_room(graph, source, result)
             changed = True
         graph = replace(graph, aliases=(*graph.aliases, (result, source)))
-    if dtype is not None and all(past.type.dtype is not dtype for _, past in graph.aliases):
+    if dtype is not None and all(past.dtype is not dtype for _, past in graph.aliases):
         raise UserError(
             f"no state can be stored as {dtype.name}",
             where=f"--state-type {dtype.name}",
@@ -98,7 +98,7 @@ def bind_states(
 def appended_rows(graph: Graph) -> tuple[Appended, ...]:
     """Returns the states of `graph` to which a run appends rows, in the order of its aliases."""
     return tuple(
-        Appended(past.name, axis := node.attrs.axis, past.type.shape[axis] - node.attrs.start)
+        Appended(past.name, axis := node.attrs.axis, past.shape[axis] - node.attrs.start)
         for _, past, node in appends(graph)
     )
 
@@ -160,13 +160,13 @@ def _check_free(result: Value, source: Value, aliases: Sequence[tuple[Value, Val
 
 
 def _check_types(result: Value, source: Value) -> None:
-    if source.type.dtype.is_handle:
+    if source.dtype.is_handle:
         raise UserError(
             "strings, sequences and optionals cannot be updated in place",
             where=f"--state {source.name}={result.name}",
             hint="leave this state out: pass the value as an input and take it as an output",
         )
-    if result.type.dtype is source.type.dtype and result.type.rank == source.type.rank:
+    if result.dtype is source.dtype and result.rank == source.rank:
         return
     raise UserError(
         "a state changes its type",
@@ -186,7 +186,7 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
     It has the type of `present`, and so room for the rows that are appended.
     """
     concat = _appending(graph, past, present)
-    axis, size = concat.attrs.axis, past.type.shape
+    axis, size = concat.attrs.axis, past.shape
     room = Value(past.name, present.type)
     front = Value(_unused(graph, f"{past.name}.front"), past.type)
     front_attrs = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
@@ -238,7 +238,7 @@ def _narrowed(
 
 
 def _cast(source: Value, target: Value, loc: str) -> Node:
-    return Node(OPS["cast"], CastAttrs(target.type.dtype), (source,), (target,), loc)
+    return Node(OPS["cast"], CastAttrs(target.dtype), (source,), (target,), loc)
 
 
 def _appending(graph: Graph, past: Value, present: Value) -> Node:
@@ -248,7 +248,7 @@ def _appending(graph: Graph, past: Value, present: Value) -> Node:
     """
     node = graph.producers().get(present)
     if node is not None and node.op.name == "concat" and node.inputs[0] is past:
-        pairs = zip(past.type.shape, present.type.shape, strict=True)
+        pairs = zip(past.shape, present.shape, strict=True)
         if all(a == b for axis, (a, b) in enumerate(pairs) if axis != node.attrs.axis):
             return node
     raise UserError(

@@ -206,8 +206,8 @@ def assign_layouts(
             waiting.remove(guarded)
             steps += map(ProgramStep, _direct_kernels(guards, *guarded, available, model))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
-        shapes = [v.type.shape for n in slides for v in n.outputs]
-        windows.update(v for v in results if v.type.shape in shapes)
+        shapes = [v.shape for n in slides for v in n.outputs]
+        windows.update(v for v in results if v.shape in shapes)
     containers = {p.value: join.result for join in joins for p in join.parts}
     pinned = seen_by_others(graph)
     # A visible value has a fixed layout, and so have its parts.
@@ -227,10 +227,10 @@ def assign_layouts(
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
     for value in _crowded(steps, joins, pinned) if model.gaps else ():
         if layouts[value].fill is None:
-            layouts[value] = set_apart(layouts[value], LINE // value.type.dtype.bytes)
+            layouts[value] = set_apart(layouts[value], LINE // value.dtype.bytes)
     for join in reversed(joins):
         for p in join.parts:
-            shape = p.value.type.shape
+            shape = p.value.shape
             layouts[p.value] = part_of(layouts[join.result], shape, join.axis, p.start)
     layouts |= state_layouts(graph)
     return Placed(graph, tuple(steps), layouts, containers)
@@ -282,7 +282,7 @@ def _slides(stage: Stage) -> bool:
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:
-    shape = value.type.shape
+    shape = value.shape
     if pinned:
         return row_major(shape)
     rank = len(shape)
@@ -371,7 +371,7 @@ def _channels_last(
     for kernel in always_running(steps):
         followers = _following(kernel, values_last)
         for value in kernel.results:
-            if value in pinned or value.type.rank < 3:
+            if value in pinned or value.rank < 3:
                 continue
             if value in windows or value in followers or _blends(kernel, values_last):
                 values_last.add(value)
@@ -440,7 +440,7 @@ def _halos(constants: Collection[Value], kernels: Iterable[Kernel]) -> dict[Valu
         for stage, value, node in _padded_reads(kernel):
             if value in constants:
                 continue
-            widths = all_known(map(_overhang, node.indices, value.type.shape))
+            widths = all_known(map(_overhang, node.indices, value.shape))
             # A halo stores its fill value as f64. Large integers may change there, and NaN equals
             # no value.
             if node.fill is None or (fill := float(node.fill)) != node.fill:
@@ -456,7 +456,7 @@ def _halos(constants: Collection[Value], kernels: Iterable[Kernel]) -> dict[Valu
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
     """Returns True if `stage` reads `value` at least as often as the halo has elements: a halo
     saves a check for each read, and costs a store for each of its elements."""
-    padded, shape = _padded_shape(value, halo), value.type.shape
+    padded, shape = _padded_shape(value, halo), value.shape
     halo_elements = prod(map(typical, padded)) - prod(map(typical, shape))
     return halo_elements <= prod(map(trips, stage.loops))
 
@@ -554,12 +554,12 @@ def _pad_pinned(
 
 
 def _padded_shape(value: Value, halo: _Halo) -> Shape:
-    pairs = zip(value.type.shape, halo.widths, strict=True)
+    pairs = zip(value.shape, halo.widths, strict=True)
     return tuple(size + sum(widths) for size, widths in pairs)
 
 
 def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
-    fill = source.type.dtype.carrier.type(halo.fill).item()
+    fill = source.dtype.carrier.type(halo.fill).item()
     return copy_of(source, target, loc, lambda at: _shifted(at, halo, -1), fill)
 
 
@@ -575,7 +575,7 @@ def _read_padded(
 
     def padded(node: Read, value: Value) -> Scalar:
         at = _shifted(node.indices, halos[value])
-        inside = all(map(within, at, copies[value].type.shape))
+        inside = all(map(within, at, copies[value].shape))
         fill = None if inside else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
 

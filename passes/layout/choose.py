@@ -231,7 +231,7 @@ def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
     match first:
         case Kernel(
             Expr(stages=(Stage(monoid=None, body=(Read() as node,)) as copy,)), (source,), (copied,)
-        ) if node.fill is None or all(as_int(n) is not None for n in source.type.shape):
+        ) if node.fill is None or all(as_int(n) is not None for n in source.shape):
             number = reader.operands.index(copied)
             copy = with_sources(copy, lambda _: number)
             merged = on_others(
@@ -329,7 +329,7 @@ def _order_of(value: Value, where: Layout) -> Order | None:
     It cannot be changed if a storage dimension is not an axis, or if elements have fewer bits than
     `_WHOLE`.
     """
-    if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
+    if len(where.sizes) != value.rank or value.dtype.bits < _WHOLE:
         return None
     return axis_order(where)
 
@@ -348,7 +348,7 @@ def _followers(
                 if not isinstance(node.source, int):
                     continue
                 operand = kernel.operands[node.source]
-                same_shape = operand.type.shape == result.type.shape
+                same_shape = operand.shape == result.shape
                 order = orders.get(operand)
                 if not same_shape or order is None or order != orders.get(result):
                     continue
@@ -365,7 +365,7 @@ def _proposed(
     axis along which a kernel may run vectors.  Orders that differ only in axes of length 1 are
     equal.
     """
-    shape = values[0].type.shape
+    shape = values[0].shape
     rule = _order_of(values[0], layouts[values[0]])
     assert rule is not None
     members = set(values)
@@ -404,7 +404,7 @@ def _vector_axes(
     along = {stage.iters[-1] for stage in stages if stage.iters}
     for value, places in touched:
         order = _order_of(value, layouts[value]) if value in layouts else None
-        inner = _moving(value.type.shape, order or ())
+        inner = _moving(value.shape, order or ())
         if value not in values and inner:
             along |= places[inner[-1]]
     places_of_class = (places for value, places in touched if value in values)

@@ -47,9 +47,9 @@ def _layout_of_parts(parts: Value, result: Layout) -> Layout:
 
     The axis of the parts is outermost.  All other axes have the order that they have in the result.
     """
-    order, rank = axis_order(result), parts.type.rank
+    order, rank = axis_order(result), parts.rank
     if order is None or rank not in (len(order), len(order) + 1):
-        return row_major(parts.type.shape)
+        return row_major(parts.shape)
     if rank == len(order):
-        return permuted(parts.type.shape, order)
-    return permuted(parts.type.shape, (0, *(axis + 1 for axis in order)))
+        return permuted(parts.shape, order)
+    return permuted(parts.shape, (0, *(axis + 1 for axis in order)))

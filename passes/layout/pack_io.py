@@ -10,13 +10,15 @@ output has elements of less than a byte.  The types that callers see are returne
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value, walk_values
 from tcc.ir.graph.rewrite import substituted
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index
 from tcc.ir.narrow import encode, pack
-from tcc.ir.types import U8, TensorType, element_count, tensor
+from tcc.ir.op import Array
+from tcc.ir.types import U8, DType, TensorType, element_count, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
@@ -31,21 +33,21 @@ def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
     nothing to pack, the graph is unchanged.  Raises UserError for a state with elements of less
     than a byte.
     """
-    outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
+    outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.dtype.is_packed]
     constants = [
         v
         for v in graph.constants
-        if v.type.dtype.is_packed and v not in outside
-        if (as_int(element_count(v.type.shape)) or 0) >= _LARGE
+        if v.dtype.is_packed and v not in outside
+        if (v.type.count or 0) >= _LARGE
     ]
     if not outside and not constants:
         return graph, {}
     for output, state in graph.aliases:
-        if output.type.dtype.is_packed:
+        if output.dtype.is_packed:
             raise UserError(
                 "a state of elements of less than a byte is not supported",
                 where=state.name,
-                why=f"its element type is {state.type.dtype.name}",
+                why=f"its element type is {state.dtype.name}",
             )
     return _Surface(graph).packed(outside, constants)
 
@@ -76,10 +78,9 @@ class _Surface:
         for value in (*(v for v in graph.inputs if v in elements), *constants):
             unpacked[value] = self._unpacked(value, elements[value])
         for value in constants:
-            handle, dtype = graph.constants[value], value.type.dtype
-            data = [pack(encode(array, dtype), dtype) for array in graph.store.arrays(handle)]
-            sources = graph.store.sources(handle)
-            handles[unpacked[value]] = graph.store.put_per_rank(data, U8, sources)
+            handle, dtype = graph.constants[value], value.dtype
+            make = partial(_packed_bytes, dtype=dtype)
+            handles[unpacked[value]] = graph.store.derive(make, "packed", [handle])
         for value in (v for v in outside if v in graph.constants):  # a constant may be an output
             handles[elements[value]] = graph.constants[value]
         packed_outputs = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}
@@ -96,8 +97,8 @@ class _Surface:
         """Returns a value of packed bytes in place of `value`, and adds nodes that unpack it to
         `elements`."""
         data, flat = self._forms(value)
-        unpack = UnpackAttrs(flat.type.dtype, *flat.type.shape)
-        shaped = ReshapeAttrs(elements.type.shape)
+        unpack = UnpackAttrs(flat.dtype, *flat.shape)
+        shaped = ReshapeAttrs(elements.shape)
         self._before += (
             Node(OPS["unpack"], unpack, (data,), (flat,), value.name),
             Node(OPS["reshape"], shaped, (flat,), (elements,), value.name),
@@ -108,8 +109,8 @@ class _Surface:
         """Returns a value of packed bytes in place of the output `value`, and adds nodes that pack
         `elements`."""
         data, flat = self._forms(value)
-        pack = PackAttrs(flat.type.dtype.bits)
-        shaped = ReshapeAttrs(flat.type.shape)
+        pack = PackAttrs(flat.dtype.bits)
+        shaped = ReshapeAttrs(flat.shape)
         self._after += (
             Node(OPS["reshape"], shaped, (elements,), (flat,), value.name),
             Node(OPS["pack"], pack, (flat,), (data,), value.name),
@@ -118,7 +119,7 @@ class _Surface:
 
     def _forms(self, value: Value) -> tuple[Value, Value]:
         """Returns new values for the packed bytes [n] and the flat elements [n] of `value`."""
-        count, dtype = element_count(value.type.shape), value.type.dtype
+        count, dtype = element_count(value.shape), value.dtype
         data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
         return data, Value(self._fresh(value.name), tensor(dtype, count))
 
@@ -133,3 +134,7 @@ class _Surface:
 def _bytes(count: Index, bits: int) -> Index:
     share = 8 // bits
     return (count + share - 1) // share
+
+
+def _packed_bytes(array: Array, dtype: DType) -> Array:
+    return pack(encode(array, dtype), dtype)

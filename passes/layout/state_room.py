@@ -36,12 +36,12 @@ def state_layouts(graph: Graph) -> dict[Value, Layout]:
     the axis that grows.  It also keeps it if calls or control flow read the state, or if it is
     several outputs.
     """
-    names = {v.name for value in walk_values(graph) for v in free_vars(*value.type.shape)}
+    names = {v.name for value in walk_values(graph) for v in free_vars(*value.shape)}
     opaque = [node for node in graph.nodes if classify(node) is NodeKind.OPAQUE]
     capacities: dict[Index, Index] = {}
     layouts: dict[Value, Layout] = {}
     for present, past, node in appends(graph):
-        axis, shape = node.attrs.axis, past.type.shape
+        axis, shape = node.attrs.axis, past.shape
         readers = [n for n in opaque if n is not node and {present, past} & set(uses(n))]
         is_outer = element_count(shape[:axis]) is const(1)
         if is_outer or readers or graph.outputs.count(present) > 1:

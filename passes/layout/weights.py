@@ -111,7 +111,7 @@ class WeightTable:
     @property
     def ranks(self) -> int:
         """Returns the number of ranks whose sections differ; 1 where all ranks have one."""
-        return max((len(self._store.arrays(e.handle)) for e in self._offsets), default=1)
+        return max((self._store.ranks(e.handle) for e in self._offsets), default=1)
 
     def parts(self, rank: int = 0) -> Iterator[WeightPart]:
         """Yields the parts of a rank's section, in order.

@@ -28,7 +28,7 @@ def check_without_handles(graph: Graph, kind: str) -> None:
     """Raises UserError if the graph has strings or lists, which targets of this `kind` lack."""
     value = next(_handles(graph), None)
     if value is not None:
-        what = "a sequence or an optional" if isinstance(value.type.dtype, ListType) else "strings"
+        what = "a sequence or an optional" if isinstance(value.dtype, ListType) else "strings"
         raise UserError(
             f"{kind} has no strings, sequences and optionals",
             where=f"%{value.name[:200]}",
@@ -39,7 +39,7 @@ def check_without_handles(graph: Graph, kind: str) -> None:
 
 def _handles(graph: Graph) -> Iterator[Value]:
     """Yields the values of the graph and its bodies that are tensors of strings, or lists."""
-    return (value for value in walk_values(graph) if value.type.dtype.is_handle)
+    return (value for value in walk_values(graph) if value.dtype.is_handle)
 
 
 def erase_handles(graph: Graph) -> Graph:
@@ -74,15 +74,15 @@ class _Eraser:
         self.decoded: dict[Handle, Value] = {}
 
     def value(self, value: Value) -> Value:
-        if not value.type.dtype.is_handle:
+        if not value.dtype.is_handle:
             return value
         return self._new.setdefault(value, Value(value.name, stored_type(value.type)))
 
     def graph(self, graph: Graph) -> Graph:
         for value, handle in graph.constants.items():
-            if value.type.dtype.is_handle:
+            if value.dtype.is_handle:
                 self._new[value] = self.value(self._decoded(graph, value, handle))
-        constants = {v: h for v, h in graph.constants.items() if not v.type.dtype.is_handle}
+        constants = {v: h for v, h in graph.constants.items() if not v.dtype.is_handle}
         return replace(
             graph,
             inputs=tuple(map(self.value, graph.inputs)),
@@ -104,7 +104,7 @@ class _Eraser:
         if handle not in self.decoded:
             packed = pack_strings(graph.store.get(handle))
             operands = [self._builder.constant(a, f"{value.name}.text") for a in packed]
-            attrs = StringDecodeAttrs(value.type.shape)
+            attrs = StringDecodeAttrs(value.shape)
             (self.decoded[handle],) = self._builder.add(
                 OPS["string_decode"], operands, attrs, names=(value.name,)
             )
@@ -133,7 +133,7 @@ def with_ports(program: Program, graph: Graph) -> Program:
 def _described(ports: Sequence[Port], values: Sequence[Value]) -> tuple[Port, ...]:
     described = []
     for port, value in zip(ports, values, strict=True):
-        dtype = value.type.dtype
+        dtype = value.dtype
         text = dtype.name if isinstance(dtype, ListType) else port.text
         handle_port = replace(port, name=value.name, dtype=dtype, text=text)
         described.append(handle_port if dtype.is_handle else port)

@@ -142,7 +142,7 @@ def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, In
     size.
     """
     initial_sizes: dict[str, Index] = {}
-    for first, dim in zip(value.type.shape, parameter.type.shape, strict=True):
+    for first, dim in zip(value.shape, parameter.shape, strict=True):
         if first is dim:
             continue
         var = var_of(dim)
@@ -191,7 +191,7 @@ def _size_changes(
     """
     changes = []
     for value, parameter in zip(results, carried.values, strict=True):
-        for dim, actual in zip(parameter.type.shape, value.type.shape, strict=True):
+        for dim, actual in zip(parameter.shape, value.shape, strict=True):
             var = var_of(dim)
             if var is not None and var.name in carried.sizes and actual is not dim:
                 changed = inner.registers.fresh()
@@ -211,7 +211,7 @@ def define_carried(
             frame.buffers[value] = buffer
         else:
             frame.buffers[value] = frame.view(halves.buffer, halves.offset(trip), value.name)
-        for dim, inside in zip(value.type.shape, parameter.type.shape, strict=True):
+        for dim, inside in zip(value.shape, parameter.shape, strict=True):
             var, inner_var = var_of(dim), var_of(inside)
             if var is not None and inner_var is not None and inner_var.name in carried.sizes:
                 frame.registers.bind(var.name, carried.sizes[inner_var.name], late=True)

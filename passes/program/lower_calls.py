@@ -18,7 +18,7 @@ from tcc.ir.index import Index, as_int, nonnegative, var_of
 from tcc.ir.layout import part_of
 from tcc.ir.op import Array
 from tcc.ir.program import CallOp, ReadInt, Register, Registers, Relation, TensorRef
-from tcc.ir.types import dtype_of, element_count, integer_limits
+from tcc.ir.types import dtype_of, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
 from tcc.ops.shapes import replaced
@@ -140,9 +140,9 @@ def lower_bind_size(frame: GraphLowering, node: Node) -> None:
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
     register = frame.registers.fresh()
-    frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
+    frame.out.append(ReadInt(register, frame.read(value), value.dtype, attrs.element))
     # An element may be negative, unlike the size of an array.
-    lower_bound = 0 if attrs.signed else integer_limits(value.type.dtype)[0]
+    lower_bound = 0 if attrs.signed else integer_limits(value.dtype)[0]
     bind(frame, attrs.symbol, register, node.loc, lower_bound)
 
 
@@ -199,8 +199,8 @@ def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
 
 def _top_k(frame: GraphLowering, node: Node) -> None:
     attrs, x = node.attrs, _operand(node, 0)
-    k, extent = frame.size(attrs.k), frame.size(x.type.shape[attrs.axis])
-    if as_int(attrs.k) is None or as_int(x.type.shape[attrs.axis]) is None:
+    k, extent = frame.size(attrs.k), frame.size(x.shape[attrs.axis])
+    if as_int(attrs.k) is None or as_int(x.shape[attrs.axis]) is None:
         frame.check(Relation.LE, k, extent, f"{node.loc}: k is larger than the axis")
     lower = plain(lambda a: (a.axis, a.largest, a.sorted))
     lower(frame, node)
@@ -227,7 +227,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     """
     x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
     axis, start = node.attrs.axis, node.attrs.start
-    behind = x.type.shape[axis] - start - update.type.shape[axis]
+    behind = x.shape[axis] - start - update.shape[axis]
     if not nonnegative(behind):
         zero = frame.size(0)
         message = f"{node.loc}: the rows do not fit behind those that are there"
@@ -235,10 +235,10 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     target = frame.define(y)
     if (y, x) not in frame.placed.graph.aliases:
         frame.copy(target, frame.read(x), x.type)
-    if as_int(element_count(update.type.shape)) == 0:
+    if update.type.count == 0:
         return
     part = Value(f"{y.name}.rows", update.type)
-    where = part_of(frame.layout(x), update.type.shape, axis, start)
+    where = part_of(frame.layout(x), update.shape, axis, start)
     layouts = {**frame.layouts, part: where}
     kernel = copy_of(update, part, node.loc)
     planned = frame.context.planner.plan(kernel, layouts, frame.handles)

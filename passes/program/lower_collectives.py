@@ -47,7 +47,7 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
     attrs: CollectiveAttrs = node.attrs
     kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
     assert x is not None
-    first, *inner_dims = x.type.shape or (const(1),)
+    first, *inner_dims = x.shape or (const(1),)
     blocks = attrs.ranks if kind.sends_blocks else 1
     rows = attrs.rows or (first // blocks,) * blocks
     for n in dict.fromkeys(attrs.rows):
@@ -66,7 +66,7 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
         frame.read(x),
         frame.define(y),
         tuple(frame.size(element_count((n, *inner_dims))) for n in rows),
-        x.type.dtype,
+        x.dtype,
         attrs.ranks,
         attrs.root,
         group=_group(frame, attrs),

@@ -116,7 +116,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     trips = frame.size(_FOREVER)
     if trips_value is not None:
         trips = frame.registers.fresh()
-        frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.type.dtype))
+        frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.dtype))
     carried_values = [v for v in initial if v is not None]
     count = len(carried_values)
     results = body.outputs[1 : 1 + count]
@@ -149,7 +149,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     _bind_late(frame, late)
     for value, stack in zip(row_values, stacks, strict=True):
         frame.buffers[value] = stack
-        first = var_of(value.type.shape[0])
+        first = var_of(value.shape[0])
         if first is not None and not frame.registers.bound(first.name):
             frame.registers.bind(first.name, counter, late=True)
         # Without iterations the stack of rows is empty, but it must be allocated.
@@ -184,7 +184,7 @@ def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Regis
     """
     names = dict.fromkeys(
         var.name
-        for dim in (dim for value in values for dim in value.type.shape[1:])
+        for dim in (dim for value in values for dim in value.shape[1:])
         if (var := var_of(dim)) is not None and not frame.registers.bound(var.name)
     )
     return {name: frame.computed(IntOp.CONST) for name in names}
@@ -204,7 +204,7 @@ def _same_row(
     registers `late` of symbolic sizes, with which later iterations compare.  Raises UserError if
     other sizes of `row` and `value` differ.
     """
-    for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
+    for dim, actual in zip(value.shape[1:], row.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in late:
             first_size, size = late[var.name], inner.size(actual)
@@ -251,7 +251,7 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
         raise UserError("a scan along an axis other than the first", where=node.loc)
     results, rows = body.outputs[:states], body.outputs[states:]
     carried = carry(frame, inputs[:states], body, 0, results)
-    length = inputs[states].type.shape[0]
+    length = inputs[states].shape[0]
     trips = frame.size(length)
     stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
     counter = frame.registers.fresh()

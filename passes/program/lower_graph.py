@@ -135,11 +135,11 @@ class GraphLowering:
 
     def storage(self, value: Value) -> Index:
         """Returns the bytes that a value occupies in its layout."""
-        return element_count(self.layout(value).sizes) * value.type.dtype.bytes
+        return element_count(self.layout(value).sizes) * value.dtype.bytes
 
     def layout(self, value: Value) -> Layout:
         layout_ = self.layouts.get(value)
-        return row_major(value.type.shape) if layout_ is None else layout_
+        return row_major(value.shape) if layout_ is None else layout_
 
     def seen(self, value: Value) -> TensorType:
         """Returns the type of an input or output of the model as callers see it, before packing."""
@@ -185,7 +185,7 @@ class GraphLowering:
             self.allocate(value, buffer)
         self.buffers[value] = buffer
         where = self.layout(value)
-        if where.fill is not None and as_int(element_count(value.type.shape)) != 0:
+        if where.fill is not None and value.type.count != 0:
             self.fill_halo(value, where, buffer)
         return buffer
 
@@ -204,8 +204,8 @@ class GraphLowering:
             if value not in self.buffers:
                 raise InternalError(f"{value!r} is read before it is computed")
             return self.buffers[value]
-        where = layout_ or row_major(value.type.shape)
-        return self._weight(graph.constants[value], value.type.dtype, where, value.name)
+        where = layout_ or row_major(value.shape)
+        return self._weight(graph.constants[value], value.dtype, where, value.name)
 
     def literal(self, array: Array) -> BufferId:
         """Returns the buffer of a weight that holds `array`."""
@@ -227,8 +227,8 @@ class GraphLowering:
         """Returns `value` as an argument of a C function.  It is in `buffer`; None stands for the
         value's own buffer."""
         at = self.read(value) if buffer is None else buffer
-        dims = tuple(self.size(d) for d in value.type.shape)
-        return TensorRef(at, value.type.dtype.stored, dims)
+        dims = tuple(self.size(d) for d in value.shape)
+        return TensorRef(at, value.dtype.stored, dims)
 
     def copy(self, target: BufferId, source: BufferId, type_: TensorType) -> None:
         self.out.append(Copy(target, source, self.size(byte_count(type_))))
@@ -238,7 +238,7 @@ class GraphLowering:
     def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
         """Emits the launch of a kernel.  With `again`, results that already have buffers are
         written to the same buffers."""
-        if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
+        if all(v.type.count == 0 for v, _ in planned.results):
             for value, _ in () if again else planned.results:
                 self.define(value)
             return
@@ -258,7 +258,7 @@ class GraphLowering:
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
         """Emits a call that writes the layout's fill value to the halo of a value."""
-        dtype = value.type.dtype
+        dtype = value.dtype
         bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
         storage = TensorRef(buffer, dtype.stored, tuple(self.size(n) for n in where.sizes))
         ints = (int.from_bytes(bits, "little"), *halo_widths(value, where))
@@ -270,7 +270,7 @@ class GraphLowering:
         (source,), (target,) = kernel.operands, kernel.results
         storages = [(source, self.read(source)), (target, self.define(target))]
         x, y = (
-            TensorRef(b, v.type.dtype.stored, tuple(self.size(n) for n in self.layout(v).sizes))
+            TensorRef(b, v.dtype.stored, tuple(self.size(n) for n in self.layout(v).sizes))
             for v, b in storages
         )
         self.out.append(CallOp("thin", (x,), (y,), every))
@@ -341,8 +341,8 @@ def byte_count(type_: TensorType) -> Index:
 def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
     """Returns the widths of the halo (before, after) for each storage dimension, in one flat
     tuple."""
-    first = place(where, tuple(const(0) for _ in value.type.shape))
-    last = place(where, tuple(n - 1 for n in value.type.shape))
+    first = place(where, tuple(const(0) for _ in value.shape))
+    last = place(where, tuple(n - 1 for n in value.shape))
     widths: list[int] = []
     for a, b, size in zip(first, last, where.sizes, strict=True):
         before, after = as_int(a), as_int(size - 1 - b)

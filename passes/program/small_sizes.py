@@ -100,7 +100,7 @@ def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
         pair
         for value, port in ports
         if not port.dtype.is_packed
-        for pair in zip(value.type.shape, port.dims, strict=True)
+        for pair in zip(value.shape, port.dims, strict=True)
     )
     return {size: register for size, register in pairs if as_int(size) is None}
 

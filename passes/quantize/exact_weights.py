@@ -10,8 +10,9 @@ half of the memory.
 Requires layouts.  Establishes no more than that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tcc.ir.graph import Graph, Handle, Value
@@ -26,8 +27,8 @@ from tcc.schedule.margins import MARGINS
 
 # Smaller constants stay f32.
 _LARGE = 1 << 14
-# This many elements are compared first, which rejects most constants.
-_FIRST = 1 << 12
+# So many elements are compared at a time; the first reject most constants.
+_PIECE = 1 << 16
 
 
 def with_exact_weights(
@@ -40,13 +41,13 @@ def with_exact_weights(
     """
     store, constants = placed.graph.store, dict[Value, Handle]()
     visible = placed.visible(outer) if planner.prices_layouts else {}
-    types = {v: t for v, g in visible.items() if (t := _narrowest(v, g.constant(v))) is not None}
+    types = {v: t for v, g in visible.items() if (t := _narrowest(v, g)) is not None}
 
     def changed(kernel: Kernel) -> Kernel:
         """Returns `kernel` with narrow constants if its price allows that."""
         filled = {v for _, node, v in operand_reads(kernel) if node.fill is not None}
         pairs = {
-            v: Value(f"{v.name}.{types[v].name}", TensorType(types[v], v.type.shape))
+            v: Value(f"{v.name}.{types[v].name}", TensorType(types[v], v.shape))
             for v in kernel.operands
             if v in types and v not in filled
         }
@@ -64,9 +65,9 @@ def with_exact_weights(
         ):
             return kernel
         for value, narrow in pairs.items():
-            array = rounded(visible[value].store.get(visible[value].constants[value]), types[value])
-            assert array is not None
-            constants[narrow] = store.put(array, types[value])
+            make = partial(np.asarray, dtype=types[value].carrier)
+            handle = visible[value].constants[value]
+            constants[narrow] = store.derive(make, types[value].name, [handle])
         return narrow_kernel
 
     steps = placed.with_kernels(changed)
@@ -74,13 +75,21 @@ def with_exact_weights(
     return replace(placed, graph=graph, steps=steps) if constants else placed
 
 
-def _narrowest(value: Value, array: Array | None) -> DType | None:
+def _narrowest(value: Value, graph: Graph) -> DType | None:
     """Returns the type of two bytes that has all values of a large f32 constant, if there is
     one."""
-    if array is None or value.type.dtype is not F32 or array.size < _LARGE:
+    count = value.type.count or 0
+    handle = graph.constants[value]
+    if value.dtype is not F32 or count < _LARGE or graph.store.ranks(handle) > 1:
         return None
-    flat = array.reshape(-1)
-    return next((t for t in (BF16, F16) if _exact(flat[:_FIRST], t) and _exact(flat, t)), None)
+    return graph.store.fact(_exact_type, (handle,))
+
+
+def _exact_type(arrays: Sequence[Array]) -> DType | None:
+    """Returns the first type of two bytes that has all values of an f32 array, if there is one."""
+    flat = arrays[0].reshape(-1)
+    pieces = [flat[n : n + _PIECE] for n in range(0, len(flat), _PIECE)]
+    return next((t for t in (BF16, F16) if all(_exact(piece, t) for piece in pieces)), None)
 
 
 def _exact(array: Array, dtype: DType) -> bool:

@@ -91,11 +91,11 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     lhs, rhs = _bytes(b, x), _bytes(b, w)
     if lhs is None or rhs is None or lhs.axis is not None or rhs.axis not in (None, 0):
         return None
-    if not {lhs.value.type.dtype, rhs.value.type.dtype} <= {I8, U8}:
+    if not {lhs.value.dtype, rhs.value.dtype} <= {I8, U8}:
         return None
-    depth = as_int(element_count(w.type.shape[1:]))
+    depth = as_int(element_count(w.shape[1:]))
     # With few channels, the groups of four bytes that an instruction multiplies are mostly empty.
-    few = (as_int(w.type.shape[1]) or 0) < _LEAST
+    few = (as_int(w.shape[1]) or 0) < _LEAST
     if (
         few
         or depth is None
@@ -124,23 +124,23 @@ def _bytes(b: GraphBuilder, value: Value | None) -> _Bytes | None:
     x, scale, *zeros = node.inputs
     if x is None or scale is None or node.attrs.block_size:
         return None
-    if scale.type.dtype is not F32 or node.outputs[0].type.dtype is not F32:
+    if scale.dtype is not F32 or node.outputs[0].dtype is not F32:
         return None
-    if x.type.dtype not in (I8, U8, *FLOAT8) or scale.type.rank > 1:
+    if x.dtype not in (I8, U8, *FLOAT8) or scale.rank > 1:
         return None
-    one = scale.type.rank == 0 or scale.type.static_shape == (1,)
+    one = scale.rank == 0 or scale.type.static_shape == (1,)
     bytes_ = _Bytes(x, scale, zeros[0] if zeros else None, None if one else node.attrs.axis)
     return _transposed(b, bytes_) if transposed else bytes_
 
 
 def _transposed(b: GraphBuilder, factor: _Bytes | None) -> _Bytes | None:
     """Returns the factor of the transposed matrix; None if `factor` is None or no matrix."""
-    if factor is None or factor.value.type.rank != 2:
+    if factor is None or factor.value.rank != 2:
         return None
     array = b.array(factor.value)
     old = factor.value
     if array is not None:
-        value = b.constant(array.T.copy(), old.name, old.type.dtype, b.sources(old))
+        value = b.constant(array.T.copy(), old.name, old.dtype, b.sources(old))
     else:
         value = emit(b, "transpose", old, perm=(1, 0))
     return replace(factor, value=value, axis=None if factor.axis is None else 1 - factor.axis)
@@ -151,8 +151,8 @@ def _matmul(
 ) -> Value | None:
     if lhs is None or rhs is None or lhs.axis is not None:
         return None
-    rank = rhs.value.type.rank
-    length = as_int(lhs.value.type.shape[-1]) if lhs.value.type.rank > 1 else None
+    rank = rhs.value.rank
+    length = as_int(lhs.value.shape[-1]) if lhs.value.rank > 1 else None
     if rank < 2 or length is None or length > _LONGEST or rhs.axis not in (None, rank - 1):
         return None
     if weights and not admits(b, node, lhs.zero, rhs.value, rhs.zero):
@@ -167,13 +167,13 @@ def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
     8-bit floats must have equal types and no zero points, and their second factor must be a matrix;
     otherwise returns None.
     """
-    kinds = {f.value.type.dtype for f in (lhs, rhs)}
+    kinds = {f.value.dtype for f in (lhs, rhs)}
     if kinds <= {I8, U8}:
         sums = emit(b, "matmul_integer", lhs.value, rhs.value, lhs.zero, rhs.zero)
         return emit(b, "cast", sums, to=F32)
     zeros = [constant_zero(b, f.zero) for f in (lhs, rhs)]
     if len(kinds) > 1 or any(zero is None or zero.any() for zero in zeros):
         return None
-    if rhs.value.type.rank != 2:
+    if rhs.value.rank != 2:
         return None
     return emit(b, "matmul_levels", lhs.value, rhs.value)

@@ -38,7 +38,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.graph import Graph, Handle, Value
-from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, of_atom, substitute
+from tcc.ir.index import Index, Indices, as_int, free_vars, iterator, of_atom, substitute
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType, TensorType
@@ -118,7 +118,7 @@ class _Rounding:
                 kernel = without_unread(kernel)
             steps.append(replace(step, kernel=kernel))
         values = [v for k in roundings.values() for v in k.results]
-        layouts = {**self.placed.layouts, **{v: row_major(v.type.shape) for v in values}}
+        layouts = {**self.placed.layouts, **{v: row_major(v.shape) for v in values}}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.new_constants})
         records = (*self._records(),)
@@ -168,16 +168,18 @@ class _Rounding:
         sources = store.sources(handle)
         self.sources.add(sources)
         if (value, m.axis) not in self.levels:
-            arrays = store.arrays(handle)
+            constant = Value(f"{value.name}.bytes", TensorType(dtype, value.shape))
             if m.bits == 4:
-                arrays = tuple(_in_words(a, m.axis) for a in arrays)
+                make = partial(_in_words, axis=m.axis)
+                handle = store.derive(make, f"words along {m.axis}", [handle])
             elif dtype is U8:
-                arrays = tuple(a.view(np.uint8) ^ np.uint8(128) for a in arrays)
-            shape = tuple(map(const, arrays[0].shape))
-            constant = Value(f"{value.name}.bytes", TensorType(dtype, shape))
-            handle = self.placed.graph.store.put_per_rank(arrays, dtype, sources)
+                handle = store.derive(_unsigned, "levels plus 128", [handle])
             self.new_constants[constant], self.levels[value, m.axis] = handle, constant
         return self.levels[value, m.axis]
+
+
+def _unsigned(levels: Array) -> Array:
+    return levels.view(np.uint8) ^ np.uint8(128)
 
 
 def _in_words(packed: Array, axis: int) -> Array:
@@ -194,7 +196,7 @@ def _in_words(packed: Array, axis: int) -> Array:
 
 def _part(value: Value, name: str, dtype: DType, size: int) -> Value:
     """Returns a new value with an element for `size` neighbours of `value`."""
-    *rows, depth = value.type.shape
+    *rows, depth = value.shape
     return Value(f"{value.name}.{name}", TensorType(dtype, (*rows, depth // size)))
 
 
@@ -204,7 +206,7 @@ def _rounding(value: Value, starts: Mapping[_Start, Value], loc: str) -> Kernel:
     A NaN gives its group a scale of NaN, so all products with its row are NaN.
     """
     b = ExprBuilder(value.type)
-    *sizes, depth = value.type.shape
+    *sizes, depth = value.shape
 
     def groups(size: int) -> tuple[Indices, Index, Index]:
         *rows, group, k = b.iters(*sizes, depth // size, size)
@@ -261,7 +263,7 @@ def _is_row(
     value, (loop,) = kernel.operands[factor.source], free_vars(k)
     if value in constants or factor.fill is not None or factor.indices[-1:] != (k,):
         return False
-    length = as_int(value.type.shape[-1])
+    length = as_int(value.shape[-1])
     return length == known_extent(loop) and loop not in free_vars(*factor.indices[:-1])
 
 

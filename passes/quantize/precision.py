@@ -31,6 +31,7 @@ f32.  Tables of embeddings stay f32, because a run reads few of their rows.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, prod
 from typing import TypeGuard
 
@@ -47,9 +48,10 @@ from tcc.ir.expr.scalar import (
     read_from,
     walk,
 )
-from tcc.ir.graph import Graph, Handle, Value, Values, on_each_rank
+from tcc.ir.graph import ConstantStore, Graph, Handle, Value, Values
 from tcc.ir.index import (
     Index,
+    Indices,
     Var,
     as_int,
     ceildiv,
@@ -61,14 +63,13 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType, element_count
-from tcc.ops.algebra.levels import nibbles
+from tcc.ir.types import BF16, F16, F32, I8, DType, TensorType
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_of, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
-from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
+from tcc.passes.quantize.quantize_weights import group_size, rounded, scales_of, stored_levels
 from tcc.passes.quantize.round_factors import cheaper_factors
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.passes.tile.plan import KernelChooser
@@ -181,15 +182,14 @@ class _Narrowing:
 
     def run(self) -> Placed:
         narrow = {
-            v: Value(v.name, TensorType(self.precision.floats, v.type.shape))
-            for v in self.activations
+            v: Value(v.name, TensorType(self.precision.floats, v.shape)) for v in self.activations
         }
         steps = self.placed.with_kernels(lambda kernel: self._kernel(kernel, narrow))
         layouts = {narrow.get(v, v): layout for v, layout in self.placed.layouts.items()}
         containers = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.containers.items()}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.new_constants})
-        types = {v: self.types.get(v, v.type.dtype.name) for v in self.weights}
+        types = {v: self.types.get(v, v.dtype.name) for v in self.weights}
         return Placed(graph, steps, layouts, containers, tuple(self.rounded), weight_types=types)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
@@ -230,7 +230,7 @@ class _Narrowing:
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.containers.values()}
         candidates = results - seen_by_others(self.placed.graph)
-        candidates = {v for v in candidates if v.type.dtype is F32}
+        candidates = {v for v in candidates if v.dtype is F32}
         for kernel in self.kernels:
             candidates -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
             candidates -= _summed(kernel) if everywhere else set()
@@ -285,20 +285,22 @@ class _Narrowing:
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Replacement | None:
         floats = self.precision.floats
-        if floats is F32 or value.type.dtype is not F32:
+        if floats is F32 or value.dtype is not F32:
             return None
         if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
             return None
-        count = as_int(element_count(value.type.shape)) or 0
+        count = value.type.count or 0
         needed = any(p.constant is value and self._paired(p) for p in self._matmuls_of(kernel))
         if count < _LARGE and not needed:
             return None
         if value not in self.floats:
             self.floats[value] = None
-            arrays = on_each_rank([self._arrays(value)], lambda a: rounded(a[0], floats))
-            if arrays is not None:
+            store, handle = self._source(value)
+            if store.fact(_fits, (handle,), floats):
                 self._note(value, floats.name, floats.name if needed else "")
-                self.floats[value] = in_floats(self._constant(value, arrays, floats))
+                narrow = store.derive(partial(rounded, dtype=floats), floats.name, [handle])
+                constant = self._constant(value, narrow, floats, value.shape)
+                self.floats[value] = in_floats(constant)
         return self.floats[value]
 
     def _quantized(self, matmul: _Matmul) -> _Replacement | None:
@@ -306,7 +308,7 @@ class _Narrowing:
         quantised.
         """
         value, axis = matmul.constant, _summed_axis(matmul)
-        count = as_int(element_count(value.type.shape)) or 0
+        count = value.type.count or 0
         times = sum(v is value for _, _, v in operand_reads(matmul.kernel))
         if not self.precision.bits or axis is None or count < _LARGE or times > 1:
             return None
@@ -315,17 +317,22 @@ class _Narrowing:
         return self.levels[value, axis]
 
     def _levels(self, value: Value, axis: int) -> _Replacement | None:
-        arrays = self._arrays(value)
-        length = arrays[0].shape[axis]
+        store, handle = self._source(value)
+        shape = value.shape
+        length = as_int(shape[axis]) or 0
         # An odd number of 4-bit levels does not fill whole bytes.
         bits = 8 if length % 2 else self.precision.bits
-        quantisation = on_each_rank([arrays], lambda a: quantized(a[0], axis, bits))
-        if quantisation is None:
+        if not store.fact(_fits, (handle,), F32):
             return None
-        levels, scales = zip(*quantisation, strict=True)
-        packed = [nibbles(part, axis) for part in levels] if bits == 4 else levels
-        values = (self._constant(value, packed, I8), self._constant(value, scales, BF16))
-        size = group_size(length)
+        size, form = group_size(length), f"of {bits} bits along {axis}"
+        make = partial(scales_of, axis=axis, bits=bits)
+        scales = store.derive(make, f"scales {form}", [handle])
+        make = partial(stored_levels, axis=axis, bits=bits)
+        levels = store.derive(make, f"levels {form}", [handle, scales])
+        values = (
+            self._constant(value, levels, I8, replaced(shape, axis, shape[axis] // (8 // bits))),
+            self._constant(value, scales, BF16, replaced(shape, axis, shape[axis] // size)),
+        )
         self.types[value] = f"int{bits}"
 
         def value_of(node: Read, first: int) -> Scalar:
@@ -344,43 +351,46 @@ class _Narrowing:
             self._note(value, self.types[value], BF16.name if value in rounding else "")
         for value in dict.fromkeys(p.constant for p in stored_levels):
             if value in rounding:
-                self._note(value, value.type.dtype.name, BF16.name)
+                self._note(value, value.dtype.name, BF16.name)
 
     def _note(self, value: Value, type: str, operands: str) -> None:
-        graph = self.constants[value]
+        store, handle = self._source(value)
         self.types[value] = type
-        store, handle = graph.store, graph.constants[value]
         sources = store.sources(handle)
         first = {store.sources(other): other for other in reversed([*store.handles()])}
-
-        def bits(handle: Handle) -> int:
-            # The sum of an array's bytes does not depend on the order of the elements.
-            parts = (np.ascontiguousarray(a).view(np.uint8) for a in store.arrays(handle))
-            return sum(int(part.sum(dtype=np.uint64)) for part in parts)
-
-        parts = [bits(first[name,]) for name in sources if (name,) in first]
-        is_reordering = len(sources) == 1 or sum(parts) == bits(handle)
+        parts = [first[name,] for name in sources if (name,) in first]
+        is_reordering = len(sources) == 1 or store.fact(_byte_sum, (handle,)) == sum(
+            store.fact(_byte_sum, (part,)) for part in parts
+        )
         self.rounded.append(Rounded(sources, type, operands, is_reordering))
 
-    def _arrays(self, value: Value) -> tuple[Array, ...]:
+    def _source(self, value: Value) -> tuple[ConstantStore, Handle]:
         graph = self.constants[value]
-        return graph.store.arrays(graph.constants[value])
+        return graph.store, graph.constants[value]
 
-    def _constant(self, source: Value, arrays: Sequence[Array], dtype: DType) -> Value:
-        graph = self.constants[source]
-        # The step `level-bytes` finds the record of levels by their sources.
-        sources = graph.store.sources(graph.constants[source]) if dtype is I8 else ()
-        shape = tuple(map(const, arrays[0].shape))
+    def _constant(self, source: Value, handle: Handle, dtype: DType, shape: Indices) -> Value:
         value = Value(f"{source.name}.{dtype.name}", TensorType(dtype, shape))
-        self.new_constants[value] = self.placed.graph.store.put_per_rank(arrays, dtype, sources)
+        self.new_constants[value] = handle
         return value
+
+
+def _fits(arrays: Sequence[Array], dtype: DType) -> bool:
+    """Returns True if f32 arrays can be rounded to `dtype`; for f32, if they are finite."""
+    if dtype is F32:
+        return all(np.isfinite(array).all() for array in arrays)
+    return all(rounded(array, dtype) is not None for array in arrays)
+
+
+def _byte_sum(arrays: Sequence[Array]) -> int:
+    """Returns the sum of all bytes, which does not depend on the order of the elements."""
+    return sum(int(array.view(np.uint8).sum(dtype=np.uint64)) for array in arrays)
 
 
 # ---- replacements of reads ----------------------------------------------------------------------
 
 
 def in_floats(value: Value) -> _Replacement:
-    dtype = value.type.dtype
+    dtype = value.dtype
 
     def value_of(node: Read, first: int) -> Scalar:
         return cast(read_from(node, first, dtype), node.dtype)
@@ -409,9 +419,7 @@ def with_operands(
 
     stages = tuple(with_reads(s, narrow_read) for s in kernel.expr.stages)
     params = tuple(v.type for v in values)
-    rounded = cast_results(
-        Expr(params, stages, kernel.expr.outputs), [v.type.dtype for v in results]
-    )
+    rounded = cast_results(Expr(params, stages, kernel.expr.outputs), [v.dtype for v in results])
     return replace(kernel, expr=canonical(rounded), operands=tuple(values), results=results)
 
 
@@ -534,7 +542,7 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
         layout = row_major(tuple(sizes))
     else:
         source = operand_of(matmul.kernel, other)
-        layout = layouts.get(source) or row_major(source.type.shape)
+        layout = layouts.get(source) or row_major(source.shape)
     place = offset(layout, other.indices)
     inner = [v for v in long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner:
@@ -568,8 +576,8 @@ def _summed_axis(matmul: _Matmul) -> int | None:
     saves little.
     """
     loops = long_loops(matmul.stage)
-    shape = matmul.constant.type.shape
-    if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
+    shape = matmul.constant.shape
+    if len(loops) != 1 or matmul.constant.dtype is not F32 or matmul.weight.fill is not None:
         return None
     if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(matmul) > 1):
         # The weight of a 1 x 1 convolution counts as a matrix only if the image has a single

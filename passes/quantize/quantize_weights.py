@@ -11,6 +11,7 @@ import numpy as np
 from tcc.ir.graph import carrier
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DTYPES, F16, DType
+from tcc.ops.algebra.levels import nibbles
 from tcc.ops.shapes import replaced
 from tcc.options import WEIGHTS
 
@@ -36,31 +37,50 @@ def rounded(array: Array, dtype: DType) -> Array | None:
 
 
 def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
-    """Returns the levels and the scales of an f32 array; None if a value is not finite.
+    """Returns the levels and the scales of an f32 array; None if a value is not finite."""
+    if not np.isfinite(array).all():
+        return None
+    scales = scales_of(array, axis, bits)
+    return levels_of(array, scales, axis, bits), scales
 
-    Levels: i8, in the shape of `array`.
-    Scales: bf16 values stored as f32, one for each group along `axis`.
+
+def scales_of(array: Array, axis: int, bits: int) -> Array:
+    """Returns the scales of a finite f32 array: bf16 values stored as f32, one for each group along
+    `axis`.
 
     The element of largest magnitude in a group gets a level at the end of the levels' range, up to
     the rounding of the scale.  The end is 127 or -127 for eight bits.  For four bits it is always
     -8: the scale is negative if the element is positive.
     """
-    if not np.isfinite(array).all():
-        return None
-    length = array.shape[axis]
-    group = group_size(length)
-    split = replaced(array.shape, axis, length // group, group)
-    parts = array.reshape(split)
+    parts = _groups(array, axis)
     low, high = parts.min(axis + 1), parts.max(axis + 1)
     if bits == 4:
         scales = np.where(high > -low, high, low) / np.float32(-8)
     else:
         scales = np.maximum(high, -low) / np.float32(127)
-    scales = _away_from_zero(scales.astype(np.float32))
+    return _away_from_zero(scales.astype(np.float32))
+
+
+def levels_of(array: Array, scales: Array, axis: int, bits: int) -> Array:
+    """Returns the levels (i8) of an array with its scales, in the shape of the array."""
     divisors = np.where(scales == 0, np.float32(1), scales)
-    levels = np.rint(parts / np.expand_dims(divisors, axis + 1))
+    levels: Array = np.rint(_groups(array, axis) / np.expand_dims(divisors, axis + 1))
     lowest, highest = (-8, 7) if bits == 4 else (-127, 127)
-    return np.clip(levels, lowest, highest).astype(np.int8).reshape(array.shape), scales
+    return np.clip(levels, lowest, highest).astype(np.int8).reshape(array.shape)
+
+
+def stored_levels(array: Array, scales: Array, axis: int, bits: int) -> Array:
+    """Returns the levels of an array with its scales as they are stored: four bits in pairs."""
+    levels = levels_of(array, scales, axis, bits)
+    return nibbles(levels, axis) if bits == 4 else levels
+
+
+def _groups(array: Array, axis: int) -> Array:
+    """Returns an array with an axis of groups, and one of their elements, in place of `axis`."""
+    length = array.shape[axis]
+    group = group_size(length)
+    groups: Array = array.reshape(replaced(array.shape, axis, length // group, group))
+    return groups
 
 
 def as_stored(array: Array, type: str, axis: int) -> Array:

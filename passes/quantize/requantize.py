@@ -38,7 +38,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     if attrs.precision is not F32:
         return None
     x, y_scale, *zeros = inputs
-    if x is None or y_scale is None or x.type.dtype is not F32 or not _of_sums(b, x, _FAR):
+    if x is None or y_scale is None or x.dtype is not F32 or not _of_sums(b, x, _FAR):
         return None
     scale = b.array(y_scale)
     if scale is None or scale.size != 1:
@@ -74,7 +74,7 @@ def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
 
 def _is_constant(b: GraphBuilder, value: Value) -> bool:
     """Returns True if `value` is computed from constants alone."""
-    if b.arrays(value) is not None:
+    if b.handle(value) is not None:
         return True
     producer = b.producer(value)
     return producer is not None and all(

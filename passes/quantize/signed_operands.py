@@ -66,9 +66,7 @@ def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Plac
         steps += (ProgramStep(sum_kernel) for sum_kernel in work.sums)
         steps.append(ProgramStep(kernel))
         constants |= work.constants
-        layouts |= {
-            v: row_major(v.type.shape) for sum_kernel in work.sums for v in sum_kernel.results
-        }
+        layouts |= {v: row_major(v.shape) for sum_kernel in work.sums for v in sum_kernel.results}
     graph = replace(placed.graph, constants=constants)
     return replace(placed, graph=graph, steps=tuple(steps), layouts=layouts)
 
@@ -241,12 +239,12 @@ class _Rewriting:
     def _constant(self, node: Read, arrays: Sequence[Array]) -> Read:
         """Returns a read of `arrays`, a new operand of signed bytes, at the indices of `node`."""
         old = self._value(node)
-        value = Value(f"{old.name}.i8", TensorType(I8, old.type.shape))
+        value = Value(f"{old.name}.i8", TensorType(I8, old.shape))
         self._new_constant(value, arrays)
         return read(self._operand(value), node.indices, I8)
 
     def _new_constant(self, value: Value, arrays: Sequence[Array]) -> None:
-        self.constants[value] = self.placed.graph.store.put_per_rank(arrays, value.type.dtype)
+        self.constants[value] = self.placed.graph.store.put_per_rank(arrays, value.dtype)
 
     def _operand(self, value: Value) -> int:
         self.operands.append(value)

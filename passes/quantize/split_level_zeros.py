@@ -8,9 +8,9 @@ sums of x, one for each block, so they cost little.  This is for processors that
 bf16.  Requires that matmuls read levels.  Establishes that no levels have zero points.
 """
 
-import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
+from tcc.ir.types import F32
 from tcc.ops.algebra.levels import LevelsAttrs
 from tcc.passes.graph.emit import emit
 
@@ -28,14 +28,9 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     if node.op.name != "matmul_levels" or not isinstance(attrs, LevelsAttrs):
         return None
     x, levels, *factors = (v for v in inputs if v is not None)
-    arrays = [b.array(v) for v in factors]
-    if len(arrays) < 2 or len(inputs) > 4 or any(a is None for a in arrays):
+    if len(factors) < 2 or len(inputs) > 4 or any(b.common(v) is None for v in factors):
         return None
     # In f32, because levels of integer types are multiplied as pairs of bf16.
-    floats = [
-        b.constant(a.astype(np.float32), f"{v.name}.f32", sources=b.sources(v))
-        for v, a in zip(factors, arrays, strict=True)
-        if a is not None
-    ]
+    floats = [emit(b, "cast", v, to=F32) for v in factors]
     (product,) = b.add(node.op, [x, levels, factors[0]], attrs)
     return [emit(b, "sub", product, emit(b, "matmul_zeros", x, *floats, block=attrs.block))]

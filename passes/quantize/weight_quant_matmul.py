@@ -57,10 +57,10 @@ def weight_quant_matmuls(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    if node.op.name not in MATMULS or node.outputs[0].type.dtype is not F32:
+    if node.op.name not in MATMULS or node.outputs[0].dtype is not F32:
         return None
     x, w, *biases = inputs
-    if x is None or x.type.rank < 2:
+    if x is None or x.rank < 2:
         return None
     levels = _levels(b, w)
     if levels is None or not _along_sum(levels):
@@ -88,7 +88,7 @@ def _levels(b: GraphBuilder, value: Value | None) -> _Levels | None:
     x, scale, *zeros = node.inputs
     if x is None or scale is None:
         return None
-    dtype = x.type.dtype
+    dtype = x.dtype
     data, scales = b.array(x), b.array(scale)
     zero = constant_zero(b, zeros[0] if zeros else None)
     if data is None or scales is None or zero is None:

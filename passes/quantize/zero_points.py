@@ -87,7 +87,7 @@ def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replac
         return [_flipped(b, *quantised)]
     if isinstance(attrs, DequantizeAttrs) and inputs[0] is not None:
         source = _unflipped(b, inputs[0])
-        if source is None or source.type.dtype is not to:
+        if source is None or source.dtype is not to:
             return None
         _, scale, *zeros = inputs
         zero = _flipped_zero(b, zeros[0] if zeros else None, scale, to)
@@ -117,14 +117,14 @@ def _flipped_zero(
 
 def _flipped(b: GraphBuilder, x: Value) -> Value:
     """Returns u8 for i8 bytes by adding 128, or i8 for u8 bytes by subtracting 128."""
-    if x.type.dtype is I8:
+    if x.dtype is I8:
         return emit(b, "bitwise_xor", emit(b, "cast", x, to=U8), _half(b))
     return emit(b, "cast", emit(b, "bitwise_xor", x, _half(b)), to=I8)
 
 
 def _as_type(b: GraphBuilder, x: Value, to: DType) -> Value:
     """Returns bytes converted to type `to`, by adding or subtracting 128 if the type changes."""
-    if x.type.dtype is to:
+    if x.dtype is to:
         return x
     source = _unflipped(b, x)
     return _flipped(b, x) if source is None else source
@@ -136,11 +136,11 @@ def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
     first = None if last is None or last.inputs[0] is None else b.producer(last.inputs[0])
     if last is None or first is None:
         return None
-    flip, cast = (first, last) if x.type.dtype is I8 else (last, first)
+    flip, cast = (first, last) if x.dtype is I8 else (last, first)
     if (flip.op.name, cast.op.name) != ("bitwise_xor", "cast") or flip.inputs[1] is None:
         return None
     mask, (source, *_) = b.array(flip.inputs[1]), first.inputs
-    bytes_ = source is not None and {source.type.dtype, x.type.dtype} == {I8, U8}
+    bytes_ = source is not None and {source.dtype, x.dtype} == {I8, U8}
     return source if bytes_ and mask is not None and mask.ndim == 0 and mask == _HALF else None
 
 
@@ -166,7 +166,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Rep
     x_zero, w_zero = (*zeros, None, None)[:2]
     if x is None or w is None:
         return None
-    plain = x.type.dtype is (to or x.type.dtype) and w.type.dtype is I8
+    plain = x.dtype is (to or x.dtype) and w.dtype is I8
     plain = plain and x_zero is None and w_zero is None
     sums = None if plain else _sums(b, node, (x, x_zero), (w, w_zero), to)
     return None if sums is None else [sums]
@@ -175,10 +175,10 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Rep
 def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:
     """Returns `scaled` rounded, ties to even, plus `zero`, saturated to the type of `zero`."""
     shift = emit(b, "cast", zero, to=F32)
-    if zero.type.rank:
+    if zero.rank:
         shift = emit(b, "reshape", shift, shape=())
     shifted = emit(b, "add", emit(b, "round", scaled), shift)
-    return emit(b, "cast", shifted, to=zero.type.dtype)
+    return emit(b, "cast", shifted, to=zero.dtype)
 
 
 def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -> Value | None:
@@ -188,8 +188,8 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
     """
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x
-    to = value.type.dtype if to is None else to
-    if zero is not None and zero.type.rank and zero.type.static_shape != (1,):
+    to = value.dtype if to is None else to
+    if zero is not None and zero.rank and zero.type.static_shape != (1,):
         return None
     weights = _weights(b, *w, 0 if conv else -1)
     if weights is None:
@@ -203,12 +203,12 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
     v = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
     if conv is None:
         sums = emit(b, "matmul_integer", u, v)
-        columns = weights.array.sum(-2, dtype=np.int32, keepdims=value.type.rank > 1)
+        columns = weights.array.sum(-2, dtype=np.int32, keepdims=value.rank > 1)
     else:
         border = 0 if point is None else point + _shift(value, to)
         sums = conv_integer(b, conv, u, v, border=border)
         filters = weights.array.reshape(len(weights.array), -1)
-        columns = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.type.rank - 2))
+        columns = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.rank - 2))
     if weights.offset is not None:
         # x - zx is u - z, w - zw is v + o, and the sum has K terms:
         # sum (u - z)(v + o) = sum u v - z (sum v + K o) + o sum u
@@ -227,7 +227,7 @@ def _computed(b: GraphBuilder, node: Node, w: Value, zero: Value | None) -> bool
 
     Its zero point must be a single number, or a vector of one for each column.
     """
-    plain = w.type.rank > 1 and (zero is None or zero.type.rank < 2)
+    plain = w.rank > 1 and (zero is None or zero.rank < 2)
     return plain and not isinstance(node.attrs, ConvAttrs) and b.array(w) is None
 
 
@@ -238,7 +238,7 @@ def _is_transposed(b: GraphBuilder, value: Value) -> bool:
     matmul of floats.
     """
     attrs = None if (producer := b.producer(value)) is None else producer.attrs
-    return isinstance(attrs, TransposeAttrs) and attrs.perm[-1] != value.type.rank - 1
+    return isinstance(attrs, TransposeAttrs) and attrs.perm[-1] != value.rank - 1
 
 
 def _computed_sums(b: GraphBuilder, x: _Bytes, w: _Bytes, to: DType) -> Value:
@@ -252,7 +252,7 @@ def _computed_sums(b: GraphBuilder, x: _Bytes, w: _Bytes, to: DType) -> Value:
     v, zero = _as_type(b, w[0], I8), _point(b, *w, I8)
     sums = emit(b, "matmul_integer", u, v)
     if z is not None:
-        columns = _totals(b, emit(b, "cast", v, to=I32), -2, u.type.rank > 1)
+        columns = _totals(b, emit(b, "cast", v, to=I32), -2, u.rank > 1)
         sums = emit(b, "sub", sums, emit(b, "mul", columns, z))
     if zero is not None:
         rows = emit(b, "cast", u, to=I32)
@@ -262,12 +262,12 @@ def _computed_sums(b: GraphBuilder, x: _Bytes, w: _Bytes, to: DType) -> Value:
 
 
 def _totals(b: GraphBuilder, value: Value, axis: int, keepdims: bool = True) -> Value:
-    return emit(b, "reduce_sum", value, axes=(axis % value.type.rank,), keepdims=keepdims)
+    return emit(b, "reduce_sum", value, axes=(axis % value.rank,), keepdims=keepdims)
 
 
 def _shift(value: Value, to: DType) -> int:
     """Returns the number that a conversion to type `to` adds to bytes: 128, -128 or 0."""
-    return 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
+    return 0 if value.dtype is to else _HALF if to is U8 else -_HALF
 
 
 def constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
@@ -314,7 +314,7 @@ def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weigh
     signed = signed_bytes(array, point)
     if signed is not None:
         return _Weights(signed, None)
-    if w.type.dtype is I8:
+    if w.dtype is I8:
         return _Weights(array, -point)
     return _Weights((array.astype(np.int16) - _HALF).astype(np.int8), _HALF - point)
 
@@ -382,7 +382,7 @@ def channels(b: GraphBuilder, value: Value, like: Value, last: bool = False) -> 
     """
     if value.type.static_shape == (1,):
         return emit(b, "reshape", value, shape=())
-    if last or value.type.rank == 0:
+    if last or value.rank == 0:
         return value
-    unit_axes = [const(1)] * (like.type.rank - 2)
-    return emit(b, "reshape", value, shape=(value.type.shape[0], *unit_axes))
+    unit_axes = [const(1)] * (like.rank - 2)
+    return emit(b, "reshape", value, shape=(value.shape[0], *unit_axes))

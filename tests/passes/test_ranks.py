@@ -172,14 +172,15 @@ def test_all_steps_on_graphs_keep_the_results_of_every_rank(name: str) -> None:
     optimised = run_pipeline(graph, 2, Trace(), replace(code.settings, fold_factors=True))
     names = [node.op.name for node in optimised.nodes]
     constants = optimised.constants.values()
-    arrays = [optimised.store.arrays(handle) for handle in constants]
+    store = optimised.store
+    arrays = [store.arrays(handle) for handle in constants if store.ranks(handle) > 1]
     if name == "chain":
-        assert [a[0].shape for a in arrays if len(a) > 1] == [(64, 16)]
+        assert [a[0].shape for a in arrays] == [(64, 16)]
     if name == "convolution":
         assert "guarded" in names  # has fewer multiplications than the direct sums
     if name == "transposed":
         assert "conv_transpose" not in names
-    assert any(len(a) > 1 for a in arrays)
+    assert arrays
     assert_agrees(graph, optimised, 1e-5)
 
 

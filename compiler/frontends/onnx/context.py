@@ -14,9 +14,8 @@ from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.operand import Operand, Operands, Refusal
-from tcc.ir.index import as_int
 from tcc.ir.op import Array
-from tcc.ir.types import BOOL, DType, element_count
+from tcc.ir.types import BOOL, DType
 
 LARGEST = (1 << 63) - 1
 
@@ -228,7 +227,7 @@ class NodeContext(Emitter):
 
     def truth(self, operand: Operand) -> bool | None:
         """Returns the value of a one-element condition; None if it is known only at run time."""
-        size = as_int(element_count(operand.shape))
+        size = operand.type.count
         if operand.dtype is not BOOL or size not in (1, None):
             raise Refusal(f"a condition has type {operand.type!r}")
         if operand.array is None:

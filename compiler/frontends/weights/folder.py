@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tcc.bounded import parse_json
@@ -150,4 +150,6 @@ class _Folder:
 
 
 def _array(shape: Sequence[int], form: np.dtype[Any], data: memoryview) -> Array:
+    """Returns a view of a tensor; the pages of tensors that were read before leave the memory."""
+    cast(mmap.mmap, data.obj).madvise(mmap.MADV_DONTNEED)
     return np.ndarray(shape, form, data)

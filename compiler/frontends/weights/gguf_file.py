@@ -185,9 +185,11 @@ def _form(kind: int) -> str:
 def _contents(type_name: str, shape: Sequence[int], data: memoryview) -> Array | Levels:
     """Returns the elements of a tensor, floats as a view of their bytes."""
     elements = np.frombuffer(data, _FORMS[type_name][1])
-    if type_name not in BLOCKS:
-        return elements.reshape(shape)
-    levels = levels_of(type_name, elements, math.prod(shape[:-1]))
-    # Nothing reads these pages of the file again, so they need not stay in memory.
+    contents = (
+        levels_of(type_name, elements, math.prod(shape[:-1]))
+        if type_name in BLOCKS
+        else elements.reshape(shape)
+    )
+    # Nothing but views reads pages of the file again, so they need not stay in memory.
     cast(mmap, data.obj).madvise(MADV_DONTNEED)
-    return levels
+    return contents

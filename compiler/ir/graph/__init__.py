@@ -16,11 +16,10 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, repeat, starmap
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,15 +27,13 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr, substitute_sizes
-from tcc.ir.index import Index, Substitution, as_int, const, substitute
-from tcc.ir.narrow import packed_size, rounded
+from tcc.ir.index import Index, Indices, Substitution, const, substitute
+from tcc.ir.narrow import bf16_bits, bf16_values, packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
-from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
+from tcc.ir.types import BF16, DType, TensorType, dtype_of
 from tcc.known import all_known
 
 T = TypeVar("T")
-# A constant is hashed in pieces of _PIECE bytes, by _THREADS threads.
-_PIECE, _THREADS = 1 << 20, 4
 
 
 @entity
@@ -48,6 +45,18 @@ class Value:
 
     name: str
     type: TensorType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Indices:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
 
     def __repr__(self) -> str:
         return f"%{self.name} : {self.type!r}"
@@ -78,11 +87,7 @@ class Node:
 
 @frozen
 class Handle:
-    """The content hash of a constant.
-
-    It is the SHA-256 of the dtype, the shape, the hashes of all full pieces of the bytes, and the
-    bytes after the last full piece.
-    """
+    """The SHA-256 of a constant: of its type and bytes, or of the form from which it is derived."""
 
     digest: str
 
@@ -98,24 +103,55 @@ def _content(data: Array) -> bytes | memoryview:
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
 
 
-def _keyed(array: Array, dtype: DType | None) -> tuple[str, Array]:
-    """Returns the content hash, and a contiguous read-only view or copy, of `array`."""
+@entity
+class _Derived:
+    """An array that `make` computes of the arrays `operands`, while nothing holds it."""
+
+    make: Callable[..., Any]
+    operands: tuple[Stored, ...]
+
+
+Stored: TypeAlias = Array | _Derived
+# The arrays of all stores by hash: programs for several sizes read the same weights.
+_STORED: WeakValueDictionary[str, Stored] = WeakValueDictionary()
+# The derived arrays that something holds.
+_MADE: WeakValueDictionary[_Derived, Array] = WeakValueDictionary()
+# What functions returned for arrays, by the function, the handles and further arguments.
+_FACTS: dict[tuple[Hashable, ...], Any] = {}
+
+
+def _made(stored: Stored) -> Array:
+    """Returns the array of an entry, computed if it is derived and nothing holds it."""
+    if not isinstance(stored, _Derived):
+        return stored
+    array = _MADE.get(stored)
+    if array is None:
+        _MADE[stored] = array = _fixed(stored.make(*map(_made, stored.operands)))
+    return array
+
+
+def _fixed(array: Array) -> Array:
+    """Returns a contiguous read-only view or copy of `array`."""
     data = np.ascontiguousarray(array).reshape(array.shape)
     data.flags.writeable = False
-    name = (dtype or dtype_of(data)).name
-    digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
-    tail_start = len(content) // _PIECE * _PIECE
-    digest.update(content[tail_start:])
-    # Threads start on first use, so a small constant starts none.
-    with ThreadPoolExecutor(_THREADS) as threads:
-        pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
-        for piece in threads.map(hashlib.sha256, pieces):
-            digest.update(piece.digest())
-    return digest.hexdigest(), data
+    return data
 
 
-# The arrays of all stores by content hash: programs for several sizes compute the same weights.
-_STORED: WeakValueDictionary[str, Array] = WeakValueDictionary()
+def _keyed(array: Array, dtype: DType | None) -> tuple[str, Stored]:
+    """Returns the content hash of `array`, and what a store holds of it.
+
+    Elements of bf16 are held as their bits, which take half of the memory.
+    """
+    name = (dtype or dtype_of(array)).name
+    data = _fixed(bf16_bits(array) if dtype is BF16 else array)
+    digest = hashlib.sha256(f"{name}{data.shape}".encode())
+    digest.update(_content(data))
+    return digest.hexdigest(), _Derived(bf16_values, (data,)) if dtype is BF16 else data
+
+
+def _form_key(form: str, keys: Sequence[str]) -> str:
+    """Returns the hash of what `form` makes of the entries with `keys`."""
+    return hashlib.sha256(f"{form} {' '.join(keys)}".encode()).hexdigest()
 
 
 class ConstantStore:
@@ -128,8 +164,8 @@ class ConstantStore:
     """
 
     def __init__(self) -> None:
-        # The array of each rank, or the one array that all ranks have, by content hash.
-        self._arrays: dict[str, tuple[Array, ...]] = {}
+        # The entry of each rank, or the one entry that all ranks have, by hash.
+        self._entries: dict[str, tuple[Stored, ...]] = {}
         self._sources: dict[str, tuple[str, ...]] = {}
 
     def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
@@ -155,16 +191,41 @@ class ConstantStore:
                 why=", ".join(forms) or "there is no array",
             )
         pairs = [_keyed(array, dtype) for array in arrays]
-        keys = [key for key, _ in pairs]
-        stored = {key: _STORED.setdefault(key, array) for key, array in reversed(pairs)}
-        if len(stored) == 1:
-            key, parts = keys[0], tuple(stored.values())
+        keys, parts = [key for key, _ in pairs], tuple(starmap(_STORED.setdefault, pairs))
+        if len({*keys}) == 1:
+            key, parts = keys[0], parts[:1]
         else:
-            key = hashlib.sha256(f"ranks {' '.join(keys)}".encode()).hexdigest()
-            parts = tuple(stored[n] for n in keys)
-        self._arrays.setdefault(key, parts)
+            key = _form_key("ranks", keys)
+        self._entries.setdefault(key, parts)
         self._add_sources(key, sources)
         return Handle(key)
+
+    def derive(self, make: Callable[..., Any], form: str, operands: Sequence[Handle]) -> Handle:
+        """Stores the array that `make` returns for the arrays of `operands`; returns its handle.
+
+        Nothing is computed before the array is read, and all stores of the process compute it once
+        while it is in use. `form` names what `make` computes; equal forms of equal operands have
+        one handle. The sources are those of the operands.
+        """
+        entries = [self._entries[h.digest] for h in operands]
+        key = _form_key(form, [h.digest for h in operands])
+        self._entries[key] = tuple(
+            _STORED.setdefault(f"{key} {rank}", _Derived(make, rank_operands))
+            for rank, rank_operands in enumerate(_by_rank(entries))
+        )
+        self._add_sources(key, [s for h in operands for s in self.sources(h)])
+        return Handle(key)
+
+    def fact(self, function: Callable[..., T], handles: Sequence[Handle], *args: Hashable) -> T:
+        """Returns `function` of the arrays of constants, each a tuple as from `arrays`, and `args`.
+
+        All stores of the process call it once.
+        """
+        key = function, *handles, *args
+        if key not in _FACTS:
+            _FACTS[key] = function(*map(self.arrays, handles), *args)
+        result: T = _FACTS[key]
+        return result
 
     def get(self, handle: Handle) -> Array:
         """Returns an array that all ranks have.
@@ -178,24 +239,27 @@ class ConstantStore:
 
     def common(self, handle: Handle) -> Array | None:
         """Returns an array that all ranks have; None where it differs by rank."""
-        arrays = self.arrays(handle)
-        return arrays[0] if len(arrays) == 1 else None
+        return self.arrays(handle)[0] if self.ranks(handle) == 1 else None
 
     def arrays(self, handle: Handle) -> tuple[Array, ...]:
         """Returns the array of each rank, or the one array that all ranks have."""
-        return self._arrays[handle.digest]
+        return tuple(map(_made, self._entries[handle.digest]))
+
+    def ranks(self, handle: Handle) -> int:
+        """Returns the number of ranks whose arrays differ; 1 where all ranks have one array."""
+        return len(self._entries[handle.digest])
 
     def on_rank(self, handle: Handle, rank: int) -> Array:
         """Returns the array of a rank; raises `InternalError` where the constant has none for
         it."""
-        arrays = self.arrays(handle)
-        if len(arrays) > 1 and not 0 <= rank < len(arrays):
-            raise InternalError(f"a constant for {len(arrays)} ranks has no array for rank {rank}")
-        return arrays[rank % len(arrays)]
+        count = self.ranks(handle)
+        if count > 1 and not 0 <= rank < count:
+            raise InternalError(f"a constant for {count} ranks has no array for rank {rank}")
+        return _made(self._entries[handle.digest][rank % count])
 
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
         """Adds the arrays with `handle` in the store `other`, and their sources, without a copy."""
-        self._arrays.setdefault(handle.digest, other.arrays(handle))
+        self._entries.setdefault(handle.digest, other._entries[handle.digest])
         self._add_sources(handle.digest, other.sources(handle))
 
     def sources(self, handle: Handle) -> tuple[str, ...]:
@@ -211,7 +275,7 @@ class ConstantStore:
 
         Handles of a kind have the order in which their arrays were put.
         """
-        return map(Handle, sorted(self._arrays, key=lambda key: len(self._arrays[key]) > 1))
+        return map(Handle, sorted(self._entries, key=lambda key: len(self._entries[key]) > 1))
 
 
 def on_each_rank(
@@ -222,11 +286,14 @@ def on_each_rank(
     An operand is the array of each rank, one array that all ranks have, or None.  If `compute`
     returns None for one rank, the result is None: all ranks get the same program.
     """
-    ranks = max((len(arrays) for arrays in operands if arrays is not None), default=1)
-    return all_known(
-        compute([None if a is None else a[rank % len(a)] for a in operands])
-        for rank in range(ranks)
-    )
+    return all_known(map(compute, _by_rank(operands)))
+
+
+def _by_rank(operands: Sequence[Sequence[T] | None]) -> Iterator[tuple[Any, ...]]:
+    """Yields the operands of each rank, or those that all ranks have; see `on_each_rank`."""
+    ranks = max((len(parts) for parts in operands if parts is not None), default=1)
+    for rank in range(ranks):
+        yield tuple(None if parts is None else parts[rank % len(parts)] for parts in operands)
 
 
 @entity
@@ -321,7 +388,7 @@ def walk_graphs(graph: Graph) -> Iterator[Graph]:
 def constant_bytes(graph: Graph) -> int:
     """Returns the bytes of all constants of a graph and its bodies."""
     constants = (v for part in walk_graphs(graph) for v in part.constants)
-    sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
+    sizes = ((v.type.count or 0, v.type.dtype) for v in constants)
     return sum(packed_size(*size) for size in sizes)
 
 
@@ -456,13 +523,22 @@ class GraphBuilder:
     def array(self, value: Value) -> Array | None:
         """Returns the array of a constant of this or an enclosing graph, else None; None also where
         the array differs by rank."""
-        handle = self._constants.get(value)
-        return None if handle is None else self.store.common(handle)
+        handle = self.common(value)
+        return None if handle is None else self.store.get(handle)
+
+    def handle(self, value: Value | None) -> Handle | None:
+        """Returns the handle of a constant of this or an enclosing graph; None for other values."""
+        return None if value is None else self._constants.get(value)
+
+    def common(self, value: Value | None) -> Handle | None:
+        """Returns the handle of a constant whose array all ranks have; None for other values."""
+        handle = self.handle(value)
+        return None if handle is None or self.store.ranks(handle) > 1 else handle
 
     def arrays(self, value: Value | None) -> tuple[Array, ...] | None:
         """Returns the array of each rank, or the one that all ranks have, of a constant of this or
         an enclosing graph; None for other values."""
-        handle = None if value is None else self._constants.get(value)
+        handle = self.handle(value)
         return None if handle is None else self.store.arrays(handle)
 
     def sources(self, value: Value) -> tuple[str, ...]:
@@ -470,7 +546,7 @@ class GraphBuilder:
 
         The constant may belong to an enclosing graph.  The result is empty for other values.
         """
-        handle = self._constants.get(value)
+        handle = self.handle(value)
         return () if handle is None else self.store.sources(handle)
 
     def finish(

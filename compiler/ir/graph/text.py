@@ -194,7 +194,7 @@ class _Printer:
         name = graph.name if _WORD.fullmatch(graph.name) else json.dumps(graph.name)
         lines = [f"graph {name}({inputs}) {{"]
         for value, handle in graph.constants.items():
-            ranks = len(graph.store.arrays(handle))
+            ranks = graph.store.ranks(handle)
             by_rank = f" on {ranks} ranks" if ranks > 1 else ""
             text = f"const @{handle.digest[:16]}{by_rank} : {value.type!r}"
             lines.append(f"{inner}{self.name(value)} = {text}")

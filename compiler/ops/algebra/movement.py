@@ -100,7 +100,7 @@ def _reshape_reference(attrs: ReshapeAttrs, x: Array) -> Array:
 
 
 def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs, x: TensorType) -> Scalar:
-    if as_int(element_count(x.shape)) == 0:
+    if x.count == 0:
         return literal(0, x.dtype)  # an empty output is not computed, so the value does not matter
     return b.read(0, *_reshaped(i, attrs.shape, x.shape))
 
@@ -298,7 +298,7 @@ def _split_expr(b: ExprBuilder, attrs: SplitAttrs, x: TensorType) -> tuple[Stage
     for part, size in zip(_split_infer(attrs, x), attrs.sizes, strict=True):
         i = b.point(part)
         at = replaced(i, attrs.axis, i[attrs.axis] + start)
-        empty = as_int(element_count(part.shape)) == 0
+        empty = part.count == 0
         outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))
         start = start + size
     return tuple(outputs)

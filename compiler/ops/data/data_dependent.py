@@ -259,7 +259,7 @@ def _nms_reference(
 
 def _bind_infer(attrs: BindSizeAttrs, x: TensorType) -> OutTypes:
     require(x.dtype in (I32, I64), f"a size comes from i32 or i64, not {x}")
-    count = as_int(element_count(x.shape))
+    count = x.count
     require(count is None or 0 <= attrs.element < count, f"{x} has no element {attrs.element}")
     return ()
 

@@ -285,11 +285,13 @@ class _NodeMap:
 def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
     """Returns the map x * scale + shift that a node computes of its only operand that is not
     constant; None if it computes something else."""
-    arrays = [None if v is None else b.array(v) for v in inputs]
-    unknown = [n for n, v in enumerate(inputs) if v is not None and arrays[n] is None]
+    unknown = [n for n, v in enumerate(inputs) if v is not None and b.common(v) is None]
     region = _region(node) if len(unknown) == 1 else None
     linear_map = None if region is None else _map_of(region, unknown[0])
-    return None if linear_map is None else _NodeMap(linear_map, arrays, unknown[0])
+    if linear_map is None:
+        return None
+    arrays = [None if v is None else b.array(v) for v in inputs]
+    return _NodeMap(linear_map, arrays, unknown[0])
 
 
 # ---- linear nodes -------------------------------------------------------------------------------

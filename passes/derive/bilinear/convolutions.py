@@ -26,7 +26,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, on_each_rank
 from tcc.ir.index import as_int
 from tcc.ir.op import Array, Arrays, Trait
-from tcc.ir.types import F32, element_count
+from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear.conv_forms import amplification
 from tcc.passes.derive.bilinear.guard import fails
@@ -218,7 +218,7 @@ def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
 
 def _weights(conv: Conv, form: Form) -> int:
     """Returns the number of elements of a form's weights."""
-    return as_int(element_count(conv.weights_type(form).shape)) or 0
+    return conv.weights_type(form).count or 0
 
 
 # ---- pools -------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def express_scatter_elements(
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
         return None
     axis, reduction = node.attrs.axis, node.attrs.reduction
-    lines = replaced(updates.type.shape, axis)
+    lines = replaced(updates.shape, axis)
     scatter = Scatter(x.type, updates.type, axis, lines, (), reduction)
     (places,) = express(b, _places_along(indices.type, scatter), indices)
     return [_scattered(b, scatter, x, places, updates, cheapest)]
@@ -125,22 +125,22 @@ def express_scatter_nd(
         return None
     for row_indices in rows_of_table:
         updates = emit(b, "gather", updates, row_indices, axis=0)
-    tuples, depth = indices.type.rank - 1, as_int(indices.type.shape[-1])
+    tuples, depth = indices.rank - 1, as_int(indices.shape[-1])
     count, sizes, row_shape = (
-        element_count(indices.type.shape[:-1]), x.type.shape[:depth], x.type.shape[depth:],
+        element_count(indices.shape[:-1]), x.shape[:depth], x.shape[depth:],
     )  # fmt: skip
     rows = emit(b, "reshape", x, shape=(element_count(sizes), *row_shape))
-    slices = emit(b, "reshape", updates, shape=(count, *updates.type.shape[tuples:]))
+    slices = emit(b, "reshape", updates, shape=(count, *updates.shape[tuples:]))
     flat = emit(b, "reshape", indices, shape=(count, const(len(sizes))))
     (places,) = express(b, _places_of_tuples(flat.type, sizes), flat)
-    update_axes = slices.type.shape[1:]
+    update_axes = slices.shape[1:]
     scatter = Scatter(rows.type, slices.type, 0, (), update_axes, node.attrs.reduction)
     result = _scattered(b, scatter, rows, places, slices, cheapest)
-    return [emit(b, "reshape", result, shape=x.type.shape)]
+    return [emit(b, "reshape", result, shape=x.shape)]
 
 
 def _has_no_sums(x: Value, node: Node) -> bool:
-    return x.type.dtype is BOOL and node.attrs.reduction != "none"
+    return x.dtype is BOOL and node.attrs.reduction != "none"
 
 
 # ---- places ------------------------------------------------------------------------------------

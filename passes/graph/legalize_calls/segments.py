@@ -23,7 +23,7 @@ def sort_items(b: GraphBuilder, items: Value) -> Value:
     All items must be different.  An axis of symbolic size gets the merge steps that its largest
     size needs.
     """
-    count = items.type.shape[-1] - 1
+    count = items.shape[-1] - 1
     longest = most(count)
     if (bounds(count)[1] or MOST + 1) > MOST:
         demand(b, minimum(count, MOST), count, "there are too many updates to sort")

@@ -33,10 +33,10 @@ def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement
     """Returns the indices of the nonzero elements of operand 0; None if it is a scalar."""
     (x,) = inputs
     assert x is not None
-    if x.type.rank == 0:
+    if x.rank == 0:
         return None
-    places = _places(b, _flat(b, x), element_count(x.type.shape), node)
-    return express(b, _coordinates(places.type, x.type.shape), places)
+    places = _places(b, _flat(b, x), element_count(x.shape), node)
+    return express(b, _coordinates(places.type, x.shape), places)
 
 
 def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
@@ -47,12 +47,12 @@ def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Va
     axis = node.attrs.axis
     if axis is None:
         x, axis = _flat(b, x), 0
-    places = _places(b, condition, x.type.shape[axis], node)
+    places = _places(b, condition, x.shape[axis], node)
     return express(b, _slices(x.type, places.type, axis), x, places)
 
 
 def _flat(b: GraphBuilder, x: Value) -> Value:
-    return x if x.type.rank == 1 else emit(b, "reshape", x, shape=(element_count(x.type.shape),))
+    return x if x.rank == 1 else emit(b, "reshape", x, shape=(element_count(x.shape),))
 
 
 def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:

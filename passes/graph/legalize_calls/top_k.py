@@ -34,7 +34,7 @@ def express_top_k(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value
     (x,) = inputs
     assert x is not None
     attrs: TopKAttrs = node.attrs
-    extent = x.type.shape[attrs.axis]
+    extent = x.shape[attrs.axis]
     fewest, largest_k = bounds(extent)[0], bounds(attrs.k)[1]
     if largest_k is None or fewest is None or fewest < largest_k:
         reason = "there are no more elements along the axis"

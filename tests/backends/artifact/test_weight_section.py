@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ PAGE, HUGE = 64 << 10, 2 << 20
 SMALL, LARGE = bytes(range(200)), np.arange(HUGE // 4 + 5, dtype=np.int32)
 
 
-def test_weights_begin_on_pages_and_images_on_lines() -> None:
-    section = lay_out([[SMALL], [LARGE], [SMALL, SMALL], []], [b"t" * 70, b"", b"u" * 3, b""])
+def test_weights_begin_on_pages_and_images_on_lines(tmp_path: Path) -> None:
+    weights, images = [[SMALL], [LARGE], [SMALL, SMALL], []], [b"t" * 70, b"", b"u" * 3, b""]
+    section = lay_out(tmp_path / "section", weights, images)
     assert section.weights == (
         Range(0, 200), Range(HUGE, LARGE.nbytes), Range(2 * HUGE + PAGE, 400), Range(0, 0),
     )  # fmt: skip
@@ -25,8 +27,9 @@ def test_weights_begin_on_pages_and_images_on_lines() -> None:
     assert section.size == begin + 131
 
 
-def test_what_is_equal_as_a_whole_is_stored_once_however_it_is_cut() -> None:
-    section = lay_out([[SMALL[:50], SMALL[50:]], [SMALL], [SMALL[1:]]], [b"x", b"y", b"x"])
+def test_what_is_equal_as_a_whole_is_stored_once_however_it_is_cut(tmp_path: Path) -> None:
+    weights = [[SMALL[:50], SMALL[50:]], [SMALL], [SMALL[1:]]]
+    section = lay_out(tmp_path / "section", weights, [b"x", b"y", b"x"])
     assert section.weights == (Range(0, 200), Range(0, 200), Range(PAGE, 199))
     assert section.images[0] == section.images[2] != section.images[1]
 
@@ -37,7 +40,7 @@ def test_the_file_ends_with_the_section_and_its_trailer(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"ELF")
-    section = lay_out([weights], [b""])
+    section = lay_out(tmp_path / "section", [weights], [b""])
     append_section(path, section)
     data = path.read_bytes()
     if not weights:
@@ -51,17 +54,18 @@ def test_the_file_ends_with_the_section_and_its_trailer(
     assert digest == hashlib.sha256(held).digest() == section.sha256
 
 
-def test_parts_are_made_again_for_the_file_instead_of_kept(tmp_path: Path) -> None:
-    makes: list[int] = []
+def test_parts_are_made_once_and_not_kept(tmp_path: Path) -> None:
+    arrays: list[weakref.ref[np.ndarray]] = []
 
     def make() -> np.ndarray:
-        makes.append(1)
-        return LARGE.view(np.uint8)
+        array = LARGE.view(np.uint8).copy()
+        arrays.append(weakref.ref(array))
+        return array
 
     path = tmp_path / "file"
     path.write_bytes(b"ELF")
-    section = lay_out([[WeightPart(LARGE.nbytes, make)]], [b""])
+    section = lay_out(tmp_path / "section", [[WeightPart(LARGE.nbytes, make)]], [b""])
     append_section(path, section)
-    assert section.sha256 == lay_out([[LARGE]], [b""]).sha256
+    assert section.sha256 == lay_out(tmp_path / "other", [[LARGE]], [b""]).sha256
     assert LARGE.tobytes() in path.read_bytes()
-    assert len(makes) == 2
+    assert [array() for array in arrays] == [None]

@@ -55,7 +55,7 @@ def test_equal_arrays_of_all_ranks_are_an_ordinary_constant() -> None:
     store = ConstantStore()
     handle = store.put_per_rank([PARTS[0], PARTS[2]])
     assert handle == store.put(PARTS[0])
-    assert len(store.arrays(handle)) == 1
+    assert store.ranks(handle) == 1
     np.testing.assert_array_equal(store.on_rank(handle, 1), PARTS[0])
 
 
@@ -63,7 +63,8 @@ def test_another_store_adopts_the_arrays_of_all_ranks() -> None:
     store, other = ConstantStore(), ConstantStore()
     handle = other.put_per_rank(PARTS, sources=["weight"])
     store.adopt(handle, other)
-    assert store.arrays(handle) is other.arrays(handle)
+    pairs = zip(store.arrays(handle), other.arrays(handle), strict=True)
+    assert all(array is same for array, same in pairs)
     assert store.sources(handle) == ("weight",)
     assert list(store.handles()) == [handle]
 

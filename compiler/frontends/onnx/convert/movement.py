@@ -172,7 +172,7 @@ def _squeeze(x: Operand, axes: Operand | None = None) -> Results:
 def _unsqueeze(x: Operand, axes: Operand) -> Results:
     if is_late(axes):
         return unsqueezed(x, axes)
-    rank = x.rank + (as_int(element_count(axes.shape)) or 0)
+    rank = x.rank + (axes.type.count or 0)
     inserted = named_axes(axes, rank, ())
     dims = iter(x.shape)
     return x.reshape([const(1) if n in inserted else next(dims) for n in range(rank)])

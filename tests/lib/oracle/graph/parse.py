@@ -117,12 +117,11 @@ class _Parser:
 
     def _ranks(self, handle: Handle) -> None:
         """Parses `on N ranks`, which follows the digest of a constant that differs by rank."""
-        arrays, token = self._store.arrays(handle), self._cursor.peek()
-        count = 1
+        token, count = self._cursor.peek(), 1
         if self._cursor.take("on"):
             count = int(self._cursor.kind("number"))
             self._cursor.expect("ranks")
-        if count != len(arrays):
+        if count != self._store.ranks(handle):
             raise self._cursor.error("the store has another number of arrays", token)
 
     def _node(self, visible: dict[str, Value]) -> Node:
