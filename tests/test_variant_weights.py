@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tcc.ir.graph as graphs
+import tcc.ir.graph.store as stores
 from tcc.debug import Trace
 from tcc.ir.graph import Graph, GraphBuilder, constant_bytes
 from tcc.ir.index import const, symbol
@@ -53,14 +53,14 @@ def buckets(*sizes: int) -> dict[str, Any]:
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the arrays that were converted from bf16."""
     sizes: list[int] = []
-    convert = graphs.bf16_values
+    convert = stores.bf16_values
 
     def counted(bits: np.ndarray) -> np.ndarray:
         sizes.append(bits.size)
         return convert(bits)
 
-    monkeypatch.setattr(graphs, "bf16_values", counted)
-    monkeypatch.setattr(graphs, "_FACTS", {})
+    monkeypatch.setattr(stores, "bf16_values", counted)
+    monkeypatch.setattr(stores, "_FACTS", {})
     return sizes
 
 
@@ -79,7 +79,7 @@ def test_buckets_convert_no_weight_again(name: str, conversions: list[int]) -> N
     once = len(conversions)
     assert 0 < once <= 4 * 2 * LAYERS
     del conversions[:]
-    graphs._FACTS.clear()
+    stores._FACTS.clear()
     assert packed(graph, **buckets(*SIZES), **OPTIONS[name]) == alone
     assert len(conversions) == once
 
