@@ -18,6 +18,7 @@ from tcc.frontends.operand import (
     Operands,
     Refusal,
     current,
+    placed,
 )
 from tcc.frontends.scope import Scope
 from tcc.ir.graph import Graph
@@ -98,7 +99,7 @@ class Emitter:
             attributes = row.attrs(**attrs)
         except ValueError as error:
             raise self.fail(str(error)) from error
-        return self.scope.emit(op, operands, attributes, loc=self.loc, names=self.names)
+        return self.scope.emit(op, operands, attributes, names=self.names)
 
     @contextmanager
     def writing(self) -> Iterator[Self]:
@@ -108,7 +109,8 @@ class Emitter:
         """
         before = EMITTER.set(self)
         try:
-            yield self
+            with placed(self.loc):
+                yield self
         except Refusal as error:
             raise self.fail(error.what, error.hint) from error.__cause__
         finally:
@@ -122,7 +124,7 @@ class Emitter:
 
     def require(self, a: Index, b: Index, reason: str) -> None:
         """Adds a check that two sizes are equal in every run."""
-        self.scope.require(a, b, reason, self.loc)
+        self.scope.require(a, b, reason)
 
 
 _P = ParamSpec("_P")
@@ -219,7 +221,7 @@ def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
         for dim in (shape[-1 - axis] for shape in shapes if len(shape) > axis):
             if not (dim.terms or size.terms or dim is size or const(1) in (dim, size)):
                 raise Refusal(f"dimensions {size.key} and {dim.key} do not broadcast")
-            wide = ctx.scope.joined(size, dim, EXPANDED, ctx.loc)
+            wide = ctx.scope.joined(size, dim, EXPANDED)
             if wide is None:
                 require(size, dim, EXPANDED)
             size = wide or (size if dim.terms else dim)

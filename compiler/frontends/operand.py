@@ -6,7 +6,8 @@ shapes leave no trace in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +39,22 @@ class Refusal(UserError):
         super().__init__(why, hint=hint)
 
 
+# The part of the model under import, as messages name it: the location of new nodes.
+PLACE: ContextVar[str] = ContextVar("place", default="")
 EMITTER: ContextVar[Any] = ContextVar("emitter")  # set by `Emitter.writing`
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Sets `PLACE`; a `UserError` that names no place gets this one."""
+    before = PLACE.set(where)
+    try:
+        yield
+    except UserError as error:
+        error.where = error.where or where
+        raise
+    finally:
+        PLACE.reset(before)
 
 
 def current() -> Any:
@@ -229,7 +245,7 @@ class Operand:
             for element in range(shape[0] if shape else 1):
                 fresh = ctx.scope.session.fresh_symbol(f"{self.name}.{element}", lo, hi)
                 attrs = OPS["bind_size"].attrs(fresh, element, signed)
-                ctx.scope.builder.add(OPS["bind_size"], [self.value], attrs, loc=ctx.loc)
+                ctx.scope.builder.add(OPS["bind_size"], [self.value], attrs, loc=PLACE.get())
                 symbols.append(fresh)
             bound[self, lo] = tuple(symbols)
         return bound[self, lo]
@@ -300,7 +316,7 @@ class Operand:
         for back in range(1, min(x.rank, len(target)) + 1):
             size, due = x.shape[-back], target[-back]
             is_proved = size is due or const(1) in (size, due) or not (size.terms or due.terms)
-            if not is_proved and not ctx.scope.fits(size, due, EXPANDED, ctx.loc):
+            if not is_proved and not ctx.scope.fits(size, due, EXPANDED):
                 x = x.sized(-back, due, EXPANDED)
         return x if target == x.shape else x.emit("expand", shape=target)
 

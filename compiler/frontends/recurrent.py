@@ -147,7 +147,7 @@ def run_cell(
     scanned = [projected]
     if lengths is not None:
         scanned.append(counted(projected.shape[0]))
-    scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
+    scope = ctx.scope.body("step" if not reverse else "step_back")
     old = [scope.input("state", state.type) for state in states]
     x = scope.input("x", _row_type(projected))
     with ctx.inside(scope).writing():

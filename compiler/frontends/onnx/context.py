@@ -148,7 +148,7 @@ class NodeContext(Emitter):
 
     def tensor(self, name: str) -> Operand:
         """Returns a tensor attribute as a constant."""
-        array, dtype = self.session.tensors.array(self._value(name, "tensor"), self.loc)
+        array, dtype = self.session.tensors.array(self._value(name, "tensor"))
         return self.constant(array, dtype)
 
     def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
@@ -163,7 +163,7 @@ class NodeContext(Emitter):
         """Returns the element type whose ONNX number an attribute holds."""
         if not self.has_value(name) and default is not None:
             return default
-        return element_type(self.integer(name), self.loc)
+        return element_type(self.integer(name))
 
     # ---- operands
 

@@ -98,7 +98,7 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):
-        scope.define(name, ctx.optional(number), ctx.loc)
+        scope.define(name, ctx.optional(number))
     attributes = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
     attributes.update((a.name, a) for a in ctx.node.attribute)
     ctx.session.calls = (*calls, key)

@@ -18,6 +18,7 @@ from tcc.file_kind import ONNX, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx.schema import domain_of
 from tcc.frontends.onnx.wire import MalformedError, check_size, split_weights
+from tcc.frontends.operand import placed
 from tcc.frozen import frozen
 
 _LARGEST = (1 << 31) - 1  # the most bytes of a protobuf
@@ -68,8 +69,9 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
         path = Path(source)
         name = str(path)
         proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
-    _check_frame(proto, name)
-    _check_text(proto, name)
+    with placed(name):
+        _check_frame(proto)
+        _check_text(proto)
     return SourceModel(proto, name, path, check_opsets(proto.opset_import, name), weights)
 
 
@@ -95,24 +97,22 @@ def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, 
     return proto, weights
 
 
-def _check_frame(proto: onnx.ModelProto, where: str) -> None:
+def _check_frame(proto: onnx.ModelProto) -> None:
     if not proto.HasField("graph") or not proto.HasField("ir_version"):
         raise UserError(
             "the file is not an ONNX model",
-            where=where,
             why="it has no graph or no IR version",
             hint=_ONNX,
         )
     if not _OLDEST_IR <= proto.ir_version <= _NEWEST_IR:
         raise UserError(
             f"ONNX IR version {proto.ir_version} is not supported",
-            where=where,
             why=f"versions {_OLDEST_IR} to {_NEWEST_IR} are",
             hint="export the model with another ir_version",
         )
 
 
-def _check_text(model: Message, where: str) -> None:
+def _check_text(model: Message) -> None:
     """Raises `UserError` for a text in `model` that is not UTF-8; protobuf returns such a text as
     bytes."""
     pending = [model]  # a stack, because models in memory may nest too deep for recursion
@@ -128,9 +128,7 @@ def _check_text(model: Message, where: str) -> None:
                 pending += value if field.is_repeated else (value,)
         for text in texts:
             if isinstance(text, bytes):
-                raise UserError(
-                    "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
-                )
+                raise UserError("the model has a text that is not UTF-8", why=ascii(text[:80]))
 
 
 def check_opsets(entries: object, where: str) -> dict[str, int]:

@@ -105,10 +105,10 @@ class CallContext(Emitter):
         return value if number is None else value[number]
 
     def result_dtype(self) -> DType:
-        return element_type(self.result().dtype, self.loc)
+        return element_type(self.result().dtype)
 
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
-        return self.symbols.shape(self.result(number).shape, self.loc)
+        return self.symbols.shape(self.result(number).shape)
 
     def finished(self, results: Any) -> Any:
         """Returns a converter's results in torch's dtypes, and with torch's axes of extent one.
@@ -131,10 +131,10 @@ class CallContext(Emitter):
         """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(result, Operand):
             return result
-        result = result.cast(element_type(described.dtype, self.loc))
+        result = result.cast(element_type(described.dtype))
         if result.rank == len(described.shape):
             return result
-        target = self.symbols.shape(described.shape, self.loc)
+        target = self.symbols.shape(described.shape)
         one = const(1)
         dims = [dim for dim in result.shape if dim is not one]
         if len(dims) != sum(dim is not one for dim in target):
@@ -263,7 +263,7 @@ class CallContext(Emitter):
         """Returns the dtype in which torch computes with these arguments together."""
         arguments = [self.call.arguments[name] for name in names]
         metas = [self._known[v.name] if isinstance(v, Ref) else v for v in arguments]
-        return computed_type(metas, self.loc)
+        return computed_type(metas)
 
 
 def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) -> None:

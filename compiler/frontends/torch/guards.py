@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.operand import placed
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.checks import require_formula
@@ -41,18 +42,17 @@ def require_guards(scope: Scope, symbols: Symbols, program: TorchProgram) -> Non
     Raises `UserError` where a guard never holds, or cannot be read.
     """
     for text in program.guards:
-        where = f"guard {text[:200]}"
-        try:
-            formula = _Reader(program).condition(parsed(text))
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                "a condition on the sizes of the program is not supported",
-                where=where,
-                why=str(error),
-                hint="export it with these sizes fixed",
-            ) from error
-        if formula is not True:
-            require_formula(scope, symbols, formula, where)
+        with placed(f"guard {text[:200]}"):
+            try:
+                formula = _Reader(program).condition(parsed(text))
+            except (ValueError, RecursionError) as error:
+                raise UserError(
+                    "a condition on the sizes of the program is not supported",
+                    why=error,
+                    hint="export it with these sizes fixed",
+                ) from error
+            if formula is not True:
+                require_formula(scope, symbols, formula)
 
 
 class _Reader:

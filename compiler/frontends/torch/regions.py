@@ -50,8 +50,7 @@ def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
         for size in meta.shape:
             if not isinstance(size, int) and size.is_symbol and not ctx.symbols.knows(str(size)):
                 ctx.symbols.fresh(str(size), str(size))
-        shape = ctx.symbols.shape(meta.shape, ctx.loc)
-        types.append(TensorType(element_type(meta.dtype, ctx.loc), shape))
+        types.append(TensorType(element_type(meta.dtype), ctx.symbols.shape(meta.shape)))
     return tuple(types)
 
 
@@ -85,7 +84,7 @@ def _cond(ctx: CallContext, run_block: Run) -> Any:
         return run_block(ctx.scope, then if condition else otherwise, operands)
     graphs = []
     for name, block in (("then", then), ("otherwise", otherwise)):
-        scope = ctx.scope.body(ctx.loc, name)
+        scope = ctx.scope.body(name)
         graphs.append(_finished(ctx, scope, run_block(scope, block, operands)))
     return ctx.emit_all(
         "if",
@@ -101,7 +100,7 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
     start = [ctx.as_operand(value) for value in carried]
     types = [value.type for value in start]
     (begins,) = run_block(ctx.scope, test, [*start, *extra])
-    scope = ctx.scope.body(ctx.loc, "body")
+    scope = ctx.scope.body("body")
     scope.builder.input("iteration", TensorType(I64, ()))
     scope.builder.input("condition", TensorType(BOOL, ()))
     values = [scope.input("carried", type) for type in types]
@@ -136,7 +135,7 @@ def _scanned(
     """Emits a scan along the first axes of `sequences`."""
     states = [ctx.as_operand(value) for value in start]
     rows = [ctx.as_operand(value) for value in sequences]
-    scope = ctx.scope.body(ctx.loc, "body")
+    scope = ctx.scope.body("body")
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
     values = [scope.input("value", type) for type in types]
     results = run_block(scope, step, [*values, *extra])

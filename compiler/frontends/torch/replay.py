@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tcc.frontends.operand import placed
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.exported import contents
@@ -77,5 +78,6 @@ def tensor_of(program: TorchProgram, meta: Tensor, array: Array) -> Any:
 def array_of(result: Any) -> Array:
     """Returns a result, a tensor or a number, as an array; complex elements are pairs."""
     if isinstance(result, torch.Tensor):
-        return contents(result, "a result")[0]
+        with placed("a result"):
+            return contents(result)[0]
     return np.asarray(result)

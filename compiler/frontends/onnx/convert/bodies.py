@@ -51,7 +51,7 @@ def import_body(
     `due`, so that an optional stays an optional. Every run checks that an output has the sizes of
     its type in `fixed_types`.
     """
-    scope = ctx.scope.body(ctx.loc, name, symbols)
+    scope = ctx.scope.body(name, symbols)
     with ctx.inside(scope).writing() as here:
         inputs = []
         for declared, type in zip(proto.input, types, strict=False):
@@ -110,7 +110,7 @@ def run_body(
     if len(proto.input) != len(inputs):
         raise Refusal(f"the body {proto.name} has {len(proto.input)} inputs; {len(inputs)} are due")
     for declared, operand in aligned(proto.input, inputs):
-        scope.define(declared.name, operand, ctx.loc)
+        scope.define(declared.name, operand)
     scope.define_initializers(proto)
     scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
     ctx.session.run_nodes(scope)

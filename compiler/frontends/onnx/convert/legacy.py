@@ -67,7 +67,7 @@ def _cast(ctx: NodeContext, x: Operand) -> Results:
     number = dict(TensorProto.DataType.items()).get(name)
     if number is None:
         raise Refusal(f"there is no element type {name[:40]}")
-    return x.cast(element_type(number, ctx.loc))
+    return x.cast(element_type(number))
 
 
 def _upsample(ctx: NodeContext, x: Operand, *, height_scale: float, width_scale: float) -> Results:

@@ -187,7 +187,7 @@ def _optional(ctx: NodeContext, element: Operand | None = None) -> Results:
     if not ctx.has("type"):
         raise Refusal("it has neither an element nor a type")
     optional_type = onnx.helper.make_optional_type_proto(ctx._attributes["type"].tp)
-    kind = list_type(optional_type, ctx.loc)
+    kind = list_type(optional_type)
     return Operand(TensorType(kind, ()), ctx.scope.builder, ctx.node.output[0], items=())
 
 

@@ -62,7 +62,7 @@ def _constant(ctx: NodeContext) -> Results:
         return ctx.tensor("value")
     if ctx.has("sparse_value"):
         sparse = ctx._attributes["sparse_value"].sparse_tensor
-        return constant(*ctx.session.tensors.dense(sparse, ctx.loc))
+        return constant(*ctx.session.tensors.dense(sparse))
     for name, (read_attribute, dtype) in _VALUES.items():
         if ctx.has(name):
             return constant(np.array(read_attribute(ctx, name), dtype))

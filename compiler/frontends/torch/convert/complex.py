@@ -69,7 +69,7 @@ class ComplexContext(CallContext):
     """A call with complex tensors; dtypes are those of the parts."""
 
     def result_dtype(self) -> DType:
-        return part_type(self.result().dtype, self.loc)
+        return part_type(self.result().dtype)
 
     def as_known(self, result: Any, described: Tensor) -> Any:
         if not isinstance(result, Complex):
