@@ -43,7 +43,7 @@ def _number(scope: Scope, number: int) -> Operand:
 
 def _seed(scope: Scope, fixed: int | None) -> Operand:
     """Returns the seed for nodes in `scope`: the model's `fixed` seed, else the seed of the run."""
-    if fixed is None and scope.seed is not None:
+    if fixed is None and scope.seed:
         return scope.seed
     if scope.enclosing is None:
         if fixed is not None:
@@ -141,7 +141,7 @@ def dropped(
     chance = chance.reshape(())
     mask = chance <= draws(x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
-    if training is not None:
+    if training:
         drops = training.reshape(())
         mask, scale = mask | ~drops, drops.select(scale, one)
     return mask.select(x * scale.cast(x.dtype), 0.0), mask

@@ -207,9 +207,7 @@ def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
         return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
     if p in (1, 2):
         return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
-    size = widened(abs(x))
-    power_sum = (size**p).sum(axes, keepdims=keepdim)
-    return power_sum ** (1 / p)
+    return (widened(abs(x)) ** p).sum(axes, keepdims=keepdim) ** (1 / p)
 
 
 def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
@@ -234,8 +232,7 @@ def group_norm(x: Operand, scale: Operand, bias: Operand, groups: int, epsilon: 
     channels = x.extent(1) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
         raise Refusal(f"{groups} groups do not divide the channels of {x.type!r}")
-    size = max(channels // groups, 1)
-    return x.group_normalization(scale, bias, channels=size, epsilon=epsilon)
+    return x.group_normalization(scale, bias, channels=max(channels // groups, 1), epsilon=epsilon)
 
 
 def stack(parts: Sequence[Operand], axis: int) -> Operand:

@@ -135,8 +135,7 @@ class Scope:
         sources: tuple[str, ...] = (),
     ) -> Operand:
         data = np.asarray(array)
-        kind = dtype or dtype_of(data)
-        type = TensorType(kind, tuple(map(const, data.shape)))
+        type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
         return Operand(type, self.builder, name, array=data, sources=sources)
 
     def sizes(
@@ -346,8 +345,7 @@ class Scope:
         if sizes[axis] is size:
             return x
         sizes[axis] = size
-        attrs = OPS["expand"].attrs(tuple(sizes))
-        return self.emit("expand", [x], attrs, names=[x.name])[0]
+        return self.emit("expand", [x], OPS["expand"].attrs(tuple(sizes)), names=[x.name])[0]
 
     def _agreed(self, operands: Operands, error: UnequalDimsError) -> list[Operand | None] | None:
         """Returns the operands with one of the error's two dims replaced by the other.

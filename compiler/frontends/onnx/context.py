@@ -143,8 +143,7 @@ class NodeContext(Emitter):
         return tuple(self._value(name, "floats", ()))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        raw = self._value(name, "strings", ())
-        return tuple(text.decode("utf-8", "replace") for text in raw)
+        return tuple(text.decode("utf-8", "replace") for text in self._value(name, "strings", ()))
 
     def tensor(self, name: str) -> Operand:
         """Returns a tensor attribute as a constant."""

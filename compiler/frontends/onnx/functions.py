@@ -64,8 +64,7 @@ def typed_body(ctx: NodeContext) -> FunctionProto | None:
     schema: Any = schema_of(ctx.node, ctx.opset)
     if schema is None or not schema.has_context_dependent_function:
         return None
-    versions = schema.context_dependent_function_opset_versions
-    since = [v for v in versions if v <= ctx.opset]
+    since = [v for v in schema.context_dependent_function_opset_versions if v <= ctx.opset]
     if not since:
         return None
     types = [_type_proto(operand).SerializeToString() for operand in ctx.inputs]

@@ -85,8 +85,7 @@ def _read(data: memoryview) -> TorchProgram:
     version = member(content, "schema_version", dict).get("major")
     if version != _SCHEMA:
         raise ValueError(f"version {version!r} of the format is unknown; {_SCHEMA} is known")
-    weights = _Weights(archive, name)
-    return program_of(content, weights.contents)
+    return program_of(content, _Weights(archive, name).contents)
 
 
 # ---- members of the zip file ---------------------------------------------------------------------

@@ -164,8 +164,7 @@ class Captured:
         return _CompiledProgram(call, sizes, program.range_constraints, updates, memory)
 
     def _runner(self, program: Any, updates: bool) -> Callable[..., Any]:
-        specs = program.graph_signature.output_specs
-        fixed = [_fixed(spec) for spec in specs]
+        fixed = [_fixed(spec) for spec in program.graph_signature.output_specs]
         if not any(is_open for is_open, _ in fixed) and not updates:
             return lambda *tensors: [value for _, value in fixed]
         compiled_call = self._compile(program)

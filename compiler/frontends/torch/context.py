@@ -262,8 +262,7 @@ class CallContext(Emitter):
     def promoted(self, *names: str) -> DType:
         """Returns the dtype in which torch computes with these arguments together."""
         arguments = [self.call.arguments[name] for name in names]
-        metas = [self._known[v.name] if isinstance(v, Ref) else v for v in arguments]
-        return computed_type(metas)
+        return computed_type([self._known[v.name] if isinstance(v, Ref) else v for v in arguments])
 
 
 def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) -> None:

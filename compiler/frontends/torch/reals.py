@@ -54,8 +54,7 @@ class _Reals(Emitter):
         if kind == "Rational":
             return filled(term.args[0] / term.args[1], F64)
         if kind == "ToFloat" or is_integral(term):
-            inner = term.args[0] if kind == "ToFloat" else term
-            return size_scalar(self.symbols.index(inner), F64)
+            return size_scalar(self.symbols.index(term.args[0] if kind == "ToFloat" else term), F64)
         if kind in _BINARY:
             return reduce(partial(emit, _BINARY[kind]), map(self.read, term.args))
         if kind in _POWERS:

@@ -109,8 +109,7 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
         if [r.type for r in results] != types:
             raise ctx.fail("carried values change their types")
         (goes_on,) = run_block(scope, test, [*results, *extra])
-        keeps = _truth(inner, goes_on)
-        body = scope.builder.finish([keeps.value, *(r.value for r in results)])
+        body = scope.builder.finish([_truth(inner, goes_on).value, *(r.value for r in results)])
     return ctx.emit_all("loop", [None, _truth(ctx, begins), *start], body=body, types=tuple(types))
 
 
@@ -138,8 +137,7 @@ def _scanned(
     scope = ctx.scope.body("body")
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
     values = [scope.input("value", type) for type in types]
-    results = run_block(scope, step, [*values, *extra])
-    return scan(states, rows, _finished(ctx, scope, results))
+    return scan(states, rows, _finished(ctx, scope, run_block(scope, step, [*values, *extra])))
 
 
 REGIONS: Mapping[str, Region] = {

@@ -48,8 +48,7 @@ def replayed(
         inputs = [rounder.seen(name, values[name]) for name, _ in program.block.inputs]
         with torch.no_grad():
             results = run_block(program.block, inputs, rounder)
-        count = len(program.updates)
-        present = [result for result in results[count:] if result is not None]
+        present = [result for result in results[len(program.updates) :] if result is not None]
         changed = {n: tensor for n, tensor in tensors.items() if tensor._version != versions[n]}
         updated = changed | dict(zip(program.updates, results, strict=False))
         named = {f"{port_names[name]}.updated": tensor for name, tensor in updated.items()}

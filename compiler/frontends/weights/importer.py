@@ -146,7 +146,7 @@ def _model(
 
 def _wanted(context: DecoderRun, x: Operand, rows: Operand) -> Operand:
     """Returns the rows of `x` that get logits."""
-    if context.lengths is None:
+    if not context.lengths:
         return x.gather(rows, axis=0)
     texts = x.reshape((context.batch, context.seq, x.shape[1]))
     return texts.gather_nd(rows.unsqueeze(2), batch_dims=1).reshape(

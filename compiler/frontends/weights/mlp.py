@@ -64,5 +64,4 @@ def _experts(context: DecoderRun, x: Operand, start: str) -> Operand:
     up = matmul(tokens, "up", (number, None, depth))
     hidden = _activated(context, matmul(tokens, "gate", (number, up.extent(3), depth))) * up
     outputs = matmul(hidden, "down", (number, depth, up.extent(3)))
-    weighted = outputs * share.reshape((rows, count, 1, 1))
-    return weighted.sum(1).reshape((rows, depth))
+    return (outputs * share.reshape((rows, count, 1, 1))).sum(1).reshape((rows, depth))

@@ -134,7 +134,7 @@ def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
 def end(scope: OnnxScope, name: str) -> Operand:
     """Returns the output `name` of the body in `scope`."""
     operand = scope.result(name)
-    if operand is None:
+    if not operand:
         raise Refusal(f"the body does not define its output '{name[:200]}'")
     return operand
 

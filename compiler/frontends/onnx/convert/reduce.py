@@ -56,8 +56,7 @@ def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
     if opset >= 13 or axis == x.rank - 1:
         return make(x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = make(x.reshape((rows, columns)), axis=1)
-    return flat.reshape(x.shape)
+    return make(x.reshape((rows, columns)), axis=1).reshape(x.shape)
 
 
 def _hardmax(x: Operand, axis: int) -> Operand:
@@ -70,8 +69,7 @@ def _hardmax(x: Operand, axis: int) -> Operand:
 def _top_k(
     x: Operand, k: Operand, *, axis: Axis, largest: bool = True, sorted: bool = True
 ) -> Results:
-    count = k.as_size("k")
-    return x.emit_all("top_k", axis=axis, k=count, largest=largest, sorted=sorted)
+    return x.emit_all("top_k", axis=axis, k=k.as_size("k"), largest=largest, sorted=sorted)
 
 
 @family

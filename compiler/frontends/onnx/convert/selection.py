@@ -75,7 +75,7 @@ def _scatter(ctx: NodeContext) -> Results:
 
 
 def _trilu(x: Operand, k_operand: Operand | None = None) -> Results:
-    k = const(0) if k_operand is None else k_operand.as_size("k", lo=-LARGEST)
+    k = k_operand.as_size("k", lo=-LARGEST) if k_operand else const(0)
     return emit_row("trilu", x, k=k)
 
 

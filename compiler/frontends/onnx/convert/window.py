@@ -169,8 +169,7 @@ def _transposed_pads(
         raise Refusal(f"output_shape has {len(output_sizes)} entries for {axes} spatial axes")
     none = (0,) * axes
     full = map(transposed_count, x.shape[2:], kernel, strides, none, none, dilations, extra)
-    surplus = [f - w for f, w in aligned(full, output_sizes)]
-    return _halves(surplus, auto == "SAME_UPPER")
+    return _halves([f - w for f, w in aligned(full, output_sizes)], auto == "SAME_UPPER")
 
 
 def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
@@ -201,8 +200,7 @@ def _lp_pool(ctx: NodeContext, x: Operand) -> Results:
 
 @family
 def _global(op: str, x: Operand) -> Results:
-    axes = tuple(range(2, 2 + _spatial(x)))
-    return x.emit(op, axes=axes, keepdims=True)
+    return x.emit(op, axes=tuple(range(2, 2 + _spatial(x))), keepdims=True)
 
 
 def _global_lp_pool(x: Operand, *, p: int) -> Results:
@@ -233,7 +231,7 @@ def _max_unpool(
     ]
     shape = (*x.shape[:2], *spatial)
     result = x.max_unpool(indices, shape=shape)
-    target_shape = shape if shape_operand is None else shape_operand.as_sizes("output_shape")
+    target_shape = shape_operand.as_sizes("output_shape") if shape_operand else shape
     if target_shape == shape:
         return result
     if len(target_shape) != x.rank:

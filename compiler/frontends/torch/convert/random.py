@@ -29,8 +29,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
 
     def convert(ctx: CallContext, shape: ResultShape, dtype: ResultType) -> Operand:
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        drawn = draws(shape)
-        numbers_drawn: Operand = getattr(drawn, law)(dtype, *parameters)
+        numbers_drawn: Operand = getattr(draws(shape), law)(dtype, *parameters)
         return numbers_drawn
 
     return convert
