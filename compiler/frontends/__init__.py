@@ -116,7 +116,7 @@ def _checkpoint(model: Model) -> Checkpoint | None:
     if path.suffix == ".safetensors":
         raise UserError(
             "weights alone are no model",
-            where=str(path),
+            where=path,
             why="the file config.json beside them says what they mean",
             hint=f"name the folder: {path.parent}",
         )

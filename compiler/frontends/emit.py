@@ -11,15 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.operand import (
-    EMITTER,
-    EXPANDED,
-    Operand,
-    Operands,
-    Refusal,
-    current,
-    placed,
-)
+from tcc.frontends.operand import EMITTER, EXPANDED, Operand, Operands, Refusal, current
+from tcc.frontends.place import placed
 from tcc.frontends.scope import Scope
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, IndexLike, as_index, const
@@ -62,9 +55,12 @@ class Emitter:
     """
 
     scope: Scope
-    loc: str
-    operation: str
     names: Sequence[str]
+
+    def __init__(
+        self, scope: Scope, loc: str, names: Sequence[str] = (), operation: str = ""
+    ) -> None:
+        self.scope, self.loc, self.names, self.operation = scope, loc, names, operation or loc
 
     def fail(self, why: str, hint: str = "") -> UserError:
         """Returns the error to raise where the node cannot be imported."""

@@ -6,8 +6,7 @@ shapes leave no trace in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -39,22 +38,7 @@ class Refusal(UserError):
         super().__init__(why, hint=hint)
 
 
-# The part of the model under import, as messages name it: the location of new nodes.
-PLACE: ContextVar[str] = ContextVar("place", default="")
 EMITTER: ContextVar[Any] = ContextVar("emitter")  # set by `Emitter.writing`
-
-
-@contextmanager
-def placed(where: str) -> Iterator[None]:
-    """Sets `PLACE`; a `UserError` that names no place gets this one."""
-    before = PLACE.set(where)
-    try:
-        yield
-    except UserError as error:
-        error.where = error.where or where
-        raise
-    finally:
-        PLACE.reset(before)
 
 
 def current() -> Any:
@@ -244,8 +228,7 @@ class Operand:
             symbols = []
             for element in range(shape[0] if shape else 1):
                 fresh = ctx.scope.session.fresh_symbol(f"{self.name}.{element}", lo, hi)
-                attrs = OPS["bind_size"].attrs(fresh, element, signed)
-                ctx.scope.builder.add(OPS["bind_size"], [self.value], attrs, loc=PLACE.get())
+                ctx.scope.add("bind_size", [self.value], fresh, element, signed)
                 symbols.append(fresh)
             bound[self, lo] = tuple(symbols)
         return bound[self, lo]
@@ -286,9 +269,17 @@ class Operand:
         """Inserts an axis of extent one before `axis`."""
         return self.reshape([*self.shape[:axis], const(1), *self.shape[axis:]])
 
+    def merged(self, axis: int) -> Operand:
+        """Merges the axes from `axis` on to one."""
+        return self.reshape((*self.shape[:axis], element_count(self.shape[axis:])))
+
     def flat(self) -> Operand:
         """Flattens the operand to one axis."""
-        return self.reshape((element_count(self.shape),))
+        return self.merged(0)
+
+    def trailing(self, count: int) -> Operand:
+        """Appends axes of extent one."""
+        return self.reshape((*self.shape, *[1] * count))
 
     def transpose(self, perm: Sequence[int]) -> Operand:
         is_identity = tuple(perm) == tuple(range(self.rank))

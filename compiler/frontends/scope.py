@@ -21,7 +21,8 @@ from typing import Any, Self
 import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
-from tcc.frontends.operand import LARGEST_SIZE, PLACE, Operand, Operands
+from tcc.frontends.operand import LARGEST_SIZE, Operand, Operands
+from tcc.frontends.place import PLACE
 from tcc.frontends.shapes import check_types, is_small, propagate
 from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
@@ -209,13 +210,16 @@ class Scope:
             results[0].equality = _compared(operands)
         return results
 
+    def add(self, op: str, values: Sequence[Value], *attrs: Any) -> None:
+        """Adds a node of `op`, an op without results; `attrs` are the fields of its attributes."""
+        row = OPS[op]
+        self.builder.add(row, values, row.attrs(*attrs), loc=PLACE.get())
+
     # ---- sizes that are equal, or broadcast
 
     def require(self, a: Index, b: Index, why: str, *, or_one: bool = False) -> None:
         """Adds a check to every run: sizes `a` and `b` are equal, or `a` is 1 if `or_one`."""
-        self.builder.add(
-            OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=PLACE.get()
-        )
+        self.add("require", (), a, b, why, or_one)
 
     def joined(self, a: Index, b: Index, what: str) -> Index | None:
         """Returns the size to which `a` and `b` broadcast, if one of them may be 1; every run
@@ -266,7 +270,7 @@ class Scope:
         `inside` has the sets `outside` of bodies inside this scope. `name` is added to each set, so
         that the bodies may use it.
         """
-        self.builder.add(OPS[op], (), OPS[op].attrs(name, *sizes), loc=PLACE.get())
+        self.add(op, (), name, *sizes)
         for symbols in inside:
             symbols.update(var.name for var in free_vars(name))
 

@@ -14,6 +14,7 @@ from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.types import type_proto
 from tcc.frontends.operand import Operand, Operands, Refusal
+from tcc.frontends.place import placed
 from tcc.ir.index import as_int
 
 FunctionKey = tuple[str, str, str]
@@ -88,12 +89,10 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
         raise Refusal(f"the function '{function.name}' calls itself")
     if len(ctx.inputs) > len(function.input) or len(ctx.node.output) > len(function.output):
         raise Refusal(f"the function '{function.name}' has fewer inputs or outputs")
+    with placed(function.name):
+        opsets = {**ctx.scope.opsets, **check_opsets(function.opset_import)}
     scope = OnnxScope(
-        ctx.session,
-        ctx.scope.builder,
-        path=f"{ctx.loc}/",
-        enclosing=ctx.scope,
-        opsets={**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
+        ctx.session, ctx.scope.builder, path=f"{ctx.loc}/", enclosing=ctx.scope, opsets=opsets
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):
@@ -129,19 +128,17 @@ def _bound(node: NodeProto, attributes: dict[str, AttributeProto]) -> NodeProto:
 def _bind_attributes(node: NodeProto, attributes: dict[str, AttributeProto]) -> None:
     bound = []
     for attribute in node.attribute:
+        source = attribute
         if attribute.ref_attr_name:
-            source = attributes.get(attribute.ref_attr_name)
-            if source is None:
+            if attribute.ref_attr_name not in attributes:
                 continue  # the call lacks the attribute, so the node's default holds
-            value = AttributeProto()
-            value.CopyFrom(source)
-            value.name = attribute.name
-            bound.append(value)
-            continue
-        for graph in (attribute.g, *attribute.graphs):
+            source = attributes[attribute.ref_attr_name]
+        value = AttributeProto()
+        value.CopyFrom(source)
+        value.name = attribute.name
+        for graph in (value.g, *value.graphs) if source is attribute else ():
             for inner in graph.node:
                 _bind_attributes(inner, attributes)
-        bound.append(attribute)
-    fresh = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
+        bound.append(value)
     del node.attribute[:]
-    node.attribute.extend(fresh)
+    node.attribute.extend(bound)

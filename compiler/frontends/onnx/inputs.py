@@ -9,7 +9,7 @@ from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.onnx.types import is_list, list_type
-from tcc.frontends.operand import placed
+from tcc.frontends.place import placed
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops import OPS

@@ -5,8 +5,9 @@ from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.inputs import check_name
 from tcc.frontends.onnx.scope import OnnxScope
-from tcc.frontends.operand import Operand, placed
+from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import output_values, rename
+from tcc.frontends.place import placed
 from tcc.ir.graph import Graph
 from tcc.ir.lists import ListType
 from tcc.ir.types import TensorType

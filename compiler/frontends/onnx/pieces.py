@@ -18,7 +18,7 @@ from tcc.frontends.onnx.reader import SourceModel, read_model
 from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.schema import bodies, domain_of
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, TensorReader
-from tcc.frontends.operand import placed
+from tcc.frontends.place import placed
 from tcc.frozen import frozen
 from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16

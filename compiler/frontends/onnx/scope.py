@@ -12,7 +12,8 @@ import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.operand import Operand, placed
+from tcc.frontends.operand import Operand
+from tcc.frontends.place import placed
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.ir.index import Index
 

@@ -88,8 +88,10 @@ class TensorReader:
             raise UserError("a tensor has an impossible shape", why=f"{shape}")
         count = math.prod(shape)
         if dtype is STRING:
-            return self._strings(tensor, shape), dtype
-        if tensor.data_location == TensorProto.EXTERNAL and raw is None:
+            self._check_other_fields(tensor, "string_data")
+            flat = np.empty(len(tensor.string_data), object)
+            flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
+        elif tensor.data_location == TensorProto.EXTERNAL and raw is None:
             stored_bytes = self.external(tensor, count, dtype)
             flat = decoded(np.frombuffer(stored_bytes, np.uint8), count, dtype)
         elif raw is not None or tensor.HasField("raw_data"):
@@ -105,19 +107,6 @@ class TensorReader:
                 why=f"{flat.size} elements for shape {shape}",
             )
         return flat.reshape(shape), dtype
-
-    def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...]) -> Array:
-        self._check_other_fields(tensor, "string_data")
-        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(
-            shape
-        ):
-            raise UserError(
-                "a tensor's data does not fill its shape",
-                why=f"{len(tensor.string_data)} strings for shape {shape}",
-            )
-        flat = np.empty(len(tensor.string_data), object)
-        flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
-        return flat.reshape(shape)
 
     def dense(self, sparse: onnx.SparseTensorProto) -> tuple[Array, DType]:
         """Returns a sparse tensor as a dense array; absent elements are zero."""

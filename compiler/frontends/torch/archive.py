@@ -21,7 +21,7 @@ from tcc.errors import UserError
 from tcc.file_kind import ZIP, file_kind
 from tcc.frontends.aligned import aligned
 from tcc.frontends.model_file import map_file
-from tcc.frontends.operand import placed
+from tcc.frontends.place import placed
 from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type

@@ -18,7 +18,6 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F64, I64, U8, DType
 from tcc.known import all_known
-from tcc.ops import OPS
 from tcc.ops.shapes import Shape
 
 _MOST_NODES = 20_000  # one call becomes at most this many nodes of the graph
@@ -117,18 +116,15 @@ class CallContext(Emitter):
         """
         described = self.result()
         if not isinstance(described, tuple):
-            return self._finished(results, described)
-        return tuple(self._finished(*pair) for pair in zip(results, described, strict=False))
+            return self.as_known(results, described)
+        return tuple(self.as_known(*pair) for pair in zip(results, described, strict=False))
 
-    def _finished(self, result: Any, described: Known) -> Any:
+    def as_known(self, result: Any, described: Known) -> Any:
+        """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(described, Tensor):
             return result
         if result is None and described.shape == (0,):
             result = self.constant(np.zeros(0))
-        return self.as_known(result, described)
-
-    def as_known(self, result: Any, described: Tensor) -> Any:
-        """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(result, Operand):
             return result
         result = result.cast(element_type(described.dtype))
@@ -270,9 +266,7 @@ def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) ->
 
     `signed`: positions may be counted from the end.
     """
-    ctx, row = current(), OPS["check_indices"]
-    attrs = row.attrs(size, reason=reason, signed=signed)
-    ctx.scope.builder.add(row, [x.value], attrs, loc=ctx.loc)
+    current().scope.add("check_indices", [x.value], size, 1, 0, reason, signed)
 
 
 def numbers(x: Operand) -> Operand:

@@ -7,7 +7,7 @@ from typing import Any
 from tcc.errors import InternalError, UserError
 from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes
-from tcc.frontends.operand import placed
+from tcc.frontends.place import placed
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Call, CallBlock, Number, TorchProgram
 from tcc.frontends.torch.checks import check_results, require_condition

@@ -5,10 +5,11 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import Emitter
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
-from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
+from tcc.frontends.torch.convert.complex import parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.ir.index import as_int, const
@@ -35,7 +36,7 @@ def define_inputs(
             values[name] = owner.value
         elif isinstance(meta, Tensor):
             port_name = owner.name if isinstance(owner, Constant) else name
-            with emitter(scope, port_name, f"input {port_name}").writing():
+            with Emitter(scope, f"input {port_name}", [port_name]).writing():
                 values[name] = _input(scope, symbols, port_name, meta)
         else:
             raise UserError(
@@ -78,7 +79,7 @@ def _pair(meta: Tensor) -> tuple[int, ...]:
 
 
 def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -> Any:
-    with emitter(scope, owner.name, f"constant {owner.name}").writing():
+    with Emitter(scope, f"constant {owner.name}", [owner.name]).writing():
         array, dtype = program.contents(owner.name)
         if not isinstance(meta, Tensor):
             raise UserError("a constant is no tensor")

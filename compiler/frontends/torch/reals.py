@@ -6,7 +6,8 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.emit import Emitter, emit, filled, size_scalar
-from tcc.frontends.operand import PLACE, Operand
+from tcc.frontends.operand import Operand
+from tcc.frontends.place import PLACE
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Formula
 from tcc.frontends.torch.symbols import Symbols, is_integral
@@ -44,8 +45,8 @@ class _Reals(Emitter):
     """Emits the arithmetic of a real number."""
 
     def __init__(self, scope: Scope, symbols: Symbols, where: str) -> None:
-        self.scope, self.symbols, self.names = scope, symbols, ()
-        self.loc = self.operation = where
+        super().__init__(scope, where)
+        self.symbols = symbols
 
     def read(self, term: Any) -> Operand:
         if isinstance(term, int | float):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tcc.frontends.operand import placed
+from tcc.frontends.place import placed
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.exported import contents

@@ -418,8 +418,6 @@ class _Cache:
         return is_past & (keys > window_start)
 
 
-CONVERTERS: Converters = {
-    **named(
-        _rotary_embedding, _multi_head_attention, _attention, _q_attention, _group_query_attention
-    ),
-}
+CONVERTERS: Converters = named(
+    _rotary_embedding, _multi_head_attention, _attention, _q_attention, _group_query_attention
+)

@@ -190,6 +190,4 @@ def unpacked(
     return constant(rows[..., :count], dtype)
 
 
-CONVERTERS: Converters = {
-    **named(_mat_mul_n_bits, _mat_mul_bnb4),
-}
+CONVERTERS: Converters = named(_mat_mul_n_bits, _mat_mul_bnb4)

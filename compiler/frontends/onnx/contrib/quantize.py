@@ -16,7 +16,6 @@ from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.quantize import one_number
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
-from tcc.frontends.onnx.convert.window import pool_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.types import F32, U8
@@ -69,10 +68,6 @@ def _of(ctx: NodeContext, *inputs: Operand | None) -> NodeContext:
 
 def _softmax(x: Operand, *, axis: Axis = -1, opset: int) -> Operand:
     return along_axis("softmax", x, axis, opset)
-
-
-def _average(ctx: NodeContext, x: Operand) -> Operand:
-    return emit_row("average_pool", x, **pool_attrs(ctx, x))[0]
 
 
 def _q_linear_concat(ctx: NodeContext) -> Results:
@@ -207,9 +202,9 @@ CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _unary(lambda x: x.sigmoid()),
-    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row("leaky_relu", x)[0]),
+    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row("leaky_relu", x)),
     "QLinearSoftmax": _unary(_softmax),
-    "QLinearAveragePool": _channels_last(_unary(_average)),
+    "QLinearAveragePool": _channels_last(_unary(WINDOWS["AveragePool"])),
     "QLinearGlobalAveragePool": _channels_last(
         _unary(lambda x: x.mean(tuple(range(2, x.rank)), keepdims=True))
     ),

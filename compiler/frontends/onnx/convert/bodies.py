@@ -53,9 +53,10 @@ def import_body(
     """
     scope = ctx.scope.body(name, symbols)
     with ctx.inside(scope).writing() as here:
-        inputs = []
-        for declared, type in zip(proto.input, types, strict=False):
-            inputs.append(scope.input(declared.name or name, type))
+        inputs = [
+            scope.input(declared.name or name, type)
+            for declared, type in zip(proto.input, types, strict=False)
+        ]
         if first_trip:
             inputs[0] = inputs[0].add(first_trip)
         outputs = run_body(ctx, proto, scope, inputs)
@@ -155,7 +156,7 @@ class Outside:
         """Returns the type of a result that has type `a` or `b`."""
         dtype = joined(a.dtype, b.dtype)
         if dtype is None or a.rank != b.rank:
-            raise self.ctx.fail(
+            raise Refusal(
                 f"'{name}' has type {a!r} one way and {b!r} the other",
                 "fix the sizes that decide which way it goes (--input NAME=SHAPE)",
             )

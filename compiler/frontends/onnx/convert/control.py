@@ -197,10 +197,7 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
             f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
             "export with opset 9 or newer",
         )
-    parts = []
-    for n in range(batch):
-        rows = [o.element(0, n) for o in operands]
-        parts.append(_scan_of(ctx, rows))
+    parts = [_scan_of(ctx, [o.element(0, n) for o in operands]) for n in range(batch)]
     return [stack(element_results, 0) for element_results in aligned(*parts)]
 
 
@@ -251,6 +248,4 @@ def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
     return values
 
 
-CONVERTERS: Converters = {
-    **named(_if, _scan),
-}
+CONVERTERS: Converters = named(_if, _scan)

@@ -9,18 +9,7 @@ from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.types import element_count
 
-_REDUCTIONS = {
-    "ReduceSum": "sum",
-    "ReduceMean": "mean",
-    "ReduceMax": "max",
-    "ReduceMin": "min",
-    "ReduceProd": "prod",
-    "ReduceL1": "l1",
-    "ReduceL2": "l2",
-    "ReduceSumSquare": "sum_square",
-    "ReduceLogSum": "log_sum",
-    "ReduceLogSumExp": "log_sum_exp",
-}
+_REDUCTIONS = "sum mean max min prod l1 l2 sum_square log_sum log_sum_exp".split()
 
 
 @family
@@ -62,7 +51,7 @@ def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
 def _hardmax(x: Operand, axis: int) -> Operand:
     """Returns 1 at the first largest element along `axis`, else 0."""
     place = x.arg_max(axis=axis, keepdims=True)
-    along = counted(x.shape[axis]).reshape((x.shape[axis], *[1] * (x.rank - 1 - axis)))
+    along = counted(x.shape[axis]).trailing(x.rank - 1 - axis)
     return along.equals(place).cast(x.dtype)
 
 
@@ -85,7 +74,7 @@ def _cumulative(op: str, x: Operand, axis_operand: Operand) -> Results:
 
 
 CONVERTERS: Converters = {
-    **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
+    **{f"Reduce{op.title().replace('_', '')}": _reduction(op) for op in _REDUCTIONS},
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
     "Hardmax": _softmax("hardmax"),

@@ -230,6 +230,4 @@ def _with_aspect_ratio(
     return _Target(sizes, tuple(all_scales.array.tolist()))
 
 
-CONVERTERS: Converters = {
-    **named(_resize, _upsample),
-}
+CONVERTERS: Converters = named(_resize, _upsample)

@@ -90,6 +90,4 @@ def _roi_align(ctx: NodeContext) -> Results:
     return emit_row("roi_align", *ctx.present(3), half_pixel=half)
 
 
-CONVERTERS: Converters = {
-    **named(_grid_sample, _affine_grid, _deform_conv, _roi_align),
-}
+CONVERTERS: Converters = named(_grid_sample, _affine_grid, _deform_conv, _roi_align)

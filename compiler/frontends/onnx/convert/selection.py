@@ -45,7 +45,7 @@ def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand
     size = depth.as_size("the depth")
     places = indices.cast(I64).unsqueeze(axis)
     from_front = (places < 0).select(places + size_scalar(size), places)
-    along = counted(size).reshape((size, *[1] * (indices.rank - axis)))
+    along = counted(size).trailing(indices.rank - axis)
     pair = values.ranked(1).sized(0, const(2), "the values are off and on")
     off, on = (pair.element(0, n) for n in range(2))
     return from_front.equals(along).select(on, off)

@@ -95,6 +95,6 @@ def _tf_idf_vectorizer(
     )
 
 
-CONVERTERS: Converters = {
-    **named(_string_concat, _string_split, _string_normalizer, _tf_idf_vectorizer),
-}
+CONVERTERS: Converters = named(
+    _string_concat, _string_split, _string_normalizer, _tf_idf_vectorizer
+)

@@ -172,7 +172,7 @@ def _transposed_pads(
     return _halves([f - w for f, w in aligned(full, output_sizes)], auto == "SAME_UPPER")
 
 
-def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
+def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
     """Returns the attributes of a pool over `x`."""
     axes = _spatial(x)
     kernel = ctx.integers("kernel_shape")
@@ -184,18 +184,15 @@ def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
 
 
 def _max_pool(ctx: NodeContext, x: Operand) -> Results:
-    attrs = pool_attrs(ctx, x)
+    attrs = _pool_attrs(ctx, x)
     if not ctx.wants(1):
         return x.emit_all("max_pool", **attrs)
     return emit_row("max_pool_indices", x, **attrs)
 
 
-def _average_pool(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row("average_pool", x, **pool_attrs(ctx, x))
-
-
-def _lp_pool(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row("lp_pool", x, **pool_attrs(ctx, x))
+@family
+def _pool(op: str, ctx: NodeContext, x: Operand) -> Results:
+    return emit_row(op, x, **_pool_attrs(ctx, x))
 
 
 @family
@@ -260,12 +257,12 @@ CONVERTERS: Converters = {
         _conv,
         _conv_transpose,
         _max_pool,
-        _average_pool,
-        _lp_pool,
         _global_lp_pool,
         _max_unpool,
         _col2_im,
     ),
+    "AveragePool": _pool("average_pool"),
+    "LpPool": _pool("lp_pool"),
     "GlobalAveragePool": _global("reduce_mean"),
     "GlobalMaxPool": _global("reduce_max"),
 }

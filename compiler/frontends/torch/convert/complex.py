@@ -12,9 +12,8 @@ from typing import Any
 
 from tcc.frontends.aligned import aligned
 from tcc.frontends.einsum import explicit_equation
-from tcc.frontends.emit import Emitter, checked_axes, family, size_scalar, stack
+from tcc.frontends.emit import checked_axes, family, size_scalar, stack
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import (
     CallContext,
@@ -46,13 +45,6 @@ class Complex:
         return Complex(function(self.real), function(self.imag))
 
 
-def emitter(scope: Scope, name: str, where: str) -> Emitter:
-    """Returns an emitter of nodes for an input or a result of the program."""
-    ctx = Emitter()
-    ctx.scope, ctx.names, ctx.loc, ctx.operation = scope, [name], where, where
-    return ctx
-
-
 def parts_of(pairs: Operand) -> Complex:
     """Returns the complex tensor whose parts lie on the last axis of a real one."""
     real, imag = (pairs.element(pairs.rank - 1, n) for n in range(2))
@@ -75,7 +67,7 @@ class ComplexContext(CallContext):
     def result_dtype(self) -> DType:
         return part_type(self.result().dtype)
 
-    def as_known(self, result: Any, described: Tensor) -> Any:
+    def as_known(self, result: Any, described: Known) -> Any:
         if not isinstance(result, Complex):
             return super().as_known(result, described)
         part = real_part(described)

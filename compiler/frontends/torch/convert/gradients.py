@@ -204,10 +204,7 @@ def _adaptive_average(axes: int, ctx: CallContext) -> Operand:
 @family
 def _adaptive_max(axes: int, ctx: CallContext) -> Operand:
     gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
-    flat = [
-        part.reshape((*x.shape[:2], element_count(part.shape[2:])))
-        for part in (maximum_places, gradient)
-    ]
+    flat = [part.merged(2) for part in (maximum_places, gradient)]
     start = full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
     return start.scatter_elements(*flat, axis=2, reduction="add").reshape(x.shape)
 

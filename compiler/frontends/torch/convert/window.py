@@ -136,11 +136,11 @@ def adapted(x: Operand, axis: int, bins: Index, how: str) -> Operand:
     gathered = x.gather(places, axis=axis)
     if how == "max":
         return gathered.max(axis + 1)
-    trailing = [1] * (x.rank - axis - 1)
-    window_sum = counts.reshape((*places.shape, *trailing)).select(gathered, 0).sum(axis + 1)
+    behind = x.rank - axis - 1
+    window_sum = counts.trailing(behind).select(gathered, 0).sum(axis + 1)
     if how == "sum":
         return window_sum
-    return window_sum / length.cast(x.dtype).reshape((*length.shape, *trailing))
+    return window_sum / length.cast(x.dtype).trailing(behind)
 
 
 @family
@@ -209,7 +209,7 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
         table = table * size_scalar(size) + step
     counts = element_count(target), element_count(table.shape[axes:])
     table = table.reshape(counts)
-    gathered = x.reshape((*x.shape[:2], element_count(x.shape[2:]))).gather(table, axis=2)
+    gathered = x.merged(2).gather(table, axis=2)
     maxima = gathered.max(3)
     best = gathered.arg_max(axis=3, keepdims=True, select_last=False)
     at = best.equals(counted(counts[1])).select(table, 0).sum(3)
