@@ -31,17 +31,6 @@ from tcc.ir.graph import Graph
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import F32, DType
 
-__all__ = [
-    "assets_of",
-    "captured",
-    "compiled_by_torch",
-    "exported",
-    "is_torch_module",
-    "load_called",
-    "load_model",
-    "replayed",
-]
-
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
 Called: TypeAlias = tuple[Graph, list[Any] | None]
 

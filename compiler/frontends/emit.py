@@ -41,6 +41,11 @@ def parameters(converter: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(p for p in declared if p.name not in bound)
 
 
+def with_optional(readers: Mapping[Any, Callable[..., Any]]) -> Mapping[Any, Callable[..., Any]]:
+    """Returns the readers of annotations, each for the annotation with `| None` too."""
+    return {kind: reader for plain, reader in readers.items() for kind in (plain, plain | None)}
+
+
 def family(converter: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     """Returns a function that binds the first parameters of a converter, which tell the members of
     a family of operators apart."""

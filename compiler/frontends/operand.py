@@ -158,6 +158,11 @@ class Operand:
             return self._log_sum_exp(over, keepdims)
         return self.emit(f"reduce_{op}", axes=over, keepdims=keepdims)
 
+    def ordered(self, axis: int, k: IndexLike, largest: bool = True) -> tuple[Operand, ...]:
+        """Returns the `k` largest or smallest elements along an axis, sorted, and their
+        positions."""
+        return self.emit_all("top_k", axis=axis, k=as_index(k), largest=largest, sorted=True)
+
     def _log_sum_exp(self, axes: Sequence[int], keepdims: bool) -> Operand:
         """Returns log(sum(exp(x))); the largest x is subtracted, so that no exponential overflows.
 

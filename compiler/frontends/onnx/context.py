@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter, checked_axis, parameters
+from tcc.frontends.emit import Emitter, checked_axis, parameters, with_optional
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
@@ -235,21 +235,20 @@ class NodeContext(Emitter):
         return bool(operand.array.reshape(()))
 
 
-_PLAIN_READERS: dict[Any, Callable[[NodeContext, str], Any]] = {
-    int: NodeContext.integer,
-    tuple[int, ...]: NodeContext.integers,
-    float: NodeContext.real,
-    tuple[float, ...]: NodeContext.reals,
-    bool: NodeContext.flag,
-    str: NodeContext.text,
-    tuple[str, ...]: NodeContext.texts,
-    DType: NodeContext.dtype,
-    Axis: NodeContext.integer,
-}
 # How attributes are read, by the annotations of converters' parameters and of rows' fields.
-READERS = {
-    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
-}
+READERS = with_optional(
+    {
+        int: NodeContext.integer,
+        tuple[int, ...]: NodeContext.integers,
+        float: NodeContext.real,
+        tuple[float, ...]: NodeContext.reals,
+        bool: NodeContext.flag,
+        str: NodeContext.text,
+        tuple[str, ...]: NodeContext.texts,
+        DType: NodeContext.dtype,
+        Axis: NodeContext.integer,
+    }
+)
 
 
 def _kind(attribute: AttributeProto) -> str:

@@ -7,7 +7,7 @@ from inspect import Parameter
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import Emitter, checked_axis, parameters, size_scalar
+from tcc.frontends.emit import Emitter, checked_axis, parameters, size_scalar, with_optional
 from tcc.frontends.extents import forward_range
 from tcc.frontends.operand import Operand, Operands, Refusal, current
 from tcc.frontends.scope import Scope
@@ -188,9 +188,6 @@ class CallContext(Emitter):
         x = self.lined(self.first(), dtype)
         return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (x.flat(), 0)
 
-    def optional(self, name: str, dtype: DType | None = None) -> Operand | None:
-        return self.operand(name, dtype) if self.has(name) else None
-
     def operands(self, name: str, dtype: DType | None = None) -> list[Operand]:
         """Returns a list of tensors as operands."""
         return [self.as_operand(value, dtype) for value in self.arguments[name]]
@@ -280,30 +277,29 @@ def cut(x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Opera
     return x.slice_axis(axis, begin, size, step)
 
 
-_PLAIN_READERS: dict[Any, Callable[[CallContext, str], Any]] = {
-    Parameter.empty: CallContext.operand,
-    Operand: CallContext.operand,
-    list[Operand]: CallContext.operands,
-    Index: CallContext.index,
-    tuple[Index, ...]: CallContext.indices,
-    int: CallContext.integer,
-    tuple[int, ...]: CallContext.integers,
-    float: CallContext.real,
-    bool: CallContext.flag,
-    str: CallContext.text,
-    Truths: lambda ctx, name: ctx.operand(name, BOOL),
-    Integers: lambda ctx, name: ctx.operand(name, I64),
-    Doubles: lambda ctx, name: ctx.operand(name, F64),
-    Computed: lambda ctx, name: ctx.operand(name, ctx.result_dtype()),
-    ResultType: lambda ctx, _: ctx.result_dtype(),
-    ResultShape: lambda ctx, _: ctx.result_shape(),
-    Start: lambda ctx, name: ctx.index(name, 0),
-    Line: lambda ctx, _: ctx.along(),
-}
 # How the argument for a converter's parameter is read, by the parameter's annotation.
-_READERS = {
-    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
-}
+_READERS = with_optional(
+    {
+        Parameter.empty: CallContext.operand,
+        Operand: CallContext.operand,
+        list[Operand]: CallContext.operands,
+        Index: CallContext.index,
+        tuple[Index, ...]: CallContext.indices,
+        int: CallContext.integer,
+        tuple[int, ...]: CallContext.integers,
+        float: CallContext.real,
+        bool: CallContext.flag,
+        str: CallContext.text,
+        Truths: lambda ctx, name: ctx.operand(name, BOOL),
+        Integers: lambda ctx, name: ctx.operand(name, I64),
+        Doubles: lambda ctx, name: ctx.operand(name, F64),
+        Computed: lambda ctx, name: ctx.operand(name, ctx.result_dtype()),
+        ResultType: lambda ctx, _: ctx.result_dtype(),
+        ResultShape: lambda ctx, _: ctx.result_shape(),
+        Start: lambda ctx, name: ctx.index(name, 0),
+        Line: lambda ctx, _: ctx.along(),
+    }
+)
 
 
 def named(*converters: Converter) -> Converters:

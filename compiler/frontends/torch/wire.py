@@ -107,7 +107,7 @@ def numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 def scalar_type(number: Any) -> str:
     """Returns torch's name of the element type with this number in the schema."""
-    names = _SCALAR_TYPES[number:][:1] if type(number) is int and number > 0 else ["-"]
+    names = _SCALAR_TYPES[number:][:1] if isinstance(number, int) and number > 0 else ["-"]
     if names in ([], ["-"]):
         raise ValueError(f"{number!r} is no element type")
     return names[0]

@@ -89,7 +89,7 @@ class DecoderRun:
         if not self.lengths:
             return concat([cache, rows], 0)
         texts = counted(self.batch).unsqueeze(1).expand((self.batch, self.seq)).flat()
-        return cache.scatter_nd(stack([self.positions(), texts], 1), rows, reduction="none")
+        return cache.scatter_nd(stack([self.positions(), texts], 1), rows)
 
 
 def attention(

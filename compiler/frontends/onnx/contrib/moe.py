@@ -44,7 +44,7 @@ def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
     experts = scores.extent(1)
     if experts is not None and not 1 <= count <= experts:
         raise Refusal(f"k is {count}, of {experts} experts")
-    return scores.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
+    return scores.ordered(1, count)
 
 
 def _layer(

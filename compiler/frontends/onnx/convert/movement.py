@@ -348,7 +348,7 @@ def _range(ctx: NodeContext) -> Results:
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
         count = (_distance(start, limit) / delta.cast(F64)).ceil().cast(I64)
-        (size,) = count.maximum(0).as_sizes("the length")
+        size = count.maximum(0).as_size("the length")
     return start.range(limit, delta, size=size)
 
 

@@ -52,7 +52,7 @@ def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
 def _multinomial(ctx: NodeContext, logarithms: Operand, *, sample_size: int = 1) -> Results:
     count = const(sample_size)
     scores = race(logarithms.ranked(2), count, seed_of(ctx))
-    return scores.arg_max(axis=2, keepdims=False, select_last=False).cast(ctx.dtype("dtype", I32))
+    return scores.arg_max(axis=2, keepdims=False).cast(ctx.dtype("dtype", I32))
 
 
 def _dropout(

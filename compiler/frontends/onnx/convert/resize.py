@@ -140,7 +140,7 @@ def _taps(x: Operand, target: _Target, radius: int) -> Index:
     if target.late_scales:
         shrunk = target.late_scales.min(0, keepdims=True).minimum(1.0)
         half = (float(radius) / shrunk).ceil()
-        (bound,) = half.cast(I64).as_sizes("the kernel", lo=1)
+        bound = half.cast(I64).as_size("the kernel", 1)
         return 2 * bound
     return widened_taps(x, target.sizes, target.scales, radius)
 

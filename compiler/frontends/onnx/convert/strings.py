@@ -29,7 +29,7 @@ def _string_split(
     return x.emit_all(
         "string_split",
         delimiter=delimiter,
-        most=maxsplit if maxsplit >= 0 else -1,
+        most=max(maxsplit, -1),
         size=size,
     )
 

@@ -111,7 +111,7 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
     if ctx.flag("is_causal"):
         row, column = grid(q.shape[2], k.shape[2])
         scores = (column <= row).select(scores, -math.inf)
-    mask = ctx.optional("attn_mask")
+    mask = ctx.operand("attn_mask") if ctx.has("attn_mask") else None
     if not mask:
         return scores, scale
     if mask.dtype is BOOL:

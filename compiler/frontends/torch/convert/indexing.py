@@ -100,7 +100,7 @@ def _index(ctx: CallContext, x: Operand) -> Operand:
     if len(places.axes) == 1:
         return x.gather(places.tensors[0], axis=places.axes[0])
     front = x.transpose((*places.axes, *places.other_axes))
-    gathered = front.gather_nd(tuples(places), batch_dims=0)
+    gathered = front.gather_nd(tuples(places))
     count = len(places.shape)
     before = tuple(range(count, count + places.first))
     after = tuple(range(count + places.first, gathered.rank))
@@ -111,7 +111,7 @@ def _index(ctx: CallContext, x: Operand) -> Operand:
 
 
 def _ordered(x: Operand, axis: int, k: Index, largest: bool = False) -> tuple[Operand, Operand]:
-    values, at = numbers(x).emit_all("top_k", axis=axis, k=k, largest=largest, sorted=True)
+    values, at = numbers(x).ordered(axis, k, largest)
     return values.cast(x.dtype), at
 
 
@@ -142,7 +142,7 @@ def _kthvalue(k: int, line: Line) -> Sequence[Operand]:
 
 def _first(x: Operand, axis: int) -> Operand:
     """Returns the first position of the largest element along an axis."""
-    return x.arg_max(axis=axis, keepdims=True, select_last=False)
+    return x.arg_max(axis=axis, keepdims=True)
 
 
 def _median(line: Line, dim: int | None = None) -> Any:
@@ -196,7 +196,7 @@ def _masked_select(x: Operand, mask: Operand) -> Operand:
 def _repeated_places(repeats: Integers) -> Operand:
     """Returns the numbers 0, 1, ...; number n is repeated as often as element n of a vector
     says."""
-    (size,) = repeats.sum(0).reshape((1,)).as_sizes("the number of repetitions")
+    size = repeats.sum(0).reshape((1,)).as_size("the number of repetitions")
     return _searched(repeats.cum_sum(axis=0), counted(size), True)
 
 

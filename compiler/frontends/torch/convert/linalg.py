@@ -96,8 +96,7 @@ def _solve_factored(
     half = _solve_half(transposed, half, True, True)
     if order.is_empty:
         return half
-    last, count = order.rank - 1, order.shape[-1]
-    _, back = order.emit_all("top_k", axis=last, k=count, largest=False, sorted=True)
+    _, back = order.ordered(order.rank - 1, order.shape[-1], False)
     return _rows_in(half, back)
 
 

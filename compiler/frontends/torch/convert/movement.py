@@ -166,7 +166,7 @@ def _as_strided_scatter(ctx: CallContext, x: Operand, src: Computed) -> Operand:
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
-    scattered = x.flat().scatter_elements(constant(places), src.flat(), axis=0, reduction="none")
+    scattered = x.flat().scatter_elements(constant(places), src.flat(), axis=0)
     return scattered.reshape(x.shape)
 
 

@@ -56,14 +56,14 @@ def _extremum_at(op: str, keepdim: bool, line: Line) -> Sequence[Operand]:
     """Returns the extremum along one axis, and its position."""
     x, axis = line
     extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
-    return extremum, numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
+    return extremum, numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim)
 
 
 @family
 def _arg(op: str, ctx: CallContext, line: Line, keepdim: bool) -> Operand:
     x, axis = line
     keepdim = keepdim and ctx.has("dim")
-    return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
+    return numbers(x).emit(op, axis=axis, keepdims=keepdim)
 
 
 @family

@@ -26,6 +26,7 @@ from tcc.frontends.torch.convert.pointwise import quotient
 from tcc.frontends.torch.convert.reduce import extreme
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64, U8, DType, element_count
+from tcc.ops.shapes import replaced
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
                "amin": "min"}  # fmt: skip
@@ -117,7 +118,7 @@ def _bincount(ctx: CallContext, x: Integers, minlength: Index, dtype: ResultType
     The number of bins depends on data.
     """
     last = concat([x, size_scalar(minlength - 1).reshape((1,))], 0).max(0, keepdims=True)
-    (size,) = (last + 1).as_sizes("the number of bins")
+    size = (last + 1).as_size("the number of bins")
     check_indices(x, size, "bincount counts numbers from zero on")
     weights = ctx.operand("weights", dtype, 1)
     return _scattered(full(0, dtype, (size,)), x, weights.expand(x.shape), 0, "add")
@@ -135,8 +136,7 @@ def _along(x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]) -> Oper
 def _index_reduce(ctx: CallContext, index: Operand, line: Line) -> Operand:
     """Combines slice n of `source` along an axis into the slice of `self` at `index[n]`."""
     x, axis = line
-    count = element_count(index.shape)
-    shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
+    shape = replaced(x.shape, axis, element_count(index.shape))
     source = ctx.operand("source", x.dtype).reshape(shape)
     return _combined(ctx, x, _along(x, axis, index, shape), source, axis)
 
@@ -222,7 +222,7 @@ def _slice_scatter(ctx: CallContext, line: Line, step: int, start: Start) -> Ope
 def _select_scatter(ctx: CallContext, index: Index, line: Line) -> Operand:
     x, axis = line
     start = from_front(index, x.shape[axis])
-    shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
+    shape = replaced(x.shape, axis, const(1))
     return _strided_write(x, ctx.operand("src", x.dtype).reshape(shape), axis, start, 1)
 
 

@@ -211,7 +211,7 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     table = table.reshape(counts)
     gathered = x.merged(2).gather(table, axis=2)
     maxima = gathered.max(3)
-    best = gathered.arg_max(axis=3, keepdims=True, select_last=False)
+    best = gathered.arg_max(axis=3, keepdims=True)
     at = best.equals(counted(counts[1])).select(table, 0).sum(3)
     return maxima.reshape(shape), at.reshape(shape)
 
