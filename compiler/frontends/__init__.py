@@ -31,17 +31,6 @@ from tcc.ir.graph import Graph
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import F32, DType
 
-__all__ = [
-    "assets_of",
-    "captured",
-    "compiled_by_torch",
-    "exported",
-    "is_torch_module",
-    "load_called",
-    "load_model",
-    "replayed",
-]
-
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
 Called: TypeAlias = tuple[Graph, list[Any] | None]
 
@@ -116,7 +105,7 @@ def _checkpoint(model: Model) -> Checkpoint | None:
     if path.suffix == ".safetensors":
         raise UserError(
             "weights alone are no model",
-            where=str(path),
+            where=path,
             why="the file config.json beside them says what they mean",
             hint=f"name the folder: {path.parent}",
         )

@@ -29,33 +29,35 @@ _DIGITS = {F16: 11, BF16: 8, F32: 24, F64: 53}
 _BITS = OPS["random_bits"].attrs
 
 
-def _stream(scope: Scope, key: str, loc: str) -> Operand:
+def _stream(scope: Scope, key: str) -> Operand:
     """Returns the number of a random stream; no other node of the model has the same number."""
     drawn = scope.session.drawn
     drawn[key] += 1
     text = f"{drawn[key]}:{key}".encode()
-    return _number(scope, int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1, loc)
+    return _number(scope, int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1)
 
 
-def _number(scope: Scope, number: int, loc: str) -> Operand:
-    return scope.emit("stream_number", (), OPS["stream_number"].attrs(number), loc=loc)[0]
+def _number(scope: Scope, number: int) -> Operand:
+    return scope.emit("stream_number", (), OPS["stream_number"].attrs(number))[0]
 
 
-def _seed(scope: Scope, fixed: int | None, loc: str) -> Operand:
+def _seed(scope: Scope, fixed: int | None) -> Operand:
     """Returns the seed for nodes in `scope`: the model's `fixed` seed, else the seed of the run."""
-    if fixed is None and scope.seed is not None:
+    if fixed is None and scope.seed:
         return scope.seed
     if scope.enclosing is None:
         if fixed is not None:
-            return _number(scope, fixed, loc)
-        (seed,) = scope.emit("run_seed", (), OPS["run_seed"].attrs())
+            return _number(scope, fixed)
+        # All random nodes share this one, so it has no place.
+        run_seed = OPS["run_seed"]
+        seed = scope.wrap(*scope.builder.add(run_seed, (), run_seed.attrs()))
     else:
-        seed = _seed(scope.enclosing, fixed, loc)
+        seed = _seed(scope.enclosing, fixed)
         if scope.repeats:
-            stream = _stream(scope.enclosing, scope.path, loc)
-            trip = scope.emit("trip_number", (), OPS["trip_number"].attrs(), loc=loc)[0]
-            (bits,) = scope.emit("random_bits", (seed, stream, trip), _BITS(()), loc=loc)
-            (seed,) = scope.emit("cast", (bits,), OPS["cast"].attrs(I64), loc=loc)
+            stream = _stream(scope.enclosing, scope.path)
+            trip = scope.emit("trip_number", (), OPS["trip_number"].attrs())[0]
+            (bits,) = scope.emit("random_bits", (seed, stream, trip), _BITS(()))
+            (seed,) = scope.emit("cast", (bits,), OPS["cast"].attrs(I64))
     if fixed is None:
         scope.seed = seed
     return seed
@@ -119,8 +121,8 @@ def draws(shape: Iterable[Index], fixed: int | None = None) -> Draws:
     """Returns the random numbers of a source node, from the run's seed or from a `fixed` one."""
     ctx = current()
     key = f"{ctx.scope.path}{next(iter(ctx.names), ctx.loc)}"
-    stream = _stream(ctx.scope, key, ctx.loc)
-    return Draws(tuple(shape), _seed(ctx.scope, fixed, ctx.loc), stream)
+    stream = _stream(ctx.scope, key)
+    return Draws(tuple(shape), _seed(ctx.scope, fixed), stream)
 
 
 def dropped(
@@ -139,7 +141,7 @@ def dropped(
     chance = chance.reshape(())
     mask = chance <= draws(x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
-    if training is not None:
+    if training:
         drops = training.reshape(())
         mask, scale = mask | ~drops, drops.select(scale, one)
     return mask.select(x * scale.cast(x.dtype), 0.0), mask

@@ -23,7 +23,7 @@ def explicit_equation(text: str, ranks: Sequence[int]) -> str:
     terms = inputs.split(",")
     if len(terms) != len(ranks):
         raise Refusal(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
-    letters = [c for c in inputs.replace(",", "").replace("...", "")]
+    letters = inputs.replace(",", "").replace("...", "")
     if not all(c.isascii() and c.isalpha() for c in (*letters, *output.replace("...", ""))):
         raise Refusal(f"equation '{text[:80]}' has axes that are no letters")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]

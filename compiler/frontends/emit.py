@@ -11,14 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.operand import (
-    EMITTER,
-    EXPANDED,
-    Operand,
-    Operands,
-    Refusal,
-    current,
-)
+from tcc.frontends.operand import EMITTER, EXPANDED, Operand, Operands, Refusal, current
+from tcc.frontends.place import placed
 from tcc.frontends.scope import Scope
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, IndexLike, as_index, const
@@ -47,6 +41,11 @@ def parameters(converter: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(p for p in declared if p.name not in bound)
 
 
+def with_optional(readers: Mapping[Any, Callable[..., Any]]) -> Mapping[Any, Callable[..., Any]]:
+    """Returns the readers of annotations, each for the annotation with `| None` too."""
+    return {kind: reader for plain, reader in readers.items() for kind in (plain, plain | None)}
+
+
 def family(converter: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     """Returns a function that binds the first parameters of a converter, which tell the members of
     a family of operators apart."""
@@ -61,9 +60,12 @@ class Emitter:
     """
 
     scope: Scope
-    loc: str
-    operation: str
     names: Sequence[str]
+
+    def __init__(
+        self, scope: Scope, loc: str, names: Sequence[str] = (), operation: str = ""
+    ) -> None:
+        self.scope, self.loc, self.names, self.operation = scope, loc, names, operation or loc
 
     def fail(self, why: str, hint: str = "") -> UserError:
         """Returns the error to raise where the node cannot be imported."""
@@ -98,7 +100,7 @@ class Emitter:
             attributes = row.attrs(**attrs)
         except ValueError as error:
             raise self.fail(str(error)) from error
-        return self.scope.emit(op, operands, attributes, loc=self.loc, names=self.names)
+        return self.scope.emit(op, operands, attributes, names=self.names)
 
     @contextmanager
     def writing(self) -> Iterator[Self]:
@@ -108,7 +110,8 @@ class Emitter:
         """
         before = EMITTER.set(self)
         try:
-            yield self
+            with placed(self.loc):
+                yield self
         except Refusal as error:
             raise self.fail(error.what, error.hint) from error.__cause__
         finally:
@@ -122,7 +125,7 @@ class Emitter:
 
     def require(self, a: Index, b: Index, reason: str) -> None:
         """Adds a check that two sizes are equal in every run."""
-        self.scope.require(a, b, reason, self.loc)
+        self.scope.require(a, b, reason)
 
 
 _P = ParamSpec("_P")
@@ -205,9 +208,7 @@ def p_norm(x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
         return abs(x).reduce("max" if p > 0 else "min", axes, keepdims=keepdim)
     if p in (1, 2):
         return x.reduce(f"l{int(p)}", axes, keepdims=keepdim)
-    size = widened(abs(x))
-    power_sum = (size**p).sum(axes, keepdims=keepdim)
-    return power_sum ** (1 / p)
+    return (widened(abs(x)) ** p).sum(axes, keepdims=keepdim) ** (1 / p)
 
 
 def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
@@ -219,7 +220,7 @@ def broadcast(*shapes: Sequence[Index]) -> tuple[Index, ...]:
         for dim in (shape[-1 - axis] for shape in shapes if len(shape) > axis):
             if not (dim.terms or size.terms or dim is size or const(1) in (dim, size)):
                 raise Refusal(f"dimensions {size.key} and {dim.key} do not broadcast")
-            wide = ctx.scope.joined(size, dim, EXPANDED, ctx.loc)
+            wide = ctx.scope.joined(size, dim, EXPANDED)
             if wide is None:
                 require(size, dim, EXPANDED)
             size = wide or (size if dim.terms else dim)
@@ -232,8 +233,7 @@ def group_norm(x: Operand, scale: Operand, bias: Operand, groups: int, epsilon: 
     channels = x.extent(1) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
         raise Refusal(f"{groups} groups do not divide the channels of {x.type!r}")
-    size = max(channels // groups, 1)
-    return x.group_normalization(scale, bias, channels=size, epsilon=epsilon)
+    return x.group_normalization(scale, bias, channels=max(channels // groups, 1), epsilon=epsilon)
 
 
 def stack(parts: Sequence[Operand], axis: int) -> Operand:

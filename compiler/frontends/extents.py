@@ -45,8 +45,7 @@ def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Ind
     first = maximum(minimum(from_front(start, dim), dim - 1), 0)
     to_begin = (as_int(end) or 0) <= -_FAR
     last = const(-1) if to_begin else maximum(from_front(end, dim), -1)
-    size = ceildiv(maximum(first - last, 0), -step)
-    return first, minimum(size, ceildiv(dim, -step))
+    return first, minimum(ceildiv(maximum(first - last, 0), -step), ceildiv(dim, -step))
 
 
 def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:

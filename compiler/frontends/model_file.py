@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from tcc.errors import UserError
+from tcc.frontends.place import placed
 
 
 def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
@@ -14,39 +15,37 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
 
     Raises `UserError`, with `hint`, for anything else.
     """
-    try:
-        # Without O_NONBLOCK opening a pipe would wait for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            "the model cannot be read",
-            where=str(path),
-            why=getattr(error, "strerror", None) or str(error),
-            hint="check the path",
-        ) from error
-    info = os.fstat(descriptor)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)  # os.fdopen refuses folders, so it cannot close one
-        raise UserError("the model is not a file", where=str(path), hint=hint)
-    with os.fdopen(descriptor, "rb") as file:
-        if largest is not None and info.st_size > largest:
-            raise UserError(
-                "the model file is too large",
-                where=str(path),
-                why=f"{info.st_size} bytes; a protobuf ends at {largest}",
-                hint="save the model with its weights as external data",
-            )
-        if not info.st_size:
-            raise UserError("the model file is empty", where=str(path), hint=hint)
+    with placed(str(path)):
         try:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except OSError as error:  # mmap refuses files that the system generates, as in /proc
+            # Without O_NONBLOCK opening a pipe would wait for its other end.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
             raise UserError(
                 "the model cannot be read",
-                where=str(path),
-                why=error.strerror or str(error),
-                hint=hint,
+                why=getattr(error, "strerror", None) or str(error),
+                hint="check the path",
             ) from error
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(descriptor)  # os.fdopen refuses folders, so it cannot close one
+            raise UserError("the model is not a file", hint=hint)
+        with os.fdopen(descriptor, "rb") as file:
+            if largest is not None and info.st_size > largest:
+                raise UserError(
+                    "the model file is too large",
+                    why=f"{info.st_size} bytes; a protobuf ends at {largest}",
+                    hint="save the model with its weights as external data",
+                )
+            if not info.st_size:
+                raise UserError("the model file is empty", hint=hint)
+            try:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except OSError as error:  # mmap refuses files that the system generates, as in /proc
+                raise UserError(
+                    "the model cannot be read",
+                    why=error.strerror or str(error),
+                    hint=hint,
+                ) from error
 
 
 def open_data(model: Path, location: str) -> int:

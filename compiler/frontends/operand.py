@@ -158,6 +158,11 @@ class Operand:
             return self._log_sum_exp(over, keepdims)
         return self.emit(f"reduce_{op}", axes=over, keepdims=keepdims)
 
+    def ordered(self, axis: int, k: IndexLike, largest: bool = True) -> tuple[Operand, ...]:
+        """Returns the `k` largest or smallest elements along an axis, sorted, and their
+        positions."""
+        return self.emit_all("top_k", axis=axis, k=as_index(k), largest=largest, sorted=True)
+
     def _log_sum_exp(self, axes: Sequence[int], keepdims: bool) -> Operand:
         """Returns log(sum(exp(x))); the largest x is subtracted, so that no exponential overflows.
 
@@ -228,8 +233,7 @@ class Operand:
             symbols = []
             for element in range(shape[0] if shape else 1):
                 fresh = ctx.scope.session.fresh_symbol(f"{self.name}.{element}", lo, hi)
-                attrs = OPS["bind_size"].attrs(fresh, element, signed)
-                ctx.scope.builder.add(OPS["bind_size"], [self.value], attrs, loc=ctx.loc)
+                ctx.scope.add("bind_size", [self.value], fresh, element, signed)
                 symbols.append(fresh)
             bound[self, lo] = tuple(symbols)
         return bound[self, lo]
@@ -270,9 +274,17 @@ class Operand:
         """Inserts an axis of extent one before `axis`."""
         return self.reshape([*self.shape[:axis], const(1), *self.shape[axis:]])
 
+    def merged(self, axis: int) -> Operand:
+        """Merges the axes from `axis` on to one."""
+        return self.reshape((*self.shape[:axis], element_count(self.shape[axis:])))
+
     def flat(self) -> Operand:
         """Flattens the operand to one axis."""
-        return self.reshape((element_count(self.shape),))
+        return self.merged(0)
+
+    def trailing(self, count: int) -> Operand:
+        """Appends axes of extent one."""
+        return self.reshape((*self.shape, *[1] * count))
 
     def transpose(self, perm: Sequence[int]) -> Operand:
         is_identity = tuple(perm) == tuple(range(self.rank))
@@ -300,7 +312,7 @@ class Operand:
         for back in range(1, min(x.rank, len(target)) + 1):
             size, due = x.shape[-back], target[-back]
             is_proved = size is due or const(1) in (size, due) or not (size.terms or due.terms)
-            if not is_proved and not ctx.scope.fits(size, due, EXPANDED, ctx.loc):
+            if not is_proved and not ctx.scope.fits(size, due, EXPANDED):
                 x = x.sized(-back, due, EXPANDED)
         return x if target == x.shape else x.emit("expand", shape=target)
 

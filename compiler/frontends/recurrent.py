@@ -86,7 +86,7 @@ def _gru_step(cell: Cell, x: Operand, states: Sequence[Operand]) -> tuple[Operan
     reset = cell.activate(0, cell.gate(1, x, h))
     if cell.linear_before:
         inner = cell.products[2](h)
-        if cell.bias is not None:
+        if cell.bias:
             inner = inner + cell.bias
         inner = reset * inner
     else:
@@ -145,15 +145,15 @@ def run_cell(
     change.
     """
     scanned = [projected]
-    if lengths is not None:
+    if lengths:
         scanned.append(counted(projected.shape[0]))
-    scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
+    scope = ctx.scope.body("step" if not reverse else "step_back")
     old = [scope.input("state", state.type) for state in states]
     x = scope.input("x", _row_type(projected))
     with ctx.inside(scope).writing():
         new = kind.step(cell, x, old)
         row = new[0]
-        if lengths is not None:
+        if lengths:
             t = scope.input("t", _row_type(scanned[1]))
             is_active = t.less(lengths)
             row = is_active.select(row, 0.0)

@@ -79,8 +79,7 @@ class Rounding:
 def artifact_rounding(manifest: Mapping[str, Any], variant: int) -> Rounding | None:
     """Returns the rounding that an artifact's manifest gives for a variant; None if it rounds
     nothing."""
-    facts = manifest["variants"][variant]
-    entries = facts.get("rounded", ())
+    entries = manifest["variants"][variant].get("rounded", ())
     listed = [e for e in entries if e["type"] in _STORED]
     weights = {name: item["type"] for item in listed for name in item["weights"]}
     # The model may store levels itself: then only the tensors multiplied with them are rounded.

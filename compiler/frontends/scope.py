@@ -22,6 +22,7 @@ import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
 from tcc.frontends.operand import LARGEST_SIZE, Operand, Operands
+from tcc.frontends.place import PLACE
 from tcc.frontends.shapes import check_types, is_small, propagate
 from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
@@ -114,13 +115,13 @@ class Scope:
             self.joins = self.parent.joins.new_child()
             self.bound = self.parent.bound.new_child()
 
-    def body(self, loc: str, name: str, symbols: set[str] | None = None) -> Self:
-        """Returns a scope for the body `name` of the node at `loc`.
+    def body(self, name: str, symbols: set[str] | None = None) -> Self:
+        """Returns a scope for the body `name` of the node under import.
 
         The body sees the enclosing `symbols`; by default all that exist. Pass a set if symbols were
         created for the body's own inputs. `name` is "body" for a body that a loop repeats.
         """
-        path = f"{loc}/{name}"
+        path = f"{PLACE.get()}/{name}"
         builder = GraphBuilder(path, parent=self.builder)
         symbols = set(self.session.symbols) if symbols is None else symbols
         scope = type(self)(self.session, builder, self, f"{path}/", outside=symbols)
@@ -135,8 +136,7 @@ class Scope:
         sources: tuple[str, ...] = (),
     ) -> Operand:
         data = np.asarray(array)
-        kind = dtype or dtype_of(data)
-        type = TensorType(kind, tuple(map(const, data.shape)))
+        type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
         return Operand(type, self.builder, name, array=data, sources=sources)
 
     def sizes(
@@ -169,7 +169,6 @@ class Scope:
         operands: Operands,
         attrs: Any,
         *,
-        loc: str = "",
         names: Sequence[str] = (),
         demands: int = _MOST_DEMANDS,
     ) -> tuple[Operand, ...]:
@@ -186,36 +185,43 @@ class Scope:
             present = [o for o in operands if o is not None]
             folded = None
             if all(o.array is not None for o in present):
-                folded = self._fold(op, operands, attrs, loc, names)
+                folded = self._fold(op, operands, attrs, names)
             elif all(o.array is not None or o.sizes is not None for o in present):
-                folded = self._propagate(op, operands, attrs, loc, names)
+                folded = self._propagate(op, operands, attrs, names)
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
         # The op gets symbols in place of long formulas. If it refuses them, it gets the formulas,
         # from which it may prove that the sizes of parts add up to the size of the whole.
         hint = next(iter(names), op)
-        short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
+        short = map_sizes(attrs, lambda size: self._shortened(size, hint))
         try:
-            outputs = self.builder.add_first(row, values, (short, attrs), loc=loc, names=names)
+            outputs = self.builder.add_first(
+                row, values, (short, attrs), loc=PLACE.get(), names=names
+            )
         except UserError as error:
-            agreed = self._resolved(operands, error.__cause__, loc) if demands else None
+            agreed = self._resolved(operands, error.__cause__) if demands else None
             if agreed is None:
                 raise
-            return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
-        check_types([value.type for value in outputs], loc)
-        results = tuple(self._short_sizes(self.wrap(value), loc) for value in outputs)
+            return self.emit(op, agreed, attrs, names=names, demands=demands - 1)
+        check_types(value.type for value in outputs)
+        results = tuple(self._short_sizes(self.wrap(value)) for value in outputs)
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
 
+    def add(self, op: str, values: Sequence[Value], *attrs: Any) -> None:
+        """Adds a node of `op`, an op without results; `attrs` are the fields of its attributes."""
+        row = OPS[op]
+        self.builder.add(row, values, row.attrs(*attrs), loc=PLACE.get())
+
     # ---- sizes that are equal, or broadcast
 
-    def require(self, a: Index, b: Index, why: str, loc: str, *, or_one: bool = False) -> None:
+    def require(self, a: Index, b: Index, why: str, *, or_one: bool = False) -> None:
         """Adds a check to every run: sizes `a` and `b` are equal, or `a` is 1 if `or_one`."""
-        self.builder.add(OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=loc)
+        self.add("require", (), a, b, why, or_one)
 
-    def joined(self, a: Index, b: Index, what: str, loc: str) -> Index | None:
+    def joined(self, a: Index, b: Index, what: str) -> Index | None:
         """Returns the size to which `a` and `b` broadcast, if one of them may be 1; every run
         checks that they do.
 
@@ -226,13 +232,13 @@ class Scope:
         if self._is_part(b, a):
             return a
         if self._is_part(a, b) or not one_apart(b, a):
-            return b if self.fits(a, b, what, loc) else None
+            return b if self.fits(a, b, what) else None
         wide = a
         if one_apart(a, b):
-            wide = self._size_of_both(a, b, loc)
-        return wide if self.fits(b, wide, what, loc) else None
+            wide = self._size_of_both(a, b)
+        return wide if self.fits(b, wide, what) else None
 
-    def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
+    def _size_of_both(self, a: Index, b: Index) -> Index:
         """Returns the symbol of the size to which `a` and `b` broadcast.
 
         The symbol is defined in the outermost scope that has both sizes, so results of bodies may
@@ -241,7 +247,7 @@ class Scope:
         home, inside = self._home(a, b)
         if (a, b) not in home.wide:
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
-            home._name("broadcast_size", inside, loc, wide, a, b)
+            home._name("broadcast_size", inside, wide, a, b)
             home.joins[wide] = frozenset({wide}) | home._parts(a)
             home.wide[a, b] = home.wide[b, a] = wide
         return home.wide[a, b]
@@ -258,21 +264,19 @@ class Scope:
             home = home.enclosing
         return home, inside
 
-    def _name(
-        self, op: str, inside: Iterable[set[str]], loc: str, name: Index, *sizes: Index
-    ) -> None:
+    def _name(self, op: str, inside: Iterable[set[str]], name: Index, *sizes: Index) -> None:
         """Adds the node `op`, which computes the symbol `name` from `sizes`.
 
         `inside` has the sets `outside` of bodies inside this scope. `name` is added to each set, so
         that the bodies may use it.
         """
-        self.builder.add(OPS[op], (), OPS[op].attrs(name, *sizes), loc=loc)
+        self.add(op, (), name, *sizes)
         for symbols in inside:
             symbols.update(var.name for var in free_vars(name))
 
     # ---- long formulas
 
-    def _shortened(self, size: Index, hint: str, loc: str) -> Index:
+    def _shortened(self, size: Index, hint: str) -> Index:
         """Returns `size`, or its symbol if it is a long formula."""
         if not is_long(size):
             return size
@@ -280,17 +284,17 @@ class Scope:
         if size not in home.short:
             facts = facts_of(size, min(typical(size), LARGEST_SIZE))
             name = self.session.fresh_symbol(f"{hint}.size", *facts)
-            home._name("name_size", inside, loc, name, size)
+            home._name("name_size", inside, name, size)
             home.short[size] = name
         return home.short[size]
 
-    def _short_sizes(self, x: Operand, loc: str) -> Operand:
+    def _short_sizes(self, x: Operand) -> Operand:
         """Returns `x` with symbols for sizes that are long formulas."""
         for size in x.shape:
-            x = self.renamed(x, size, self._shortened(size, x.name, loc), loc)
+            x = self.renamed(x, size, self._shortened(size, x.name))
         return x
 
-    def fits(self, size: Index, due: Index, what: str, loc: str) -> bool:
+    def fits(self, size: Index, due: Index, what: str) -> bool:
         """True if `size` broadcasts to `due`.
 
         If that is not proved, every run checks that `size` is 1 or `due`. The result is False if
@@ -301,7 +305,7 @@ class Scope:
         if not one_apart(size, due):
             return False
         self.joins[due] = self._parts(due) | self._parts(size)
-        self.require(size, due, what, loc, or_one=True)
+        self.require(size, due, what, or_one=True)
         return True
 
     def _parts(self, dim: Index) -> frozenset[Index]:
@@ -311,7 +315,7 @@ class Scope:
         return self._parts(size) <= self._parts(due)
 
     def _resolved(
-        self, operands: Operands, error: BaseException | None, loc: str
+        self, operands: Operands, error: BaseException | None
     ) -> list[Operand | None] | None:
         """Returns the operands in a form that an op takes after it refused two unequal dims.
 
@@ -323,34 +327,31 @@ class Scope:
             return None
         dims, what = error.dims, error.what
         if error.axis is None:
-            return self._agreed(operands, error, loc)
+            return self._agreed(operands, error)
         if not error.narrow:
-            wide = self.joined(*dims, what, loc)
+            wide = self.joined(*dims, what)
         else:
-            wide = dims[1] if self.fits(*dims, what, loc) else None
+            wide = dims[1] if self.fits(*dims, what) else None
         if wide is None:
-            return self._agreed(operands, error, loc)
+            return self._agreed(operands, error)
         resolved, axes = list(operands), error.axis
         if isinstance(axes, int):
             axes = dict.fromkeys(range(len(resolved)), (axes,))
         for n, axis in ((n, axis) for n, places in axes.items() for axis in places):
             x = resolved[n]
             if x and x.rank >= -axis and x.shape[axis] in dims:
-                resolved[n] = self._stretched(x, axis, wide, loc)
+                resolved[n] = self._stretched(x, axis, wide)
         return resolved
 
-    def _stretched(self, x: Operand, axis: int, size: Index, loc: str) -> Operand:
+    def _stretched(self, x: Operand, axis: int, size: Index) -> Operand:
         """Expands `x` to `size` elements along an axis that has one element or `size` elements."""
         sizes = list(x.shape)
         if sizes[axis] is size:
             return x
         sizes[axis] = size
-        attrs = OPS["expand"].attrs(tuple(sizes))
-        return self.emit("expand", [x], attrs, loc=loc, names=[x.name])[0]
+        return self.emit("expand", [x], OPS["expand"].attrs(tuple(sizes)), names=[x.name])[0]
 
-    def _agreed(
-        self, operands: Operands, error: UnequalDimsError, loc: str
-    ) -> list[Operand | None] | None:
+    def _agreed(self, operands: Operands, error: UnequalDimsError) -> list[Operand | None] | None:
         """Returns the operands with one of the error's two dims replaced by the other.
 
         Every run checks that the dims are equal. Returns None if no operand has one of them.
@@ -361,23 +362,22 @@ class Scope:
             return None
         # Keep a number if there is one, else the shorter expression.
         old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
-        self.require(old, new, error.what, loc)
-        return [o and self.renamed(o, old, new, loc) for o in operands]
+        self.require(old, new, error.what)
+        return [o and self.renamed(o, old, new) for o in operands]
 
-    def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
+    def renamed(self, x: Operand, old: Index, new: Index) -> Operand:
         """Returns `x` with `new` in place of the equal size `old`."""
         if old is new or old not in x.shape:
             return x
         sizes = tuple(new if dim is old else dim for dim in x.shape)
         attrs = OPS["slice"].attrs((const(0),) * x.rank, (1,) * x.rank, sizes)
-        return self.emit("slice", [x], attrs, loc=loc, names=[x.name])[0]
+        return self.emit("slice", [x], attrs, names=[x.name])[0]
 
     def _fold(
         self,
         op: str,
         operands: Operands,
         attrs: Any,
-        loc: str,
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
         arrays = [None if o is None else o.array for o in operands]
@@ -385,7 +385,7 @@ class Scope:
             return None
         if op == "dequantize_linear" and arrays[0] is not None and arrays[0].ndim > 1:
             return None  # matmuls may read quantised weights as they are
-        types = self._types(op, operands, attrs, loc)
+        types = self._types(op, operands, attrs)
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
             return None
@@ -409,13 +409,12 @@ class Scope:
         op: str,
         operands: Operands,
         attrs: Any,
-        loc: str,
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
         elements_of_operands = [None if o is None else o.index_elements for o in operands]
         if any(o is not None and k is None for o, k in aligned(operands, elements_of_operands)):
             return None
-        types = self._types(op, operands, attrs, loc)
+        types = self._types(op, operands, attrs)
         if not all(is_small(t) for t in types):
             return None
         results = propagate(op, elements_of_operands, attrs, types)
@@ -425,14 +424,14 @@ class Scope:
         propagated = []
         for elements, type, hint in zip(results, types, hints, strict=False):
             short = np.empty(elements.size, object)
-            short[:] = [self._shortened(e, hint, loc) for e in elements.reshape(-1)]
+            short[:] = [self._shortened(e, hint) for e in elements.reshape(-1)]
             propagated.append(self._sizes(short.reshape(elements.shape), type.dtype, hint))
         return tuple(propagated)
 
-    def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
+    def _types(self, op: str, operands: Operands, attrs: Any) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
-        types_of_results = result_types(OPS[op], types, attrs, loc)
-        check_types(types_of_results, loc)
+        types_of_results = result_types(OPS[op], types, attrs, PLACE.get())
+        check_types(types_of_results)
         return types_of_results
 
 

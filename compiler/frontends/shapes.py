@@ -54,17 +54,16 @@ def sizes_of_array(array: Array) -> Array | None:
     return out.reshape(array.shape)
 
 
-def check_types(types: Iterable[TensorType], loc: str) -> None:
+def check_types(types: Iterable[TensorType]) -> None:
     """Raises `UserError` for a negative size, or a tensor too large for any machine's memory."""
     for type in types:
         sizes = type.static_shape
         if sizes is not None and any(size < 0 for size in sizes):
-            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
+            raise UserError("a tensor has a negative size", why=repr(type))
         count = elements_of([_least(size) for size in type.shape])
         if count > LARGEST_TENSOR:
             raise UserError(
                 "a tensor is too large",
-                where=loc,
                 why=f"{type!r} has {count} elements or more where none of its sizes is zero; "
                 f"{LARGEST_TENSOR} are the most",
                 hint="check the sizes that the model computes",

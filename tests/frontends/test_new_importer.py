@@ -17,11 +17,9 @@ from tcc.ir.index import const
 from tcc.ir.types import BF16, F32, TensorType
 
 
-class Layer(Emitter):
-    """Emits one layer of a model in the new format."""
-
-    def __init__(self, scope: Scope, name: str) -> None:
-        self.scope, self.loc, self.operation, self.names = scope, name, "layer", (name,)
+def layer(scope: Scope, name: str) -> Emitter:
+    """Returns the emitter of one layer of a model in a format of its own."""
+    return Emitter(scope, name, (name,), "layer")
 
 
 def test_a_model_in_another_format_becomes_a_graph() -> None:
@@ -32,7 +30,7 @@ def test_a_model_in_another_format_becomes_a_graph() -> None:
     x = scope.input("x", TensorType(F32, (rows, const(2))))
     w = scope.constant(decoded(stored, 6, BF16).reshape(2, 3), BF16, "w")
     scope.constant(weights, F32, "unread")
-    with Layer(scope, "layer.0").writing() as ctx:
+    with layer(scope, "layer.0").writing() as ctx:
         shares = ctx.emit("softmax", x @ w.cast(F32) + 1.0, axis=1)
     results = [("shares", shares), ("x.again", x)]
     values = output_values(scope, [x], results)
@@ -53,8 +51,8 @@ def test_a_model_in_another_format_becomes_a_graph() -> None:
 def test_operands_add_nodes_only_for_a_source_node_under_import() -> None:
     scope = Scope(ImportSession(), GraphBuilder("model"))
     x = scope.input("x", TensorType(F32, (const(2),)))
-    with Layer(scope, "outer").writing():
-        with Layer(scope, "inner").writing():
+    with layer(scope, "outer").writing():
+        with layer(scope, "inner").writing():
             assert x.sqrt().name == "inner"
         assert x.sqrt().name == "outer"
         assert x.sum(0).shape == ()

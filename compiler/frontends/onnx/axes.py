@@ -55,8 +55,7 @@ def bound_sizes(values: Sequence[Index], lo: int = 0) -> Dims:
     open_ = [value for value in values if as_int(value) is None]
     if not open_:
         return tuple(values)
-    vector = emit("dims", values=tuple(open_))
-    fresh = iter(vector.as_sizes("sizes", lo))
+    fresh = iter(emit("dims", values=tuple(open_)).as_sizes("sizes", lo))
     return tuple(value if as_int(value) is not None else next(fresh) for value in values)
 
 
@@ -116,8 +115,7 @@ def reduce_along(op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
     pairs = []
     for dim, mark in aligned(x.shape, marked):
         pairs += [dim + mark * (1 - dim), 1 + mark * (dim - 1)]
-    view = x.reshape(bound_sizes(pairs))
-    reduced = view.reduce(op, range(1, 2 * x.rank, 2))
+    reduced = x.reshape(bound_sizes(pairs)).reduce(op, range(1, 2 * x.rank, 2))
     if keepdims:
         return reduced
     return reduced.reshape(bound_sizes(kept_dims(x.shape, marked, x.rank - len(axes))))
@@ -188,13 +186,11 @@ def strided(
     stride = abs(step)
     count = (distance + (stride - 1)).maximum(0) / stride
     starts, counts = start.as_sizes("starts", lo=-1), count.as_sizes("sizes")
-    strides = step.as_sizes("steps", lo=-LARGEST)
-    return _gather_strided(x, axes, (starts, counts, strides))
+    return _gather_strided(x, axes, (starts, counts, step.as_sizes("steps", lo=-LARGEST)))
 
 
 def _from_front(position: Operand, extent: Operand) -> Operand:
-    negative = position < 0
-    return negative.select(position + extent, position)
+    return (position < 0).select(position + extent, position)
 
 
 def _gather_strided(x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> Operand:
@@ -216,6 +212,5 @@ def _gather_strided(x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> O
     for n, axis in enumerate(named):
         start, count, step = (values[n] for values in per_axis)
         scalars = [size_scalar(v, I64) for v in (start, start + step * count, step)]
-        places = emit("range", *scalars, size=count)
-        x = x.gather(places, axis=axis)
+        x = x.gather(emit("range", *scalars, size=count), axis=axis)
     return x

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.emit import Emitter, checked_axis, parameters
+from tcc.frontends.emit import Emitter, checked_axis, parameters, with_optional
 from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
@@ -142,12 +142,11 @@ class NodeContext(Emitter):
         return tuple(self._value(name, "floats", ()))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        raw = self._value(name, "strings", ())
-        return tuple(text.decode("utf-8", "replace") for text in raw)
+        return tuple(text.decode("utf-8", "replace") for text in self._value(name, "strings", ()))
 
     def tensor(self, name: str) -> Operand:
         """Returns a tensor attribute as a constant."""
-        array, dtype = self.session.tensors.array(self._value(name, "tensor"), self.loc)
+        array, dtype = self.session.tensors.array(self._value(name, "tensor"))
         return self.constant(array, dtype)
 
     def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
@@ -162,7 +161,7 @@ class NodeContext(Emitter):
         """Returns the element type whose ONNX number an attribute holds."""
         if not self.has_value(name) and default is not None:
             return default
-        return element_type(self.integer(name), self.loc)
+        return element_type(self.integer(name))
 
     # ---- operands
 
@@ -235,21 +234,20 @@ class NodeContext(Emitter):
         return bool(operand.array.reshape(()))
 
 
-_PLAIN_READERS: dict[Any, Callable[[NodeContext, str], Any]] = {
-    int: NodeContext.integer,
-    tuple[int, ...]: NodeContext.integers,
-    float: NodeContext.real,
-    tuple[float, ...]: NodeContext.reals,
-    bool: NodeContext.flag,
-    str: NodeContext.text,
-    tuple[str, ...]: NodeContext.texts,
-    DType: NodeContext.dtype,
-    Axis: NodeContext.integer,
-}
 # How attributes are read, by the annotations of converters' parameters and of rows' fields.
-READERS = {
-    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
-}
+READERS = with_optional(
+    {
+        int: NodeContext.integer,
+        tuple[int, ...]: NodeContext.integers,
+        float: NodeContext.real,
+        tuple[float, ...]: NodeContext.reals,
+        bool: NodeContext.flag,
+        str: NodeContext.text,
+        tuple[str, ...]: NodeContext.texts,
+        DType: NodeContext.dtype,
+        Axis: NodeContext.integer,
+    }
+)
 
 
 def _kind(attribute: AttributeProto) -> str:

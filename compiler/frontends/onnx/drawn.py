@@ -68,8 +68,7 @@ def write_drawn(model: Path, target: Path, seed: int) -> bool:
 
 def _types(model: Path) -> dict[str, onnx.TypeProto.Tensor]:
     """Returns the type of every tensor whose type ONNX infers."""
-    proto = onnx.load(model, load_external_data=False)
-    graph = onnx.shape_inference.infer_shapes(proto).graph
+    graph = onnx.shape_inference.infer_shapes(onnx.load(model, load_external_data=False)).graph
     values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name: value.type.tensor_type for value in values}
 

@@ -14,6 +14,7 @@ from tcc.frontends.onnx.schema import domain_of, schema_of
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.types import type_proto
 from tcc.frontends.operand import Operand, Operands, Refusal
+from tcc.frontends.place import placed
 from tcc.ir.index import as_int
 
 FunctionKey = tuple[str, str, str]
@@ -64,8 +65,7 @@ def typed_body(ctx: NodeContext) -> FunctionProto | None:
     schema: Any = schema_of(ctx.node, ctx.opset)
     if schema is None or not schema.has_context_dependent_function:
         return None
-    versions = schema.context_dependent_function_opset_versions
-    since = [v for v in versions if v <= ctx.opset]
+    since = [v for v in schema.context_dependent_function_opset_versions if v <= ctx.opset]
     if not since:
         return None
     types = [_type_proto(operand).SerializeToString() for operand in ctx.inputs]
@@ -89,16 +89,14 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
         raise Refusal(f"the function '{function.name}' calls itself")
     if len(ctx.inputs) > len(function.input) or len(ctx.node.output) > len(function.output):
         raise Refusal(f"the function '{function.name}' has fewer inputs or outputs")
+    with placed(function.name):
+        opsets = {**ctx.scope.opsets, **check_opsets(function.opset_import)}
     scope = OnnxScope(
-        ctx.session,
-        ctx.scope.builder,
-        path=f"{ctx.loc}/",
-        enclosing=ctx.scope,
-        opsets={**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
+        ctx.session, ctx.scope.builder, path=f"{ctx.loc}/", enclosing=ctx.scope, opsets=opsets
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):
-        scope.define(name, ctx.optional(number), ctx.loc)
+        scope.define(name, ctx.optional(number))
     attributes = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
     attributes.update((a.name, a) for a in ctx.node.attribute)
     ctx.session.calls = (*calls, key)
@@ -130,19 +128,17 @@ def _bound(node: NodeProto, attributes: dict[str, AttributeProto]) -> NodeProto:
 def _bind_attributes(node: NodeProto, attributes: dict[str, AttributeProto]) -> None:
     bound = []
     for attribute in node.attribute:
+        source = attribute
         if attribute.ref_attr_name:
-            source = attributes.get(attribute.ref_attr_name)
-            if source is None:
+            if attribute.ref_attr_name not in attributes:
                 continue  # the call lacks the attribute, so the node's default holds
-            value = AttributeProto()
-            value.CopyFrom(source)
-            value.name = attribute.name
-            bound.append(value)
-            continue
-        for graph in (attribute.g, *attribute.graphs):
+            source = attributes[attribute.ref_attr_name]
+        value = AttributeProto()
+        value.CopyFrom(source)
+        value.name = attribute.name
+        for graph in (value.g, *value.graphs) if source is attribute else ():
             for inner in graph.node:
                 _bind_attributes(inner, attributes)
-        bound.append(attribute)
-    fresh = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
+        bound.append(value)
     del node.attribute[:]
-    node.attribute.extend(fresh)
+    node.attribute.extend(bound)

@@ -29,7 +29,7 @@ from tcc.frontends.onnx.rows import bound_row, import_row
 from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.support import check_support
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.operand import Operands
+from tcc.frontends.operand import Operands, Refusal
 from tcc.ir.graph import Graph, GraphBuilder
 
 
@@ -78,12 +78,12 @@ def _run_nodes(scope: OnnxScope) -> None:
         ctx = NodeContext(node, scope)
         with ctx.writing():
             results = _convert(ctx)
-        for number, name in enumerate(node.output):
-            if not name:
-                continue
-            if number >= len(results) or results[number] is None:
-                raise ctx.fail(f"output {number} is not supported")
-            scope.define(name, results[number], ctx.loc)
+            for number, name in enumerate(node.output):
+                if not name:
+                    continue
+                if number >= len(results) or results[number] is None:
+                    raise Refusal(f"output {number} is not supported")
+                scope.define(name, results[number])
     session.depth -= 1
 
 
@@ -100,4 +100,4 @@ def _convert(ctx: NodeContext) -> Operands:
     body = schema_body(ctx.node, ctx.opset) or typed_body(ctx)
     if body is not None:
         return call(ctx, body)
-    raise ctx.fail("it is not supported with these attributes or types")
+    raise Refusal("it is not supported with these attributes or types")

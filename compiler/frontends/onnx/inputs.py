@@ -9,6 +9,7 @@ from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.onnx.types import is_list, list_type
+from tcc.frontends.place import placed
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
@@ -36,23 +37,21 @@ def define_inputs(scope: OnnxScope, graph: onnx.GraphProto, shapes: Shapes) -> N
     check_names(shapes, [value.name for value in inputs], "model")
     dims = _Dimensions(scope, inputs, shapes)
     for value in inputs:
-        where = f"input {value.name[:200]}"
-        if is_list(value.type):
-            _define_list(scope, value, where)
-            continue
-        type = TensorType(
-            element_type(value.type.tensor_type.elem_type, where), dims.shape(value, where)
-        )
-        scope.define(value.name, scope.input(value.name, type), where)
+        with placed(f"input {value.name[:200]}"):
+            if is_list(value.type):
+                _define_list(scope, value)
+                continue
+            type = TensorType(element_type(value.type.tensor_type.elem_type), dims.shape(value))
+            scope.define(value.name, scope.input(value.name, type))
 
 
-def _define_list(scope: OnnxScope, value: onnx.ValueInfoProto, where: str) -> None:
+def _define_list(scope: OnnxScope, value: onnx.ValueInfoProto) -> None:
     """Defines a sequence or an optional; every run checks the types of its entries."""
-    kind = list_type(value.type, where)
+    kind = list_type(value.type)
     port = scope.input(value.name, TensorType(kind, ()))
     attrs = OPS["list_expect"].attrs(kind)
-    (checked,) = scope.emit("list_expect", [port], attrs, loc=where, names=(value.name,))
-    scope.define(value.name, checked, where)
+    (checked,) = scope.emit("list_expect", [port], attrs, names=(value.name,))
+    scope.define(value.name, checked)
 
 
 def check_name(name: str) -> None:
@@ -130,12 +129,11 @@ class _Dimensions:
                         why=f"{fixed.key} and {size}",
                     )
 
-    def shape(self, value: onnx.ValueInfoProto, where: str) -> tuple[Index, ...]:
+    def shape(self, value: onnx.ValueInfoProto) -> tuple[Index, ...]:
         fixed_shape = self._shapes.get(value.name)
         if not _declared(value) and fixed_shape is None:
             raise UserError(
                 "the model does not say how many dimensions an input has",
-                where=where,
                 hint="give its shape (--input NAME=SHAPE)",
             )
         declared = list(value.type.tensor_type.shape.dim)

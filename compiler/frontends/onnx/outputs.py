@@ -7,6 +7,7 @@ from tcc.frontends.onnx.inputs import check_name
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import output_values, rename
+from tcc.frontends.place import placed
 from tcc.ir.graph import Graph
 from tcc.ir.lists import ListType
 from tcc.ir.types import TensorType
@@ -31,15 +32,16 @@ def _result(scope: OnnxScope, declared: onnx.ValueInfoProto) -> tuple[str, Opera
     """
     check_name(declared.name)
     operand = _output(scope, declared.name)
-    kind, where = operand.dtype, f"output {declared.name[:200]}"
+    kind = operand.dtype
     declared_kind = declared.type.WhichOneof("value")
     inside = isinstance(kind, ListType) and kind.optional and isinstance(kind.item, ListType)
     if declared_kind != "sequence_type" or not inside:
         return declared.name, operand
     assert isinstance(kind, ListType)
     attrs = OPS["list_at"].attrs(TensorType(kind.item, ()))
-    (entry,) = scope.emit("list_at", [operand], attrs, loc=where, names=(declared.name,))
-    return declared.name, entry
+    with placed(f"output {declared.name[:200]}"):
+        (entry,) = scope.emit("list_at", [operand], attrs, names=(declared.name,))
+        return declared.name, entry
 
 
 def _inputs(scope: OnnxScope, proto: onnx.GraphProto) -> list[Operand]:

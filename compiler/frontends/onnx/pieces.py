@@ -18,6 +18,7 @@ from tcc.frontends.onnx.reader import SourceModel, read_model
 from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.schema import bodies, domain_of
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, TensorReader
+from tcc.frontends.place import placed
 from tcc.frozen import frozen
 from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
@@ -141,9 +142,10 @@ class PieceModel:
             if number in self._source.weights:
                 copied.raw_data = bytes(self._source.weights[number])
             elif tensor.data_location == onnx.TensorProto.EXTERNAL:
-                reader, where = TensorReader(self._source.path), f"initializer {tensor.name}"
-                array, dtype = reader.array(tensor, where)
-                copied.raw_data = bytes(reader.external(tensor, array.size, dtype, where))
+                reader = TensorReader(self._source.path)
+                with placed(f"initializer {tensor.name}"):
+                    array, dtype = reader.array(tensor)
+                    copied.raw_data = bytes(reader.external(tensor, array.size, dtype))
                 copied.data_location = onnx.TensorProto.DEFAULT
                 del copied.external_data[:]
             yield copied

@@ -18,6 +18,7 @@ from tcc.file_kind import ONNX, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx.schema import domain_of
 from tcc.frontends.onnx.wire import MalformedError, check_size, split_weights
+from tcc.frontends.place import placed
 from tcc.frozen import frozen
 
 _LARGEST = (1 << 31) - 1  # the most bytes of a protobuf
@@ -68,51 +69,50 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
         path = Path(source)
         name = str(path)
         proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
-    _check_frame(proto, name)
-    _check_text(proto, name)
-    return SourceModel(proto, name, path, check_opsets(proto.opset_import, name), weights)
+    with placed(name):
+        _check_frame(proto)
+        _check_text(proto)
+        return SourceModel(proto, name, path, check_opsets(proto.opset_import), weights)
 
 
 def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:
-    if not data:
-        raise UserError("the model file is empty", where=where, hint=_ONNX)
-    head = data[:64].tobytes()
-    kind = "" if head.startswith(ONNX) else file_kind(head)
-    proto = onnx.ModelProto()
-    try:
-        slim, weights = split_weights(data) or (data, {})
-        check_size(memoryview(slim), proto.DESCRIPTOR)
-        proto.ParseFromString(bytes(slim))
-    except ValueError as error:
-        raise UserError("the model is too large", where=where, why=f"it has {error}") from error
-    except (DecodeError, MalformedError) as error:
-        raise UserError(
-            "the file is not an ONNX model, or is truncated",
-            where=where,
-            why=f"it is {kind}" if kind else "its bytes do not decode as the ONNX protobuf",
-            hint=_ONNX if kind else "copy or export the model again",
-        ) from error
-    return proto, weights
+    with placed(where):
+        if not data:
+            raise UserError("the model file is empty", hint=_ONNX)
+        head = data[:64].tobytes()
+        kind = "" if head.startswith(ONNX) else file_kind(head)
+        proto = onnx.ModelProto()
+        try:
+            slim, weights = split_weights(data) or (data, {})
+            check_size(memoryview(slim), proto.DESCRIPTOR)
+            proto.ParseFromString(bytes(slim))
+        except ValueError as error:
+            raise UserError("the model is too large", why=f"it has {error}") from error
+        except (DecodeError, MalformedError) as error:
+            raise UserError(
+                "the file is not an ONNX model, or is truncated",
+                why=f"it is {kind}" if kind else "its bytes do not decode as the ONNX protobuf",
+                hint=_ONNX if kind else "copy or export the model again",
+            ) from error
+        return proto, weights
 
 
-def _check_frame(proto: onnx.ModelProto, where: str) -> None:
+def _check_frame(proto: onnx.ModelProto) -> None:
     if not proto.HasField("graph") or not proto.HasField("ir_version"):
         raise UserError(
             "the file is not an ONNX model",
-            where=where,
             why="it has no graph or no IR version",
             hint=_ONNX,
         )
     if not _OLDEST_IR <= proto.ir_version <= _NEWEST_IR:
         raise UserError(
             f"ONNX IR version {proto.ir_version} is not supported",
-            where=where,
             why=f"versions {_OLDEST_IR} to {_NEWEST_IR} are",
             hint="export the model with another ir_version",
         )
 
 
-def _check_text(model: Message, where: str) -> None:
+def _check_text(model: Message) -> None:
     """Raises `UserError` for a text in `model` that is not UTF-8; protobuf returns such a text as
     bytes."""
     pending = [model]  # a stack, because models in memory may nest too deep for recursion
@@ -128,26 +128,23 @@ def _check_text(model: Message, where: str) -> None:
                 pending += value if field.is_repeated else (value,)
         for text in texts:
             if isinstance(text, bytes):
-                raise UserError(
-                    "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
-                )
+                raise UserError("the model has a text that is not UTF-8", why=ascii(text[:80]))
 
 
-def check_opsets(entries: object, where: str) -> dict[str, int]:
+def check_opsets(entries: object) -> dict[str, int]:
     """Returns versions by domain ('ai.onnx' is ''); raises `UserError` on absent or unknown
     versions."""
     opsets: dict[str, int] = {}
     for entry in entries:  # type: ignore[attr-defined]
         domain = domain_of(entry)
         if opsets.setdefault(domain, entry.version) != entry.version:
-            raise UserError(f"two versions of the opset '{domain}' are imported", where=where)
+            raise UserError(f"two versions of the opset '{domain}' are imported")
     if not opsets:
-        raise UserError("the model imports no opset", where=where, hint=_ONNX)
+        raise UserError("the model imports no opset", hint=_ONNX)
     version = opsets.get("")
     if version is not None and not _OLDEST_OPSET <= version <= _NEWEST[""]:
         raise UserError(
             f"opset {version} is not supported",
-            where=where,
             why=f"opsets {_OLDEST_OPSET} to {_NEWEST['']} are",
             hint="convert the model with onnx.version_converter, or export it again",
         )
@@ -155,7 +152,6 @@ def check_opsets(entries: object, where: str) -> dict[str, int]:
     if opsets.get("ai.onnx.ml", 1) > newest_ml:
         raise UserError(
             f"ai.onnx.ml version {opsets['ai.onnx.ml']} is not supported",
-            where=where,
             why=f"versions up to {newest_ml} are",
         )
     return opsets

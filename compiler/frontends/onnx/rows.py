@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from tcc.errors import UserError
 from tcc.frontends.emit import checked_axes, checked_axis, emit_all
 from tcc.frontends.onnx.context import READERS, NodeContext
-from tcc.frontends.operand import Operand, current
+from tcc.frontends.operand import Operand, Refusal, current
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
 
@@ -42,15 +42,15 @@ def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
     while len(inputs) > minimum and inputs[-1] is None:
         inputs.pop()
     if not minimum <= len(inputs) <= maximum:
-        raise ctx.fail(f"it has {len(inputs)} inputs; {minimum} to {maximum} are due")
+        raise Refusal(f"it has {len(inputs)} inputs; {minimum} to {maximum} are due")
     row_names = {*_names(row).values(), _HINT}
     values = _row_attrs(ctx, row)
     unknown = [a.name for a in ctx.node.attribute if a.name not in row_names]
     if unknown:
-        raise ctx.fail(f"attribute {unknown[0]} is not supported")
+        raise Refusal(f"attribute {unknown[0]} is not supported")
     results = ctx.emit_all(row.name, inputs, **values)
     if len(results) < len(ctx.node.output) and ctx.wants(len(results)):
-        raise ctx.fail(f"output {len(results)} is not supported")
+        raise Refusal(f"output {len(results)} is not supported")
     return results
 
 
@@ -76,7 +76,7 @@ def _row_attrs(ctx: NodeContext, row: OpSpec, **values: Any) -> dict[str, Any]:
         if ctx.has_value(name):
             values[field.name] = _decode(ctx, name, field.name, hints[field.name])
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise ctx.fail(f"attribute {name} is missing")
+            raise Refusal(f"attribute {name} is missing")
     return values
 
 

@@ -13,6 +13,7 @@ from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
 from tcc.frontends.onnx.tensors import TensorReader
 from tcc.frontends.operand import Operand
+from tcc.frontends.place import placed
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.ir.index import Index
 
@@ -82,12 +83,12 @@ class OnnxScope(Scope):
         except KeyError:
             return None
 
-    def define(self, name: str, operand: Operand | None, where: str) -> None:
+    def define(self, name: str, operand: Operand | None) -> None:
         """Binds a name to its operand; raises `UserError` if it is bound already."""
         if not name:
             return
         if name in self.names:
-            raise UserError(f"'{name}' is defined twice", where=where)
+            raise UserError(f"'{name}' is defined twice")
         self.names[name] = operand
 
     def define_initializers(
@@ -107,6 +108,5 @@ class OnnxScope(Scope):
         readers += [(s.values.name, partial(tensors.dense, s)) for s in graph.sparse_initializer]
         for name, reader in readers:
             if name not in inputs:
-                where = f"{self.path}initializer {name[:200]}"
-                array, dtype = reader(where=where)
-                self.define(name, self.constant(array, dtype, name), where)
+                with placed(f"{self.path}initializer {name[:200]}"):
+                    self.define(name, self.constant(*reader(), name))

@@ -18,6 +18,7 @@ from tcc.frontends.onnx.functions import (
 from tcc.frontends.onnx.reader import SourceModel, check_opsets
 from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.schema import domain_of, schema_of, walk
+from tcc.frontends.place import placed
 from tcc.frozen import entity
 
 _NAMES_SHOWN = 3
@@ -84,7 +85,8 @@ class _Survey:
                     self._operator(node, versions, where)
                 elif function_key(node) not in self._seen:
                     self._seen.add(function_key(node))
-                    inner = {**versions, **check_opsets(function.opset_import, function.name)}
+                    with placed(function.name):
+                        inner = {**versions, **check_opsets(function.opset_import)}
                     pending.append((walk(function.node), inner, f"{where}{function.name}/"))
 
     def _operator(self, node: NodeProto, opsets: Mapping[str, int], where: str) -> None:
@@ -119,7 +121,7 @@ class _Survey:
         if body is None:
             is_defined = schema_of(node, version) is not None
             return "not supported yet" if is_defined else f"no operator of opset {version}"
-        inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
+        inner = {**opsets, **check_opsets(body.opset_import)}
         inside = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
         return next((f"its body needs {op}: {why}" for op, why in inside if why), "")
 

@@ -56,7 +56,7 @@ _MAX_DENSE = 1 << 31
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 
 
-def element_type(number: int, where: str) -> DType:
+def element_type(number: int) -> DType:
     """Returns the dtype of an ONNX element type; raises `UserError` for a type that tcc lacks."""
     dtype = ELEMENT_TYPES.get(number)
     if dtype is None:
@@ -64,7 +64,6 @@ def element_type(number: int, where: str) -> DType:
         name = TensorProto.DataType.Name(number) if is_listed else str(number)
         raise UserError(
             f"element type {name} is not supported",
-            where=where,
             why=f"supported are {', '.join(DTYPES)}",
         )
     return dtype
@@ -77,128 +76,106 @@ class TensorReader:
         self._model = model
         self._files: dict[str, mmap.mmap] = {}
 
-    def array(
-        self, tensor: onnx.TensorProto, where: str, raw: memoryview | None = None
-    ) -> tuple[Array, DType]:
+    def array(self, tensor: onnx.TensorProto, raw: memoryview | None = None) -> tuple[Array, DType]:
         """Returns the array in its dtype's carrier, and the dtype.
 
         `raw` is the tensor's `raw_data` if that was cut out of it. Raises `UserError` where data
         and shape differ.
         """
-        dtype = element_type(tensor.data_type, where)
+        dtype = element_type(tensor.data_type)
         shape = tuple(tensor.dims)
         if not _is_possible(shape):
-            raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
+            raise UserError("a tensor has an impossible shape", why=f"{shape}")
         count = math.prod(shape)
         if dtype is STRING:
-            return self._strings(tensor, shape, where), dtype
-        if tensor.data_location == TensorProto.EXTERNAL and raw is None:
-            stored_bytes = self.external(tensor, count, dtype, where)
+            self._check_other_fields(tensor, "string_data")
+            flat = np.empty(len(tensor.string_data), object)
+            flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
+        elif tensor.data_location == TensorProto.EXTERNAL and raw is None:
+            stored_bytes = self.external(tensor, count, dtype)
             flat = decoded(np.frombuffer(stored_bytes, np.uint8), count, dtype)
         elif raw is not None or tensor.HasField("raw_data"):
-            self._check_other_fields(tensor, "raw_data", where)
-            flat = _from_bytes(tensor.raw_data if raw is None else raw, count, dtype, where)
+            self._check_other_fields(tensor, "raw_data")
+            flat = _from_bytes(tensor.raw_data if raw is None else raw, count, dtype)
         else:
             name = _FIELDS.get(dtype.name, "int32_data")
-            self._check_other_fields(tensor, name, where)
+            self._check_other_fields(tensor, name)
             flat = _from_field(getattr(tensor, name), count, dtype)
         if flat.size != count:
             raise UserError(
                 "a tensor's data does not fill its shape",
-                where=where,
                 why=f"{flat.size} elements for shape {shape}",
             )
         return flat.reshape(shape), dtype
 
-    def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...], where: str) -> Array:
-        self._check_other_fields(tensor, "string_data", where)
-        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(
-            shape
-        ):
-            raise UserError(
-                "a tensor's data does not fill its shape",
-                where=where,
-                why=f"{len(tensor.string_data)} strings for shape {shape}",
-            )
-        flat = np.empty(len(tensor.string_data), object)
-        flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
-        return flat.reshape(shape)
-
-    def dense(self, sparse: onnx.SparseTensorProto, where: str) -> tuple[Array, DType]:
+    def dense(self, sparse: onnx.SparseTensorProto) -> tuple[Array, DType]:
         """Returns a sparse tensor as a dense array; absent elements are zero."""
-        values, dtype = self.array(sparse.values, where)
+        values, dtype = self.array(sparse.values)
         if dtype is STRING:
-            raise UserError("sparse tensors of strings are not supported", where=where)
-        at, kind = self.array(sparse.indices, where)
+            raise UserError("sparse tensors of strings are not supported")
+        at, kind = self.array(sparse.indices)
         if kind is not DTYPES["i64"]:
             raise UserError(
                 "a sparse tensor's indices have the wrong element type",
-                where=where,
                 why=f"they are {kind.name}; i64 is due",
             )
         shape = tuple(sparse.dims)
         count = math.prod(shape)
         if not _is_possible(shape) or count * dtype.bytes > _MAX_DENSE:
-            raise UserError("a sparse tensor has an impossible shape", where=where, why=f"{shape}")
+            raise UserError("a sparse tensor has an impossible shape", why=f"{shape}")
         if at.ndim == 2 and at.shape == (values.size, len(shape)):
             inside = np.all((at >= 0) & (at < np.array(shape, np.int64)))
             linear = np.ravel_multi_index(tuple(at.T), shape) if inside else np.array([-1])
         else:
             linear = at
         if linear.shape != (values.size,) or np.any((linear < 0) | (linear >= count)):
-            raise UserError("a sparse tensor's indices do not fit its shape", where=where)
+            raise UserError("a sparse tensor's indices do not fit its shape")
         out = np.zeros(count, dtype.carrier)
         out[linear] = values.reshape(-1)
         return out.reshape(shape), dtype
 
-    def _check_other_fields(self, tensor: onnx.TensorProto, name: str, where: str) -> None:
+    def _check_other_fields(self, tensor: onnx.TensorProto, name: str) -> None:
         filled_fields = [f for f in _DATA_FIELDS if f != name and len(getattr(tensor, f))]
         if filled_fields:
             raise UserError(
                 "a tensor has data in the wrong field",
-                where=where,
                 why=f"{', '.join(filled_fields)}; {name} is due",
             )
 
-    def external(
-        self, tensor: onnx.TensorProto, count: int, dtype: DType, where: str
-    ) -> memoryview:
+    def external(self, tensor: onnx.TensorProto, count: int, dtype: DType) -> memoryview:
         """Returns the bytes of a tensor of `count` elements from the file that it names."""
         entries = {e.key: e.value for e in tensor.external_data}
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):
-            raise _bad_external(where, f"unknown or repeated keys {', '.join(unknown)}".rstrip())
+            raise _bad_external(f"unknown or repeated keys {', '.join(unknown)}".rstrip())
         size = stored_size(count, dtype)
-        length = _number(entries.get("length", str(size)), where)
-        offset = _number(entries.get("offset", "0"), where)
+        length = _number(entries.get("length", str(size)))
+        offset = _number(entries.get("offset", "0"))
         if length != size:
-            raise _bad_external(where, f"length {length}; {size} bytes fill the tensor's shape")
+            raise _bad_external(f"length {length}; {size} bytes fill the tensor's shape")
         if not size:
             return memoryview(b"")
-        data = self._map(entries.get("location", ""), where)
+        data = self._map(entries.get("location", ""))
         if length > len(data) or offset > len(data) - length:
-            raise _bad_external(
-                where, f"bytes {offset} to {offset + length} of a file of {len(data)}"
-            )
+            raise _bad_external(f"bytes {offset} to {offset + length} of a file of {len(data)}")
         return memoryview(data)[offset : offset + length]
 
-    def _map(self, location: str, where: str) -> mmap.mmap:
+    def _map(self, location: str) -> mmap.mmap:
         if location not in self._files:
             if self._model is None:
                 raise UserError(
                     "the model's weights lie in another file",
-                    where=where,
                     why=f"'{location}' cannot be found without the model's folder",
                     hint="give the model by its path",
                 )
             try:
                 descriptor = open_data(self._model, location)
             except ValueError as error:
-                raise _bad_external(where, str(error)) from error
+                raise _bad_external(str(error)) from error
             try:
                 self._files[location] = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
-                raise _bad_external(where, f"'{location}' is empty or unreadable") from error
+                raise _bad_external(f"'{location}' is empty or unreadable") from error
             finally:
                 os.close(descriptor)
         return self._files[location]
@@ -209,26 +186,24 @@ def _is_possible(shape: tuple[int, ...]) -> bool:
     return fits and elements_of(shape) <= LARGEST_TENSOR
 
 
-def _number(text: str, where: str) -> int:
+def _number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", text, re.ASCII):
-        raise _bad_external(where, f"{text[:40]!r} is not a number of bytes")
+        raise _bad_external(f"{text[:40]!r} is not a number of bytes")
     return int(text)
 
 
-def _bad_external(where: str, why: str) -> UserError:
+def _bad_external(why: str) -> UserError:
     return UserError(
         "a tensor's external data cannot be used",
-        where=where,
         why=why,
         hint="put the data file itself below the model's folder",
     )
 
 
-def _from_bytes(raw: bytes | memoryview, count: int, dtype: DType, where: str) -> Array:
+def _from_bytes(raw: bytes | memoryview, count: int, dtype: DType) -> Array:
     if len(raw) != stored_size(count, dtype):
         raise UserError(
             "a tensor's data does not fill its shape",
-            where=where,
             why=f"{len(raw)} bytes where {stored_size(count, dtype)} are due",
         )
     return decoded(np.frombuffer(raw, np.uint8), count, dtype)

@@ -18,27 +18,27 @@ def is_list(proto: onnx.TypeProto) -> bool:
     return proto.WhichOneof("value") in _LISTS
 
 
-def list_type(proto: onnx.TypeProto, where: str) -> ListType:
+def list_type(proto: onnx.TypeProto) -> ListType:
     """Returns the declared list type; raises `UserError` for types that tcc lacks.
 
     A named dimension of the entries becomes None, because entries may differ in it.
     """
     kind = proto.WhichOneof("value")
     if kind not in _LISTS:
-        raise UserError(f"values of type {kind or 'unknown'} are not supported", where=where)
+        raise UserError(f"values of type {kind or 'unknown'} are not supported")
     make = optional_of if kind == "optional_type" else sequence_of
     inner = (proto.optional_type if kind == "optional_type" else proto.sequence_type).elem_type
     try:
         if is_list(inner):
-            return make(list_type(inner, where))
+            return make(list_type(inner))
         if inner.WhichOneof("value") != "tensor_type":
             kind_of_entries = inner.WhichOneof("value") or "unknown"
-            raise UserError(f"entries of type {kind_of_entries} are not supported", where=where)
+            raise UserError(f"entries of type {kind_of_entries} are not supported")
         tensor = inner.tensor_type
         dims = _dims(tensor.shape) if tensor.HasField("shape") else None
-        return make(element_type(tensor.elem_type, where), dims)
+        return make(element_type(tensor.elem_type), dims)
     except (ValueError, RecursionError) as error:
-        raise UserError("a type cannot be used", where=where, why=str(error)) from error
+        raise UserError("a type cannot be used", why=error) from error
 
 
 def _dims(shape: onnx.TensorShapeProto) -> Dims:

@@ -21,6 +21,7 @@ from tcc.errors import UserError
 from tcc.file_kind import ZIP, file_kind
 from tcc.frontends.aligned import aligned
 from tcc.frontends.model_file import map_file
+from tcc.frontends.place import placed
 from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
@@ -61,12 +62,13 @@ def read_archive(path: str) -> TorchProgram:
 @contextmanager
 def _reading(where: str) -> Iterator[None]:
     """Turns errors of reading an archive into a `UserError`."""
-    try:
-        yield
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            "the archive cannot be read", where=where, why=str(error)[:500], hint=_AGAIN
-        ) from error
+    with placed(where):
+        try:
+            yield
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                "the archive cannot be read", why=str(error)[:500], hint=_AGAIN
+            ) from error
 
 
 def _read(data: memoryview) -> TorchProgram:
@@ -83,8 +85,7 @@ def _read(data: memoryview) -> TorchProgram:
     version = member(content, "schema_version", dict).get("major")
     if version != _SCHEMA:
         raise ValueError(f"version {version!r} of the format is unknown; {_SCHEMA} is known")
-    weights = _Weights(archive, name)
-    return program_of(content, weights.contents)
+    return program_of(content, _Weights(archive, name).contents)
 
 
 # ---- members of the zip file ---------------------------------------------------------------------
@@ -207,11 +208,10 @@ class _Weights:
 
     def contents(self, name: str) -> tuple[Array, DType]:
         """Returns the elements of a constant, as a view of the file where NumPy has the type."""
-        where = f"constant {name[:200]}"
-        with _reading(where):
-            return self._contents(name, where)
+        with _reading(f"constant {name[:200]}"):
+            return self._contents(name)
 
-    def _contents(self, name: str, where: str) -> tuple[Array, DType]:
+    def _contents(self, name: str) -> tuple[Array, DType]:
         if name not in self.configs:
             raise ValueError("the archive does not hold it")
         folder, config = self.configs[name]
@@ -219,7 +219,7 @@ class _Weights:
             raise ValueError("it is pickled, which can run any code")
         meta = member(config, "tensor_meta", dict)
         name = scalar_type(meta.get("dtype"))
-        dtype = part_type(name, where)
+        dtype = part_type(name)
         storage = self.archive.bytes_of(folder + member(config, "path_name", str))
         array = _view(storage, dtype, meta, 2 if name in PARTS else 1)
         self.bytes_read += array.nbytes

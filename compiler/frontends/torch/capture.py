@@ -1,6 +1,6 @@
 """Turns graphs that torch.compile captured into functions that run the compiled graph."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,11 +132,7 @@ class Captured:
 
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
         """Returns the tensors that may differ from call to call: all that are not owned."""
-        return [
-            a
-            for n, a in enumerate(arguments)
-            if n not in self._owned and isinstance(a, torch.Tensor)
-        ]
+        return [arguments[n] for n in _given_numbers(arguments, self._owned)]
 
     def _exported(self, arguments: Sequence[Any]) -> Any:
         bound = _Bound(self._module, arguments, self._owned, self._derived, self._numbers)
@@ -164,8 +160,7 @@ class Captured:
         return _CompiledProgram(call, sizes, program.range_constraints, updates, memory)
 
     def _runner(self, program: Any, updates: bool) -> Callable[..., Any]:
-        specs = program.graph_signature.output_specs
-        fixed = [_fixed(spec) for spec in specs]
+        fixed = [_fixed(spec) for spec in program.graph_signature.output_specs]
         if not any(is_open for is_open, _ in fixed) and not updates:
             return lambda *tensors: [value for _, value in fixed]
         compiled_call = self._compile(program)
@@ -217,9 +212,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.captured = module
-        self.order = [
-            n for n, a in enumerate(arguments) if n not in owned and isinstance(a, torch.Tensor)
-        ]
+        self.order = _given_numbers(arguments, owned)
         self._derived = derived
         self._fixed = [
             _Number(a) if n in numbers else None if isinstance(a, torch.Tensor) else a
@@ -251,6 +244,12 @@ class _Number:
 
     def item(self) -> float:
         return self.value
+
+
+def _given_numbers(arguments: Sequence[Any], owned: Collection[int]) -> list[int]:
+    """Returns the input numbers of the tensors that are not owned."""
+    tensors = (n for n, a in enumerate(arguments) if isinstance(a, torch.Tensor))
+    return [n for n in tensors if n not in owned]
 
 
 def _is_number(node: Any) -> bool:

@@ -37,8 +37,7 @@ def check_results(symbols: Symbols, call: Call, result: Any) -> None:
 
 
 def _check_tensor(symbols: Symbols, call: Call, expected: Tensor, actual: Operand) -> None:
-    where = call.location
-    same_kind = element_type(expected.dtype, where) is actual.dtype and (
+    same_kind = element_type(expected.dtype) is actual.dtype and (
         len(expected.shape) == actual.rank
     )
     pairs = zip(expected.shape, actual.shape, strict=False)
@@ -46,7 +45,7 @@ def _check_tensor(symbols: Symbols, call: Call, expected: Tensor, actual: Operan
         raise InternalError(
             f"{call.target} was imported as {actual.type!r}, torch says "
             f"{expected.dtype}[{', '.join(map(str, expected.shape))}]",
-            where=where,
+            where=call.location,
         )
 
 
@@ -58,61 +57,60 @@ def _agrees(symbols: Symbols, size: Size, dim: Index) -> bool:
     return True
 
 
-def require_condition(scope: Scope, symbols: Symbols, call: Call, assertion: Any) -> None:
+def require_condition(scope: Scope, symbols: Symbols, assertion: Any) -> None:
     """Adds a condition on sizes that the program asserts; every run checks it unless it is
     proved."""
-    where = call.location
     condition = assertion.value if isinstance(assertion, Number) else assertion
     if isinstance(condition, bool | int):
         if not condition:
-            raise UserError("the program asserts what never holds", where=where)
+            raise UserError("the program asserts what never holds")
         return
-    require_formula(scope, symbols, condition, where)
+    require_formula(scope, symbols, condition)
 
 
-def require_formula(scope: Scope, symbols: Symbols, condition: Any, where: str) -> None:
+def require_formula(scope: Scope, symbols: Symbols, condition: Any) -> None:
     """Adds a condition on sizes; every run checks it unless it is proved."""
     if isinstance(condition, Formula) and condition.head in _JOINED:
-        _demand(scope, _excess(symbols, condition, where), const(0), str(condition), where)
+        _demand(scope, _excess(symbols, condition), const(0), str(condition))
         return
-    low, high, gap = _compared(symbols, condition, where)
+    low, high, gap = _compared(symbols, condition)
     if gap is None:
-        _demand(scope, low, high, str(condition), where)
+        _demand(scope, low, high, str(condition))
     else:
         lowest = bounds(high - low - gap)[0]
         if lowest is None or lowest < 0:
-            _demand(scope, minimum(low + gap, high), low + gap, str(condition), where)
+            _demand(scope, minimum(low + gap, high), low + gap, str(condition))
 
 
-def _excess(symbols: Symbols, condition: Any, where: str) -> Index:
+def _excess(symbols: Symbols, condition: Any) -> Index:
     """Returns a size that is zero where a condition holds, and positive elsewhere."""
     if condition is True:
         return const(0)
     if isinstance(condition, Formula) and condition.head in _JOINED:
-        parts = [_excess(symbols, part, where) for part in condition.args]
+        parts = [_excess(symbols, part) for part in condition.args]
         none = condition.head == "Or" and const(0) in parts
         return const(0) if none else reduce(_JOINED[condition.head], parts)
-    low, high, gap = _compared(symbols, condition, where)
+    low, high, gap = _compared(symbols, condition)
     return maximum(low - high, high - low) if gap is None else maximum(low + gap - high, 0)
 
 
-def _compared(symbols: Symbols, condition: Any, where: str) -> tuple[Index, Index, int | None]:
+def _compared(symbols: Symbols, condition: Any) -> tuple[Index, Index, int | None]:
     """Returns `low`, `high` and `gap` for the comparison `low + gap <= high`.
 
     For an equality `gap` is None.
     """
     if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
-        raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
-    a, b = (symbols.index(side, where) for side in condition.args)
+        raise UserError(f"the condition {str(condition)[:200]} is not supported")
+    a, b = (symbols.index(side) for side in condition.args)
     return _CONDITIONS[condition.head](a, b)
 
 
-def _demand(scope: Scope, a: Index, b: Index, reason: str, where: str) -> None:
+def _demand(scope: Scope, a: Index, b: Index, reason: str) -> None:
     if a is b:
         return
     if not a.terms and not b.terms:
-        raise UserError(f"the program asserts {reason}, which does not hold", where=where)
-    scope.require(a, b, f"the program asserts {reason}", where)
+        raise UserError(f"the program asserts {reason}, which does not hold")
+    scope.require(a, b, f"the program asserts {reason}")
 
 
 _JOINED = {"And": maximum, "Or": minimum}

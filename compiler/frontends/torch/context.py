@@ -7,7 +7,7 @@ from inspect import Parameter
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.emit import Emitter, checked_axis, parameters, size_scalar
+from tcc.frontends.emit import Emitter, checked_axis, parameters, size_scalar, with_optional
 from tcc.frontends.extents import forward_range
 from tcc.frontends.operand import Operand, Operands, Refusal, current
 from tcc.frontends.scope import Scope
@@ -18,7 +18,6 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F64, I64, U8, DType
 from tcc.known import all_known
-from tcc.ops import OPS
 from tcc.ops.shapes import Shape
 
 _MOST_NODES = 20_000  # one call becomes at most this many nodes of the graph
@@ -105,10 +104,10 @@ class CallContext(Emitter):
         return value if number is None else value[number]
 
     def result_dtype(self) -> DType:
-        return element_type(self.result().dtype, self.loc)
+        return element_type(self.result().dtype)
 
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
-        return self.symbols.shape(self.result(number).shape, self.loc)
+        return self.symbols.shape(self.result(number).shape)
 
     def finished(self, results: Any) -> Any:
         """Returns a converter's results in torch's dtypes, and with torch's axes of extent one.
@@ -117,24 +116,21 @@ class CallContext(Emitter):
         """
         described = self.result()
         if not isinstance(described, tuple):
-            return self._finished(results, described)
-        return tuple(self._finished(*pair) for pair in zip(results, described, strict=False))
+            return self.as_known(results, described)
+        return tuple(self.as_known(*pair) for pair in zip(results, described, strict=False))
 
-    def _finished(self, result: Any, described: Known) -> Any:
+    def as_known(self, result: Any, described: Known) -> Any:
+        """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(described, Tensor):
             return result
         if result is None and described.shape == (0,):
             result = self.constant(np.zeros(0))
-        return self.as_known(result, described)
-
-    def as_known(self, result: Any, described: Tensor) -> Any:
-        """Returns one result with torch's dtype and torch's axes of extent one."""
         if not isinstance(result, Operand):
             return result
-        result = result.cast(element_type(described.dtype, self.loc))
+        result = result.cast(element_type(described.dtype))
         if result.rank == len(described.shape):
             return result
-        target = self.symbols.shape(described.shape, self.loc)
+        target = self.symbols.shape(described.shape)
         one = const(1)
         dims = [dim for dim in result.shape if dim is not one]
         if len(dims) != sum(dim is not one for dim in target):
@@ -191,9 +187,6 @@ class CallContext(Emitter):
         """
         x = self.lined(self.first(), dtype)
         return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (x.flat(), 0)
-
-    def optional(self, name: str, dtype: DType | None = None) -> Operand | None:
-        return self.operand(name, dtype) if self.has(name) else None
 
     def operands(self, name: str, dtype: DType | None = None) -> list[Operand]:
         """Returns a list of tensors as operands."""
@@ -262,8 +255,7 @@ class CallContext(Emitter):
     def promoted(self, *names: str) -> DType:
         """Returns the dtype in which torch computes with these arguments together."""
         arguments = [self.call.arguments[name] for name in names]
-        metas = [self._known[v.name] if isinstance(v, Ref) else v for v in arguments]
-        return computed_type(metas, self.loc)
+        return computed_type([self._known[v.name] if isinstance(v, Ref) else v for v in arguments])
 
 
 def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) -> None:
@@ -271,9 +263,7 @@ def check_indices(x: Operand, size: Index, reason: str, signed: bool = False) ->
 
     `signed`: positions may be counted from the end.
     """
-    ctx, row = current(), OPS["check_indices"]
-    attrs = row.attrs(size, reason=reason, signed=signed)
-    ctx.scope.builder.add(row, [x.value], attrs, loc=ctx.loc)
+    current().scope.add("check_indices", [x.value], size, 1, 0, reason, signed)
 
 
 def numbers(x: Operand) -> Operand:
@@ -287,30 +277,29 @@ def cut(x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Opera
     return x.slice_axis(axis, begin, size, step)
 
 
-_PLAIN_READERS: dict[Any, Callable[[CallContext, str], Any]] = {
-    Parameter.empty: CallContext.operand,
-    Operand: CallContext.operand,
-    list[Operand]: CallContext.operands,
-    Index: CallContext.index,
-    tuple[Index, ...]: CallContext.indices,
-    int: CallContext.integer,
-    tuple[int, ...]: CallContext.integers,
-    float: CallContext.real,
-    bool: CallContext.flag,
-    str: CallContext.text,
-    Truths: lambda ctx, name: ctx.operand(name, BOOL),
-    Integers: lambda ctx, name: ctx.operand(name, I64),
-    Doubles: lambda ctx, name: ctx.operand(name, F64),
-    Computed: lambda ctx, name: ctx.operand(name, ctx.result_dtype()),
-    ResultType: lambda ctx, _: ctx.result_dtype(),
-    ResultShape: lambda ctx, _: ctx.result_shape(),
-    Start: lambda ctx, name: ctx.index(name, 0),
-    Line: lambda ctx, _: ctx.along(),
-}
 # How the argument for a converter's parameter is read, by the parameter's annotation.
-_READERS = {
-    kind: reader for plain, reader in _PLAIN_READERS.items() for kind in (plain, plain | None)
-}
+_READERS = with_optional(
+    {
+        Parameter.empty: CallContext.operand,
+        Operand: CallContext.operand,
+        list[Operand]: CallContext.operands,
+        Index: CallContext.index,
+        tuple[Index, ...]: CallContext.indices,
+        int: CallContext.integer,
+        tuple[int, ...]: CallContext.integers,
+        float: CallContext.real,
+        bool: CallContext.flag,
+        str: CallContext.text,
+        Truths: lambda ctx, name: ctx.operand(name, BOOL),
+        Integers: lambda ctx, name: ctx.operand(name, I64),
+        Doubles: lambda ctx, name: ctx.operand(name, F64),
+        Computed: lambda ctx, name: ctx.operand(name, ctx.result_dtype()),
+        ResultType: lambda ctx, _: ctx.result_dtype(),
+        ResultShape: lambda ctx, _: ctx.result_shape(),
+        Start: lambda ctx, name: ctx.index(name, 0),
+        Line: lambda ctx, _: ctx.along(),
+    }
+)
 
 
 def named(*converters: Converter) -> Converters:

@@ -186,7 +186,7 @@ def described(program: Any) -> TorchProgram:
         _symbol_names(inputs),
         tuple(getattr(program, "_guards_code", ())),
         {str(size): size.node.hint for size in _symbolic_sizes(inputs)},
-        lambda name: contents(tensors[name], f"constant {name}"),
+        lambda name: contents(tensors[name]),
         trusted=True,
         arguments=_paths(program.call_spec.in_spec),
     )
@@ -234,16 +234,16 @@ def _owner(spec: Any, node: Any, constant: Any) -> Constant | Fixed | None:
     return None
 
 
-def contents(tensor: Any, where: str) -> tuple[Array, DType]:
+def contents(tensor: Any) -> tuple[Array, DType]:
     """Returns a tensor's elements and dtype; they share the tensor's memory where NumPy has the
     type. Complex elements become pairs of real ones, on a last axis.
 
     Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
     """
     name = _name(tensor.dtype)
-    dtype = part_type(name, where)
+    dtype = part_type(name)
     if type(tensor).__name__ == "FakeTensor" or tensor.layout is not torch.strided:
-        raise UserError(f"a {tensor.layout} tensor has no contents to compile", where=where)
+        raise UserError(f"a {tensor.layout} tensor has no contents to compile")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if dtype is BF16:
         plain = plain.float()

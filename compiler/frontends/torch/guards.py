@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.place import placed
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.checks import require_formula
@@ -17,14 +18,15 @@ from tcc.frontends.torch.symbols import Symbols
 
 _LAYOUT = ("stride", "storage_offset", "is_contiguous")
 _LARGEST = 1 << 62
-_COMPARISONS: dict[type, str] = {
-    ast.Eq: "Equality", ast.NotEq: "Unequality", ast.LtE: "LessThan", ast.Lt: "StrictLessThan",
-    ast.GtE: "GreaterThan", ast.Gt: "StrictGreaterThan",
-}  # fmt: skip
-_ARITHMETIC: dict[type, str] = {
-    ast.Add: "Add", ast.Mult: "Mul", ast.FloorDiv: "FloorDiv", ast.Mod: "PythonMod",
-    ast.Div: "IntTrueDiv", ast.Pow: "Pow",
-}  # fmt: skip
+# Torch's names of Python's operators, by their names in `ast`.
+_COMPARISONS, _ARITHMETIC = (
+    dict(pair.split(":") for pair in pairs.split())
+    for pairs in (
+        "Eq:Equality NotEq:Unequality LtE:LessThan Lt:StrictLessThan GtE:GreaterThan "
+        "Gt:StrictGreaterThan",
+        "Add:Add Mult:Mul FloorDiv:FloorDiv Mod:PythonMod Div:IntTrueDiv Pow:Pow",
+    )
+)
 _FUNCTIONS = {
     "math.trunc": "TruncToInt",
     "math.floor": "FloorToInt",
@@ -41,18 +43,17 @@ def require_guards(scope: Scope, symbols: Symbols, program: TorchProgram) -> Non
     Raises `UserError` where a guard never holds, or cannot be read.
     """
     for text in program.guards:
-        where = f"guard {text[:200]}"
-        try:
-            formula = _Reader(program).condition(parsed(text))
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                "a condition on the sizes of the program is not supported",
-                where=where,
-                why=str(error),
-                hint="export it with these sizes fixed",
-            ) from error
-        if formula is not True:
-            require_formula(scope, symbols, formula, where)
+        with placed(f"guard {text[:200]}"):
+            try:
+                formula = _Reader(program).condition(parsed(text))
+            except (ValueError, RecursionError) as error:
+                raise UserError(
+                    "a condition on the sizes of the program is not supported",
+                    why=error,
+                    hint="export it with these sizes fixed",
+                ) from error
+            if formula is not True:
+                require_formula(scope, symbols, formula)
 
 
 class _Reader:
@@ -76,7 +77,7 @@ class _Reader:
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             raise ValueError("it is no comparison")
         first, second = self._term(node.left), self._term(node.comparators[0])
-        head = _COMPARISONS.get(type(node.ops[0]))
+        head = _COMPARISONS.get(type(node.ops[0]).__name__)
         if head is None:
             raise ValueError("it is no comparison of sizes")
         if head == "Equality" and first == second:
@@ -94,9 +95,9 @@ class _Reader:
             case ast.BinOp(op=ast.Sub()):
                 negated = Formula("Mul", (-1, self._term(node.right)))
                 return Formula("Add", (self._term(node.left), negated))
-            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+            case ast.BinOp() if (operator := type(node.op).__name__) in _ARITHMETIC:
                 terms = self._term(node.left), self._term(node.right)
-                return Formula(_ARITHMETIC[type(node.op)], terms)
+                return Formula(_ARITHMETIC[operator], terms)
             case ast.Call(args=operands) if (name := ast.unparse(node.func)) in _FUNCTIONS:
                 return Formula(_FUNCTIONS[name], tuple(map(self._term, operands)))
             case ast.Subscript(

@@ -7,6 +7,7 @@ from typing import Any
 from tcc.errors import InternalError, UserError
 from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes
+from tcc.frontends.place import placed
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Call, CallBlock, Number, TorchProgram
 from tcc.frontends.torch.checks import check_results, require_condition
@@ -64,16 +65,16 @@ class _Importer:
         named = aligned(block.inputs, inputs)
         names = NamedValues({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
-            try:
-                names.values[call.name] = self._call(scope, names, call)
-            except _UNSOUND as error:
-                if self._trusted:
-                    raise
-                raise UserError(
-                    f"{call.target} cannot be imported",
-                    where=call.location,
-                    why=f"its arguments are not what torch would take ({error})",
-                ) from error
+            with placed(call.location):
+                try:
+                    names.values[call.name] = self._call(scope, names, call)
+                except _UNSOUND as error:
+                    if self._trusted:
+                        raise
+                    raise UserError(
+                        f"{call.target} cannot be imported",
+                        why=f"its arguments are not what torch would take ({error})",
+                    ) from error
             names.metas[call.name] = call.result
         return [names.resolve(value) for value in block.outputs]
 
@@ -81,10 +82,10 @@ class _Importer:
         """Imports a call; returns an operand, a size, None, or a tuple of these."""
         target, described, symbols = call.target, call.result, self._symbols
         if target == GETITEM:
-            return _item(call, *(names.resolve(value) for value in call.arguments.values()))
+            return _item(*(names.resolve(value) for value in call.arguments.values()))
         if target == ASSERT_SCALAR:
             condition = names.resolve(next(iter(call.arguments.values())))
-            return require_condition(scope, symbols, call, condition)
+            return require_condition(scope, symbols, condition)
         if is_ignored(target):
             return None
         if is_arithmetic(call):
@@ -94,7 +95,7 @@ class _Importer:
             with CallContext(call, scope, names, symbols).writing() as ctx:
                 return region(ctx, self.run)
         if isinstance(described, Number) and described.kind == "float":
-            return real_size(scope, symbols, described.value, call.location)
+            return real_size(scope, symbols, described.value)
         result = _converted(scope, symbols, names, call)
         check_results(symbols, call, result)
         return result
@@ -115,17 +116,17 @@ def _converted(scope: Scope, symbols: Symbols, names: NamedValues, call: Call) -
 def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:
     meta = call.result
     if not isinstance(meta, Number):
-        return meta if isinstance(meta, bool | float) else symbols.index(meta, call.location)
+        return meta if isinstance(meta, bool | float) else symbols.index(meta)
     if meta.kind == "bool":
         return meta
     if meta.kind == "float":
-        return real_size(scope, symbols, meta.value, call.location)
+        return real_size(scope, symbols, meta.value)
     if call.target.startswith("aten.sym_storage_offset."):
         symbols.learn(meta.value, const(0))  # 0, because tensors of the graph share no memory
-    return symbols.index(meta, call.location)
+    return symbols.index(meta)
 
 
-def _item(call: Call, values: Any, number: Any) -> Any:
+def _item(values: Any, number: Any) -> Any:
     if isinstance(values, list | tuple) and isinstance(number, int) and 0 <= number < len(values):
         return values[number]
-    raise UserError(f"there is no result {number!r}", where=call.location)
+    raise UserError(f"there is no result {number!r}")

@@ -5,11 +5,11 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import Emitter
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
-from tcc.frontends.operand import Operand
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
-from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
+from tcc.frontends.torch.convert.complex import parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.ir.index import as_int, const
@@ -36,10 +36,8 @@ def define_inputs(
             values[name] = owner.value
         elif isinstance(meta, Tensor):
             port_name = owner.name if isinstance(owner, Constant) else name
-            values[name] = _input(scope, symbols, port_name, meta)
-            if meta.dtype in PARTS:
-                with emitter(scope, port_name, f"input {port_name}").writing():
-                    values[name] = parts_of(values[name])
+            with Emitter(scope, f"input {port_name}", [port_name]).writing():
+                values[name] = _input(scope, symbols, port_name, meta)
         else:
             raise UserError(
                 f"the input {name} is no tensor, and not fixed either",
@@ -68,11 +66,10 @@ def call_form(program: TorchProgram) -> list[Any] | None:
     return [[list(path), leaf] for path, leaf in aligned(paths, leaves)]
 
 
-def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
-    where = f"input {name}"
+def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Any:
     sizes = meta.shape + _pair(meta)
-    type = TensorType(part_type(meta.dtype, where), symbols.shape(sizes, where))
-    return scope.input(name, type)
+    port = scope.input(name, TensorType(part_type(meta.dtype), symbols.shape(sizes)))
+    return parts_of(port) if meta.dtype in PARTS else port
 
 
 def _pair(meta: Tensor) -> tuple[int, ...]:
@@ -82,19 +79,16 @@ def _pair(meta: Tensor) -> tuple[int, ...]:
 
 
 def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -> Any:
-    where = f"constant {owner.name}"
-    array, dtype = program.contents(owner.name)
-    if not isinstance(meta, Tensor):
-        raise UserError("a constant is no tensor", where=where)
-    due = part_type(meta.dtype, where)
-    if due is not dtype or meta.shape + _pair(meta) != array.shape:
-        raise UserError(
-            "a constant is not what the program says",
-            where=where,
-            why=f"it is {dtype}{list(array.shape)}, due is {meta.dtype}{list(meta.shape)}",
-        )
-    operand = scope.constant(array, dtype, owner.name)
-    with emitter(scope, owner.name, where).writing():
+    with Emitter(scope, f"constant {owner.name}", [owner.name]).writing():
+        array, dtype = program.contents(owner.name)
+        if not isinstance(meta, Tensor):
+            raise UserError("a constant is no tensor")
+        if part_type(meta.dtype) is not dtype or meta.shape + _pair(meta) != array.shape:
+            raise UserError(
+                "a constant is not what the program says",
+                why=f"it is {dtype}{list(array.shape)}, due is {meta.dtype}{list(meta.shape)}",
+            )
+        operand = scope.constant(array, dtype, owner.name)
         return parts_of(operand) if meta.dtype in PARTS else operand
 
 

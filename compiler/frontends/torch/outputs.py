@@ -6,11 +6,12 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.aligned import aligned
+from tcc.frontends.emit import Emitter
 from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import free_name, output_values, rename
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import TorchProgram
-from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
+from tcc.frontends.torch.convert.complex import Complex, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
@@ -58,7 +59,7 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
     if isinstance(result, bool | int | float):
         return scope.constant(result, name=name)
     if isinstance(result, Complex):
-        with emitter(scope, name, f"output {name}").writing():
+        with Emitter(scope, f"output {name}", [name]).writing():
             return pairs_of(result)
     raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
 

@@ -7,6 +7,7 @@ from typing import Any
 from tcc.errors import UserError
 from tcc.frontends.emit import Emitter, emit, filled, size_scalar
 from tcc.frontends.operand import Operand
+from tcc.frontends.place import PLACE
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Formula
 from tcc.frontends.torch.symbols import Symbols, is_integral
@@ -18,12 +19,12 @@ _POWERS = ("Pow", "FloatPow", "PowByNatural")
 _ROOT = "OpaqueUnaryFn_sqrt"
 
 
-def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Operand:
+def real_size(scope: Scope, symbols: Symbols, expression: Any) -> Operand:
     """Returns the value of a symbolic real number as an f64 scalar.
 
     Raises `UserError` for functions that tcc does not have.
     """
-    with _Reals(scope, symbols, where).writing() as reals:
+    with _Reals(scope, symbols, PLACE.get()).writing() as reals:
         return reals.read(expression)
 
 
@@ -44,8 +45,8 @@ class _Reals(Emitter):
     """Emits the arithmetic of a real number."""
 
     def __init__(self, scope: Scope, symbols: Symbols, where: str) -> None:
-        self.scope, self.symbols, self.names = scope, symbols, ()
-        self.loc = self.operation = where
+        super().__init__(scope, where)
+        self.symbols = symbols
 
     def read(self, term: Any) -> Operand:
         if isinstance(term, int | float):
@@ -54,13 +55,11 @@ class _Reals(Emitter):
         if kind == "Rational":
             return filled(term.args[0] / term.args[1], F64)
         if kind == "ToFloat" or is_integral(term):
-            inner = term.args[0] if kind == "ToFloat" else term
-            return size_scalar(self.symbols.index(inner, self.loc), F64)
+            return size_scalar(self.symbols.index(term.args[0] if kind == "ToFloat" else term), F64)
         if kind in _BINARY:
             return reduce(partial(emit, _BINARY[kind]), map(self.read, term.args))
         if kind in _POWERS:
             return emit("pow", *map(self.read, term.args))
         if kind == _ROOT:
             return self.read(term.args[0]).sqrt()
-        why = f"it needs {kind}"
-        raise UserError(f"the number {term} is not supported", where=self.loc, why=why)
+        raise UserError(f"the number {term} is not supported", why=f"it needs {kind}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tcc.frontends.emit import scan
-from tcc.frontends.operand import Operand
+from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import CallBlock, Tensor
 from tcc.frontends.torch.context import CallContext
@@ -29,7 +29,7 @@ def _arguments(ctx: CallContext, *kinds: type) -> list[Any]:
     """
     arguments = list(ctx.arguments.values())
     if len(arguments) < len(kinds) or not all(map(isinstance, arguments, kinds)):
-        raise ctx.fail("its arguments are of the wrong number or kinds")
+        raise Refusal("its arguments are of the wrong number or kinds")
     return [*arguments, []][: len(kinds) + 1]
 
 
@@ -46,12 +46,11 @@ def _types(ctx: CallContext, first: int = 0) -> tuple[TensorType, ...]:
     types = []
     for meta in ctx.call.result[first:]:
         if not isinstance(meta, Tensor):
-            raise ctx.fail("it gives results that are no tensors")
+            raise Refusal("it gives results that are no tensors")
         for size in meta.shape:
             if not isinstance(size, int) and size.is_symbol and not ctx.symbols.knows(str(size)):
                 ctx.symbols.fresh(str(size), str(size))
-        shape = ctx.symbols.shape(meta.shape, ctx.loc)
-        types.append(TensorType(element_type(meta.dtype, ctx.loc), shape))
+        types.append(TensorType(element_type(meta.dtype), ctx.symbols.shape(meta.shape)))
     return tuple(types)
 
 
@@ -68,9 +67,9 @@ def _inlined(number: int, off: int | None = None) -> Region:
     def convert(ctx: CallContext, run_block: Run) -> Any:
         arguments = list(ctx.arguments.values())
         if len(arguments) <= number or not isinstance(arguments[number], CallBlock):
-            raise ctx.fail("it holds no block")
+            raise Refusal("it holds no block")
         if off is not None and arguments[off]:
-            raise ctx.fail("it casts automatically", "export the model without autocast")
+            raise Refusal("it casts automatically", "export the model without autocast")
         return run_block(ctx.scope, arguments[number], arguments[number + 1 :])
 
     return convert
@@ -85,7 +84,7 @@ def _cond(ctx: CallContext, run_block: Run) -> Any:
         return run_block(ctx.scope, then if condition else otherwise, operands)
     graphs = []
     for name, block in (("then", then), ("otherwise", otherwise)):
-        scope = ctx.scope.body(ctx.loc, name)
+        scope = ctx.scope.body(name)
         graphs.append(_finished(ctx, scope, run_block(scope, block, operands)))
     return ctx.emit_all(
         "if",
@@ -101,17 +100,16 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
     start = [ctx.as_operand(value) for value in carried]
     types = [value.type for value in start]
     (begins,) = run_block(ctx.scope, test, [*start, *extra])
-    scope = ctx.scope.body(ctx.loc, "body")
+    scope = ctx.scope.body("body")
     scope.builder.input("iteration", TensorType(I64, ()))
     scope.builder.input("condition", TensorType(BOOL, ()))
     values = [scope.input("carried", type) for type in types]
     with ctx.inside(scope).writing() as inner:
         results = [inner.as_operand(r) for r in run_block(scope, step, [*values, *extra])]
         if [r.type for r in results] != types:
-            raise ctx.fail("carried values change their types")
+            raise Refusal("carried values change their types")
         (goes_on,) = run_block(scope, test, [*results, *extra])
-        keeps = _truth(inner, goes_on)
-        body = scope.builder.finish([keeps.value, *(r.value for r in results)])
+        body = scope.builder.finish([_truth(inner, goes_on).value, *(r.value for r in results)])
     return ctx.emit_all("loop", [None, _truth(ctx, begins), *start], body=body, types=tuple(types))
 
 
@@ -136,11 +134,10 @@ def _scanned(
     """Emits a scan along the first axes of `sequences`."""
     states = [ctx.as_operand(value) for value in start]
     rows = [ctx.as_operand(value) for value in sequences]
-    scope = ctx.scope.body(ctx.loc, "body")
+    scope = ctx.scope.body("body")
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
     values = [scope.input("value", type) for type in types]
-    results = run_block(scope, step, [*values, *extra])
-    return scan(states, rows, _finished(ctx, scope, results))
+    return scan(states, rows, _finished(ctx, scope, run_block(scope, step, [*values, *extra])))
 
 
 REGIONS: Mapping[str, Region] = {

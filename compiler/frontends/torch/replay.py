@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tcc.frontends.place import placed
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.exported import contents
@@ -47,8 +48,7 @@ def replayed(
         inputs = [rounder.seen(name, values[name]) for name, _ in program.block.inputs]
         with torch.no_grad():
             results = run_block(program.block, inputs, rounder)
-        count = len(program.updates)
-        present = [result for result in results[count:] if result is not None]
+        present = [result for result in results[len(program.updates) :] if result is not None]
         changed = {n: tensor for n, tensor in tensors.items() if tensor._version != versions[n]}
         updated = changed | dict(zip(program.updates, results, strict=False))
         named = {f"{port_names[name]}.updated": tensor for name, tensor in updated.items()}
@@ -77,5 +77,6 @@ def tensor_of(program: TorchProgram, meta: Tensor, array: Array) -> Any:
 def array_of(result: Any) -> Array:
     """Returns a result, a tensor or a number, as an array; complex elements are pairs."""
     if isinstance(result, torch.Tensor):
-        return contents(result, "a result")[0]
+        with placed("a result"):
+            return contents(result)[0]
     return np.asarray(result)

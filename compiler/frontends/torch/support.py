@@ -1,7 +1,6 @@
 """Finds the calls of a program that cannot be imported, and lists them in one error."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from tcc.errors import UserError
 from tcc.frontends.torch.calls import Call, CallBlock, Known, Number
@@ -95,9 +94,6 @@ def _calls(block: CallBlock) -> Iterator[tuple[Call, Mapping[str, Known]]]:
     for call in block.calls:
         metas[call.name] = call.result
         yield call, metas
-        for inner in _blocks(call.arguments.values()):
-            yield from _calls(inner)
-
-
-def _blocks(arguments: Iterable[Any]) -> Iterator[CallBlock]:
-    return (value for value in arguments if isinstance(value, CallBlock))
+        for argument in call.arguments.values():
+            if isinstance(argument, CallBlock):
+                yield from _calls(argument)

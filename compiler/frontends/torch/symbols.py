@@ -124,7 +124,7 @@ class Symbols:
         self.define(symbol, index)
         return index
 
-    def index(self, size: Size | Number, where: str) -> Index:
+    def index(self, size: Size | Number) -> Index:
         """Returns a size of the program as an `Index`.
 
         Raises `UserError` where it is no integer expression that tcc has.
@@ -133,12 +133,11 @@ class Symbols:
         try:
             return self._read(formula)
         except (ValueError, ArithmeticError) as error:
-            raise UserError(
-                f"the size {str(formula)[:200]} is not supported", where=where, why=str(error)
-            ) from error
+            what = f"the size {str(formula)[:200]} is not supported"
+            raise UserError(what, why=error) from error
 
-    def shape(self, sizes: Sequence[Size], where: str) -> tuple[Index, ...]:
-        return tuple(self.index(size, where) for size in sizes)
+    def shape(self, sizes: Sequence[Size]) -> tuple[Index, ...]:
+        return tuple(map(self.index, sizes))
 
     def _read(self, formula: Any) -> Index:
         if isinstance(formula, int):

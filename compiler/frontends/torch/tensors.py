@@ -18,21 +18,21 @@ _DTYPES = {"bool": BOOL, "bfloat16": BF16} | {
 PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 
-def element_type(name: str, where: str) -> DType:
+def element_type(name: str) -> DType:
     """Returns the dtype of torch's element type `name`; raises `UserError` for a type that tcc
     lacks."""
     dtype = _DTYPES.get(name)
     if dtype is None:
-        raise UserError(f"elements of type torch.{name} are not supported", where=where)
+        raise UserError(f"elements of type torch.{name} are not supported")
     return dtype
 
 
-def part_type(name: str, where: str) -> DType:
+def part_type(name: str) -> DType:
     """Returns the dtype of torch's element type `name`, of either part if it is complex."""
-    return element_type(PARTS.get(name, name), where)
+    return element_type(PARTS.get(name, name))
 
 
-def computed_type(operands: Sequence[Any], where: str) -> DType:
+def computed_type(operands: Sequence[Any]) -> DType:
     """Returns the dtype in which torch computes with tensors and numbers together.
 
     There are three groups of operands: tensors with axes, tensors without axes, and numbers. The
@@ -42,7 +42,7 @@ def computed_type(operands: Sequence[Any], where: str) -> DType:
     tiers: tuple[list[DType], list[DType], list[DType]] = ([], [], [])
     for operand in operands:
         if isinstance(operand, Tensor):
-            tiers[0 if operand.shape else 1].append(element_type(operand.dtype, where))
+            tiers[0 if operand.shape else 1].append(element_type(operand.dtype))
         else:
             tiers[2].append(_number_type(operand))
     return max((reduce(_promoted, tier) for tier in tiers if tier), key=_rank)

@@ -33,14 +33,14 @@ from tcc.ir.types import DType
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,400}")
 _TARGET = re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,200}")
-_REALS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
+_REALS = ("Infinity", "-Infinity", "NaN")
 _DEEPEST = 32
-_SCALAR_TYPES = {
-    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32",
-    8: "float64", 9: "complex32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16",
-    28: "uint16", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz",
-    32: "float8_e5m2fnuz", 33: "float8_e8m0fnu", 34: "uint32", 35: "uint64",
-}  # fmt: skip
+# Torch's names of element types by the schema's numbers; `-` is a number without a type.
+_SCALAR_TYPES = (
+    "- uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
+    "bfloat16 - - - - - - - - - - - - - - uint16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz "
+    "float8_e5m2fnuz float8_e8m0fnu uint32 uint64"
+).split()
 
 
 def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> TorchProgram:
@@ -107,9 +107,10 @@ def numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 def scalar_type(number: Any) -> str:
     """Returns torch's name of the element type with this number in the schema."""
-    if not isinstance(number, int) or number not in _SCALAR_TYPES:
+    names = _SCALAR_TYPES[number:][:1] if isinstance(number, int) and number > 0 else ["-"]
+    if names in ([], ["-"]):
         raise ValueError(f"{number!r} is no element type")
-    return _SCALAR_TYPES[number]
+    return names[0]
 
 
 def _union(value: Any) -> tuple[str, Any]:
@@ -125,6 +126,13 @@ def _name(item: Any, key: str = "name") -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r} is no name")
     return name
+
+
+def _name_of(kind: str, value: Any) -> str | None:
+    """Returns the name of a tensor or of a number computed from sizes; None for other kinds."""
+    if kind == "as_tensor":
+        return _name(value)
+    return _name(value, "as_name") if kind.startswith("as_sym_") else None
 
 
 def _range(ends: Any) -> tuple[int | None, int | None]:
@@ -171,7 +179,7 @@ def _literal(kind: str, value: Any) -> Any:
     if kind == "as_none":
         return None
     if kind == "as_float" and isinstance(value, str) and value in _REALS:
-        return _REALS[value]
+        return float(value)
     if not isinstance(value, bool | int | float | str):
         raise ValueError(f"a value of kind {kind[:80]} is none")
     return value
@@ -281,11 +289,8 @@ class _Reader:
 
     def _input(self, argument: Any, unnamed: str) -> tuple[str, Known]:
         kind, value = _union(argument)
-        if kind == "as_tensor":
-            name = _name(value)
-        elif kind.startswith("as_sym_"):
-            name = _name(value, "as_name")
-        else:
+        name = _name_of(kind, value)
+        if name is None:
             return self._define(unnamed), _literal(kind, value)
         return self._define(name), self._known_of(name)
 
@@ -373,13 +378,10 @@ class _Reader:
         return names, len(names) == 1 and not in_list
 
     def _result(self, kind: str, value: Any) -> str | None:
-        if kind == "as_none":
-            return None
-        if kind == "as_tensor":
-            return _name(value)
-        if kind.startswith("as_sym_"):
-            return _name(value, "as_name")
-        raise ValueError(f"results of kind {kind[:80]} are not supported")
+        name = _name_of(kind, value)
+        if name is None and kind != "as_none":
+            raise ValueError(f"results of kind {kind[:80]} are not supported")
+        return name
 
     def _calls(self, call: Call, names: Sequence[str | None]) -> list[Call]:
         """Returns a call, and then for each result that something reads a call that extracts it."""

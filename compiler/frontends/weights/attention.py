@@ -42,7 +42,7 @@ class DecoderRun:
 
     def positions(self) -> Operand:
         """Returns the positions of the rows, i64 `[rows]`."""
-        if self.lengths is None:
+        if not self.lengths:
             return counted(self.seq) + size_scalar(self.past)
         return (self.lengths.unsqueeze(1) + counted(self.seq)).flat()
 
@@ -52,8 +52,8 @@ class DecoderRun:
             frequencies = constant(rotary.frequencies)
             positions = self.positions().cast(F32).reshape((self.rows, 1, 1))
             if rotary.long is not None:
-                ends = size_scalar(self.past + self.seq) if self.ends is None else self.ends
-                if self.ends is not None:
+                ends = self.ends or size_scalar(self.past + self.seq)
+                if self.ends:
                     # Each text decides for its own rows.
                     ends = ends.unsqueeze(1).expand((self.batch, self.seq)).reshape((self.rows, 1))
                     ends = ends.unsqueeze(2)
@@ -70,7 +70,7 @@ class DecoderRun:
 
         Returns None if the order of the rows says it all.
         """
-        if not window and self.lengths is None:
+        if not window and not self.lengths:
             return None
         if window not in self.masks:
             count = self.past + self.seq
@@ -86,10 +86,10 @@ class DecoderRun:
 
         A batch writes the rows of each text behind its own.
         """
-        if self.lengths is None:
+        if not self.lengths:
             return concat([cache, rows], 0)
         texts = counted(self.batch).unsqueeze(1).expand((self.batch, self.seq)).flat()
-        return cache.scatter_nd(stack([self.positions(), texts], 1), rows, reduction="none")
+        return cache.scatter_nd(stack([self.positions(), texts], 1), rows)
 
 
 def attention(
@@ -116,7 +116,7 @@ def attention(
             rows = rows.rotary_embedding(*turns, interleaved=False, rotary_dim=rotary.dims)
             heads[n] = rows.squeeze((2,))
     longer = [context.appended(cache, rows) for cache, rows in aligned(caches, heads[1:])]
-    if context.lengths is None:
+    if not context.lengths:
         operands = [x.transpose((1, 0, 2)).unsqueeze(0) for x in (heads[0], *longer)]
     else:
         query = heads[0].reshape((context.batch, context.seq, count, width))
@@ -145,7 +145,7 @@ def _projections(context: DecoderRun, x: Operand, layer: int) -> list[Operand]:
         packed = tensors.matmul(x, f"{start}qkv", (many + 2 * few) * width)
     parts = []
     for part, first, count in (("q", 0, many), ("k", many, few), ("v", many + few, few)):
-        if packed is None:
+        if not packed:
             rows = tensors.matmul(x, start + part, count * width)
         else:
             rows = packed.slice_axis(1, first * width, count * width)

@@ -80,8 +80,7 @@ class _Folder:
 
     def assets(self, config: Mapping[str, Any]) -> Mapping[str, bytes]:
         """Returns the assets by name; a name is absent if the folder does not have its file."""
-        names = filter(self._has, (TOKENIZER, TEMPLATE))
-        assets = {name: self._bytes(name) for name in names}
+        assets = {name: self._bytes(name) for name in filter(self._has, (TOKENIZER, TEMPLATE))}
         template = self._optional("tokenizer_config.json").get("chat_template")
         if isinstance(template, list):  # of templates with names
             named = [item for item in template if isinstance(item, dict)]

@@ -61,7 +61,7 @@ def import_checkpoint(
     form = tensor(F32, rows, *batch, config.key_heads, config.head_width)
     caches = [scope.input(name, form) for name in names]
     results = ["logits", *(f"{name}.next" for name in names)]
-    with _Part(scope, "lengths").writing():
+    with _part(scope, "lengths").writing():
         lengths, ends = _lengths(seq, *ports[1:]) if batch else (None, None)
     texts = batch[0] if batch else const(1)
     context = DecoderRun(config, tensors, past, seq, texts, lengths, ends, {}, {})
@@ -108,11 +108,9 @@ def _lengths(seq: Index, rows: Operand, lengths: Operand) -> tuple[Operand, Oper
     return lengths, lengths + last + 1
 
 
-class _Part(Emitter):
-    """Writes the nodes of one part of a model; `loc` is the start of its tensors' names."""
-
-    def __init__(self, scope: Scope, loc: str) -> None:
-        self.scope, self.loc, self.operation, self.names = scope, loc, "the language model", (loc,)
+def _part(scope: Scope, start: str) -> Emitter:
+    """Returns the emitter of one part of a model; `start` is the start of its tensors' names."""
+    return Emitter(scope, start, (start,), "the language model")
 
 
 def _model(
@@ -125,11 +123,11 @@ def _model(
     """
     tokens, rows = ports[:2]
     longer: list[Operand] = []
-    with _Part(scope, "token_embd").writing():
+    with _part(scope, "token_embd").writing():
         x = _embeddings(context, tokens)
     for layer in range(context.config.layers):
         start = f"blk.{layer}."
-        with _Part(scope, start).writing():
+        with _part(scope, start).writing():
             normal = _norm(context, x, f"{start}attn_norm")
             mixed, pair = attention(context, normal, layer, caches[2 * layer : 2 * layer + 2])
             longer += pair
@@ -139,14 +137,14 @@ def _model(
             x = x + _post_norm(context, y, f"{start}post_attention_norm")
             y = mlp(context, _norm(context, x, f"{start}ffn_norm"), f"{start}ffn")
             x = x + _post_norm(context, y, f"{start}post_ffw_norm")
-    with _Part(scope, "output").writing():
+    with _part(scope, "output").writing():
         logits = _logits(context, _norm(context, x, "output_norm"))
         return [logits.reshape((*rows.shape, logits.shape[1])), *longer]
 
 
 def _wanted(context: DecoderRun, x: Operand, rows: Operand) -> Operand:
     """Returns the rows of `x` that get logits."""
-    if context.lengths is None:
+    if not context.lengths:
         return x.gather(rows, axis=0)
     texts = x.reshape((context.batch, context.seq, x.shape[1]))
     return texts.gather_nd(rows.unsqueeze(2), batch_dims=1).reshape(

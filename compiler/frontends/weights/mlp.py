@@ -2,7 +2,6 @@
 
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.weights.attention import DecoderRun
-from tcc.ir.index import const
 
 
 def mlp(context: DecoderRun, x: Operand, start: str) -> Operand:
@@ -51,7 +50,7 @@ def _experts(context: DecoderRun, x: Operand, start: str) -> Operand:
     if count > number:
         raise Refusal(f"each row uses {count} of {number} experts")
     shares = scores.softmax(axis=1)
-    share, index = shares.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
+    share, index = shares.ordered(1, count)
     if config.renormalised:
         share = share / share.sum(1, keepdims=True)
     rows = x.shape[0]
@@ -64,5 +63,4 @@ def _experts(context: DecoderRun, x: Operand, start: str) -> Operand:
     up = matmul(tokens, "up", (number, None, depth))
     hidden = _activated(context, matmul(tokens, "gate", (number, up.extent(3), depth))) * up
     outputs = matmul(hidden, "down", (number, depth, up.extent(3)))
-    weighted = outputs * share.reshape((rows, count, 1, 1))
-    return weighted.sum(1).reshape((rows, depth))
+    return (outputs * share.reshape((rows, count, 1, 1))).sum(1).reshape((rows, depth))

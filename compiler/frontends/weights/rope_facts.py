@@ -54,8 +54,7 @@ def _completed(parameters: _Parameters, config: Mapping[str, Any], facts: Facts)
     form = parameters.get("rope_type", parameters.get("type"))
     if form in ("longrope", "su", "yarn", "llama3"):
         context = facts.count("context_length")
-        original = parameters.get(_ORIGINAL) or config.get(_ORIGINAL) or context
-        parameters[_ORIGINAL] = original
+        parameters[_ORIGINAL] = parameters.get(_ORIGINAL) or config.get(_ORIGINAL) or context
         if parameters.get("factor") is None:
             parameters["factor"] = context / Facts(parameters, facts.where).count(_ORIGINAL)
     return parameters

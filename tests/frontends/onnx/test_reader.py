@@ -102,7 +102,7 @@ def test_every_element_type_reads_back(dtype: str, raw: bool) -> None:
     number = helper.np_dtype_to_tensor_dtype(array.dtype)
     data = array.tobytes() if raw else array.ravel()
     tensor = helper.make_tensor("t", number, array.shape, data, raw=raw)
-    found, kind = TensorReader(None).array(tensor, "t")
+    found, kind = TensorReader(None).array(tensor)
     assert found.dtype == array.dtype == kind.carrier
     np.testing.assert_array_equal(found, array)
 
@@ -110,7 +110,7 @@ def test_every_element_type_reads_back(dtype: str, raw: bool) -> None:
 def test_bfloat16_reads_as_its_exact_f32() -> None:
     bits = np.array([0x3FC0, 0xC020, 0x7F80], np.uint16)
     tensor = helper.make_tensor("t", TensorProto.BFLOAT16, [3], bits.tobytes(), raw=True)
-    found, kind = TensorReader(None).array(tensor, "t")
+    found, kind = TensorReader(None).array(tensor)
     assert kind.name == "bf16"
     np.testing.assert_array_equal(found, np.array([1.5, -2.5, np.inf], np.float32))
 
@@ -138,23 +138,23 @@ def _broken(change: Callable[[onnx.TensorProto], object]) -> onnx.TensorProto:
 )
 def test_tensors_that_contradict_themselves(change: Callable[[onnx.TensorProto], object]) -> None:
     with pytest.raises(UserError):
-        TensorReader(None).array(_broken(change), "t")
+        TensorReader(None).array(_broken(change))
 
 
 def test_sparse_tensors_are_filled_in() -> None:
     values = numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "w")
     for indices in (np.array([1, 5]), np.array([[0, 1], [1, 2]])):
         sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices), [2, 3])
-        found, _ = TensorReader(None).dense(sparse, "w")
+        found, _ = TensorReader(None).dense(sparse)
         np.testing.assert_array_equal(found, [[0, 1.5, 0], [0, 0, 2.5]])
     for indices in (np.array([1, 6]), np.array([-1, 0]), np.array([[0, 0], [0, 3]])):
         sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices), [2, 3])
         with pytest.raises(UserError):
-            TensorReader(None).dense(sparse, "w")
+            TensorReader(None).dense(sparse)
     for wrong in (np.array([0.0, 1.0]), np.array([True, False]), np.array([1, 5], np.int32)):
         sparse.indices.CopyFrom(numpy_helper.from_array(wrong))
         with pytest.raises(UserError, match="wrong element type"):
-            TensorReader(None).dense(sparse, "w")
+            TensorReader(None).dense(sparse)
 
 
 @pytest.mark.parametrize("dims", [[0, 1 << 62, 4], [1] * 65, [2, -3], [1 << 31, 2]])
@@ -163,7 +163,7 @@ def test_sparse_tensors_of_impossible_shapes(dims: list[int]) -> None:
     sparse.values.CopyFrom(numpy_helper.from_array(np.zeros(0, np.float32), "w"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(0, np.int64)))
     with pytest.raises(UserError, match="impossible shape"):
-        TensorReader(None).dense(sparse, "w")
+        TensorReader(None).dense(sparse)
 
 
 # ---- external data -------------------------------------------------------------------------------

@@ -29,8 +29,7 @@ def _heads(x: Operand, count: int) -> Operand:
     width = x.extent(-1) if x.rank == 3 else None
     if count < 1 or width is None or width % count:
         raise Refusal(f"{x.type!r} has no {count} heads side by side")
-    split = x.reshape((*x.shape[:2], count, width // count))
-    return split.transpose((0, 2, 1, 3))
+    return x.reshape((*x.shape[:2], count, width // count)).transpose((0, 2, 1, 3))
 
 
 def _merged(x: Operand) -> Operand:
@@ -69,16 +68,14 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
             raise Refusal(f"input {number} is not supported")
     for name, default in defaults.items():
         if ctx.has(name):
-            kind = type(default)
-            value = ctx.text(name) if kind is str else ctx.integer(name)
+            value = ctx.text(name) if type(default) is str else ctx.integer(name)
             if value != default:
                 raise Refusal(f"{name}={value} is not supported")
 
 
 def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
     """Splits axis 2 in parts of these widths."""
-    ends = accumulate(widths)
-    return [x.slice_axis(2, end - n, n) for end, n in aligned(ends, widths)]
+    return [x.slice_axis(2, end - n, n) for end, n in aligned(accumulate(widths), widths)]
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------
@@ -92,24 +89,23 @@ def _rotary_embedding(
     sin: Operand,
     *,
     num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
     scale: float = 1.0,
     interleaved: bool,
 ) -> Results:
     _refuse(ctx, is_packed_batching=0)
-    rotated = ctx.integer("rotary_embedding_dim", 0)
     if scale != 1:
         raise Refusal("a scale is not supported")
     split = x.ranked(3, 4)
     if x.rank == 3:
         half, width = cos.extent(-1), x.extent(-1)
-        if not num_heads and (not half or width is None or rotated):
+        if not num_heads and (not half or width is None or rotary_embedding_dim):
             raise Refusal("the number of heads is not known")
         split = _heads(x, num_heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
-    rotated = rotated or as_int(width_of) or 0
+    rotated = rotary_embedding_dim or as_int(width_of) or 0
     if places.rank == 1:  # `places` is one number, the first position of every sequence
-        numbers = counted(length) + places.cast(I64)
-        places = numbers.reshape((1, length)).expand((batch, length))
+        places = (counted(length) + places.cast(I64)).reshape((1, length)).expand((batch, length))
     result = _rotate(split, (cos, sin), places, interleaved, rotated)
     return _merged(result) if x.rank == 3 else result
 
@@ -149,22 +145,21 @@ def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -
             raise Refusal(f"a mask {mask.type!r} is not supported")
     lead = is_visible.shape[:-1]
     is_visible = is_visible.reshape((lead[0], 1, *(lead[1:] or (1,)), is_visible.shape[-1]))
-    hidden = like.like(ctx.real("mask_filter_value", -10000.0))
-    return is_visible.select(0, hidden)
+    return is_visible.select(0, like.like(ctx.real("mask_filter_value", -10000.0)))
 
 
 def _added(*parts: Operand | None) -> Operand | None:
     sum_of_parts: Operand | None = None
     for part in parts:
-        if part is not None:
-            sum_of_parts = part if sum_of_parts is None else sum_of_parts + part
+        if part:
+            sum_of_parts = sum_of_parts + part if sum_of_parts else part
     return sum_of_parts
 
 
 def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
     """Returns input `number`, the cache of earlier runs, of rank `rank`; None if it is absent."""
     operand = ctx.optional(number)
-    return None if operand is None else operand.ranked(rank)
+    return operand and operand.ranked(rank)
 
 
 # ---- many heads ---------------------------------------------------------------------------------
@@ -176,10 +171,10 @@ def _multi_head_attention(ctx: NodeContext, *, unidirectional: bool, num_heads: 
         raise Refusal("scores are not given")
     q, k, v = _projected(ctx, num_heads)
     past = [_cache(ctx, n, 4) for n in (6, 7)]
-    before = const(0) if past[0] is None else past[0].shape[2]
+    before = past[0].shape[2] if past[0] else const(0)
     k, v = (x if p is None else concat([p, x], 2) for p, x in aligned(past, (k, v)))
     padding = ctx.optional(4)
-    mask_of_padding = None if padding is None else _padding(ctx, padding, q, k.shape[2])
+    mask_of_padding = padding and _padding(ctx, padding, q, k.shape[2])
     mask = _added(ctx.optional(5), mask_of_padding)
     return [_attend(ctx, (q, k, v), mask=mask, causal=unidirectional, offset=before), k, v]
 
@@ -190,22 +185,22 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
     `count` is the number of heads.
     """
     first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
-    packed = first if key is None else key
+    packed = key if key else first
     if packed.rank == 5:  # [batch, position, head, query/key/value, width]
         parts = packed.extent(3) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise Refusal(f"packed heads {packed.type!r} are not supported")
         packed_parts = [packed.element(3, n) for n in range(parts)]
         heads = [e.transpose((0, 2, 1, 3)) for e in packed_parts]
-        return heads if key is None else [_heads(first, count), *heads]
-    if key is None or value is None:
+        return [_heads(first, count), *heads] if key else heads
+    if not key or not value:
         raise Refusal("keys and values are missing")
     projections = []
     start = 0
     for x in (first, key, value):
         width = x.extent(-1)
         bias = ctx.optional(3)
-        if bias is not None and x.rank == 3 and width is not None:
+        if bias and x.rank == 3 and width is not None:
             bias = bias.ranked(1).holds(0, start + width)
             x = x + bias.slice_axis(0, start, width)
         start += width or 0
@@ -218,7 +213,7 @@ def _attention(
 ) -> Results:
     _refuse(ctx, 6, do_rotary=0, past_present_share_buffer=0)
     packed = x @ weights
-    packed = packed if bias is None else packed + bias
+    packed = packed + bias if bias else packed
     return _attended(ctx, packed, mask=3, past=4, bias=ctx.optional(5))
 
 
@@ -230,8 +225,7 @@ def _q_attention(ctx: NodeContext) -> Results:
     """
     _refuse(ctx, do_rotary=0, past_present_share_buffer=0)
     x = (ctx.input(0), ctx.input(3), ctx.optional(6))
-    weights = (ctx.input(1), ctx.input(4), ctx.optional(7))
-    packed = scaled_sums(x, weights, ctx.input(2))
+    packed = scaled_sums(x, (ctx.input(1), ctx.input(4), ctx.optional(7)), ctx.input(2))
     return _attended(ctx, packed, mask=5, past=8, bias=None)
 
 
@@ -249,16 +243,15 @@ def _attended(
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
     if len(widths) != 3 or sum(widths) != width:
         raise Refusal(f"widths {widths} are not those of {packed.type!r}")
-    parts = _columns(packed.ranked(3), widths)
-    q, k, v = (_heads(p, ctx.integer("num_heads")) for p in parts)
+    q, k, v = (_heads(p, ctx.integer("num_heads")) for p in _columns(packed.ranked(3), widths))
     cache, before = _cache(ctx, past, 5), const(0)
-    if cache is not None:
+    if cache:
         cache, before = cache.holds(0, 2), cache.shape[3]
         old = [cache.element(0, n) for n in range(2)]
         k, v = (concat([o, n], 2) for o, n in aligned(old, (k, v)))
     present = stack((k, v), 0) if ctx.wants(1) else None
     mask_operand = ctx.optional(mask)
-    padding = None if mask_operand is None else _padding(ctx, mask_operand, q, k.shape[2])
+    padding = mask_operand and _padding(ctx, mask_operand, q, k.shape[2])
     causal = ctx.flag("unidirectional")
     scores = _added(bias, padding)
     return [_attend(ctx, (q, k, v), mask=scores, causal=causal, offset=before), present]
@@ -295,14 +288,12 @@ def _group_query_attention(
     if local_window_size == 0:
         raise Refusal("a window of 0 shows no key")
     sink = _sink(ctx, num_heads)
-    if cache.even and local_window_size < 0 and sink is None:
-        y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)
-        return [y, k, v]
+    if cache.even and local_window_size < 0 and not sink:
+        return [_attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before), k, v]
     mask_of_keys = cache.shown(k.shape[2], local_window_size)
-    if mask is not None:
-        lowest = mask.like(float("-inf"))
-        mask_of_keys = mask_of_keys.select(mask, lowest)
-    if sink is None:
+    if mask:
+        mask_of_keys = mask_of_keys.select(mask, mask.like(float("-inf")))
+    if not sink:
         return [_attend(ctx, (q, k, v), mask=mask_of_keys), k, v]
     mask_of_keys, *longer = _sunk(mask_of_keys, sink, (k, v))
     return [_attend(ctx, (q, *longer), mask=mask_of_keys), k, v]
@@ -314,7 +305,7 @@ def _sink(ctx: NodeContext, heads: int) -> Operand | None:
     A sink is one more entry of the softmax, which belongs to no key.
     """
     operand = ctx.optional(11)
-    if operand is not None:
+    if operand:
         return operand.ranked(1).holds(0, heads)
     smooth = ctx.integer("smooth_softmax", -1) > 0
     return filled(0, ctx.input(0).dtype).expand((const(heads),)) if smooth else None
@@ -347,7 +338,7 @@ def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
     They may be packed in operand 0: `many` heads of queries, `few` of keys and `few` of values.
     """
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
-    if k is not None and v is not None:
+    if k and v:
         return [q, k, v]
     width = q.extent(-1)
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
@@ -357,14 +348,13 @@ def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
 
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
-    epsilon = ctx.real("qk_norm_epsilon", 1e-6)
-    return x.rms_normalization(scale, axis=3, epsilon=epsilon)
+    return x.rms_normalization(scale, axis=3, epsilon=ctx.real("qk_norm_epsilon", 1e-6))
 
 
 def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
     """Applies the rotary embedding to queries or keys at their positions."""
     cos, sin, position_operand = ctx.input(7).ranked(2), ctx.input(8), ctx.optional(9)
-    places = cache.places if position_operand is None else position_operand
+    places = position_operand if position_operand else cache.places
     half = cos.extent(1)
     if half is None:
         raise Refusal("the width of the angles is not known")
@@ -397,15 +387,14 @@ class _Cache:
             return
         last = ctx.input(5).reshape((batch,)).cast(I64)
         # A sequence with fewer rows than the run begins at 0; the rows behind its end are padding.
-        start = last - size_scalar(length - 1)
-        self.starts = start.maximum(0)
+        self.starts = (last - size_scalar(length - 1)).maximum(0)
         row = counted(length).reshape((1, length))
         self.places = self.starts.reshape((batch, 1)) + row
 
     def present(self, rows: Operand, number: int) -> Operand:
         """Returns the cache of input `number` with the run's rows."""
         past = _cache(self.ctx, number, 4)
-        if past is None:
+        if not past:
             return rows
         if self.even:
             return concat([past, rows], 2)
@@ -429,8 +418,6 @@ class _Cache:
         return is_past & (keys > window_start)
 
 
-CONVERTERS: Converters = {
-    **named(
-        _rotary_embedding, _multi_head_attention, _attention, _q_attention, _group_query_attention
-    ),
-}
+CONVERTERS: Converters = named(
+    _rotary_embedding, _multi_head_attention, _attention, _q_attention, _group_query_attention
+)

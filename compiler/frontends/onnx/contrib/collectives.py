@@ -31,14 +31,11 @@ def _all_gather(ctx: NodeContext, *, group_size: int = 1) -> Results:
     """Gathers all ranks' operands along `axis`, which is moved to the front and back."""
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
-    front = x.moved(axis, 0)
-    gathered = front.all_gather(ranks=group_size)
-    return gathered.moved(0, axis)
+    return x.moved(axis, 0).all_gather(ranks=group_size).moved(0, axis)
 
 
 def _all_to_all(ctx: NodeContext, *, group_size: int = 1) -> Results:
-    x = _operand(ctx, "group_size")
-    return x.all_to_all(ranks=group_size)
+    return _operand(ctx, "group_size").all_to_all(ranks=group_size)
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(

@@ -21,7 +21,7 @@ from tcc.ir.types import BOOL, F64, I32, I64
 
 def _gelu(x: Operand, bias: Operand | None = None, *, approximate: str = "none") -> Results:
     """Converts GELU of x, or of x + bias if there is a bias."""
-    if bias is not None:
+    if bias:
         x = x + bias
     return x.gelu(approximate=approximate)
 
@@ -57,7 +57,7 @@ def _skip_norm(ctx: NodeContext, x: Operand, skip: Operand, *, op: str, bias: in
         raise Refusal("moments are not given", "only training reads outputs 1 and 2")
     input_sum = x + skip
     vector = ctx.optional(bias)
-    if vector is not None:
+    if vector:
         input_sum = input_sum + vector
     affine = [ctx.optional(n) for n in range(2, bias)]
     operands = [input_sum, *(o for o in affine if o is not None)]
@@ -81,18 +81,14 @@ def embedded(
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
         raise Refusal(f"tokens have two axes, not {tokens.type!r}")
-    if places is None:
+    if not places:
         places = counted(tokens.shape[1]).reshape((1, tokens.shape[1]))
     embedding = table(2).gather(tokens, axis=0)
     embedding = embedding + table(3).gather(places, axis=0)
-    if segments is not None:
+    if segments:
         embedding = embedding + table(4).gather(segments, axis=0)
     normalized = _norm(ctx, "layer_normalization", [embedding, table(5), table(6)])
-    if mask is None:
-        counts = full(0, I32, (tokens.shape[0],))
-    else:
-        is_token = mask.equals(1).cast(I32)
-        counts = is_token.sum(1)
+    counts = mask.equals(1).cast(I32).sum(1) if mask else full(0, I32, (tokens.shape[0],))
     return [normalized, counts, embedding]
 
 
@@ -112,7 +108,7 @@ def _group_norm(
     Operands 3 and 4, if present, are added to x first. The sum is the second result.
     """
     for other in (ctx.optional(n) for n in (3, 4)):
-        if other is not None:
+        if other:
             if other.rank == 2 < x.rank:  # `other` is [image, channel]
                 other = other.reshape((other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
@@ -139,7 +135,7 @@ def _bias_dropout(
     not dropped.
     """
     y = x + bias
-    drops = False if training is None else ctx.truth(training)
+    drops = ctx.truth(training) if training else False
     mask = full(True, BOOL, y.shape)
     if drops is not False:
         training_flag, fixed = None if drops else training, seed_of(ctx, as_integer=True)
@@ -156,10 +152,8 @@ def _inverse(x: Operand) -> Results:
     size = packed.shape[-1]
     order = pivots.pivot_order(rows=size)
     rows = order.cast(I64).reshape((*order.shape, 1))
-    swapped = rows.equals(counted(size)).cast(F64)
-    half = packed.solve_triangular(swapped, upper=False, unit=True)
-    inverted = packed.solve_triangular(half, upper=True, unit=False)
-    return inverted.cast(x.dtype)
+    half = packed.solve_triangular(rows.equals(counted(size)).cast(F64), upper=False, unit=True)
+    return packed.solve_triangular(half, upper=True, unit=False).cast(x.dtype)
 
 
 def _fused_matmul(
@@ -203,7 +197,7 @@ def _fused_conv(
     activation: str = "",
 ) -> Results:
     result = x.conv(weight, bias, **window_attrs(ctx, x, weight))
-    if other is not None:
+    if other:
         result = result + other
     return _activated(result, activation, activation_params)
 

@@ -27,8 +27,7 @@ def _moe(ctx: NodeContext) -> Results:
 
     From input 2 on, each matmul has two inputs: its matrices [experts, out, in] and its bias.
     """
-    shares = _scores(ctx).softmax(axis=1)
-    share, index = _best(ctx, shares)
+    share, index = _best(ctx, _scores(ctx).softmax(axis=1))
     return _layer(ctx, 2, lambda matmul: ctx.input(_FIRST + 2 * matmul), share, index)
 
 
@@ -45,7 +44,7 @@ def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
     experts = scores.extent(1)
     if experts is not None and not 1 <= count <= experts:
         raise Refusal(f"k is {count}, of {experts} experts")
-    return scores.emit_all("top_k", axis=1, k=const(count), largest=True, sorted=True)
+    return scores.ordered(1, count)
 
 
 def _layer(
@@ -69,11 +68,8 @@ def _layer(
         share_sum = share.sum(1, keepdims=True)
         share = share / share_sum
     experts = _Experts(ctx, index, stride, matrices)
-    tokens = x.reshape((rows, 1, 1, depth))
-    hidden = _activated(ctx, experts, tokens)
-    outputs = experts.matmul(hidden, _DOWN)
-    weighted = outputs * share.reshape((rows, count, 1, 1))
-    combined = weighted.sum(1)
+    hidden = _activated(ctx, experts, x.reshape((rows, 1, 1, depth)))
+    combined = (experts.matmul(hidden, _DOWN) * share.reshape((rows, count, 1, 1))).sum(1)
     return combined.reshape(x.shape)
 
 
@@ -101,7 +97,7 @@ class _Experts:
         matrices = self.matrices(matmul).gather(self.index, axis=0)
         outputs = rows @ matrices.transpose((0, 1, 3, 2))
         bias = ctx.optional(_FIRST + self.stride * (matmul + 1) - 1)
-        if bias is None:
+        if not bias:
             return outputs
         gathered_bias = bias.gather(self.index, axis=0)
         return outputs + gathered_bias.reshape(outputs.shape)
@@ -189,7 +185,7 @@ def _quantised(ctx: NodeContext, *, weights_prepacked: int = 0) -> Results:
         raise Refusal("weights packed for one execution provider are not supported")
     best, index = _best(ctx, _scores(ctx))
     routed = ctx.optional(_ROUTED)
-    share = best.softmax(axis=1) if routed is None else routed.gather_elements(index, axis=1)
+    share = routed.gather_elements(index, axis=1) if routed else best.softmax(axis=1)
     return _layer(ctx, 3, lambda matmul: _dequantised(ctx, matmul), share, index)
 
 
@@ -205,15 +201,13 @@ def _dequantised(ctx: NodeContext, matmul: int) -> Operand:
     blocks = -(-depth // block) if block > 0 else 1
     scale = ctx.input(first + 1).reshape((experts, out, blocks)).cast(F32)
     if ctx.optional(_ZEROS + matmul) is None:
-        middle = np.full((experts, out, blocks), 1 << (bits - 1), dtype.carrier)
-        zero = constant(middle, dtype)
+        zero = constant(np.full((experts, out, blocks), 1 << (bits - 1), dtype.carrier), dtype)
     else:
         row = blocks if block > 0 else out
         zero = unpacked(ctx, _ZEROS + matmul, "the zero points", dtype, row)
         zero = zero.reshape((experts, out, blocks))
     step = block if block > 0 else max(depth, 1)
-    matrices = levels.dequantize_linear(scale, zero, axis=2, block_size=step)
-    return matrices.cast(ctx.input(0).dtype)
+    return levels.dequantize_linear(scale, zero, axis=2, block_size=step).cast(ctx.input(0).dtype)
 
 
 CONVERTERS: Converters = {

@@ -60,7 +60,7 @@ def _mat_mul_n_bits(ctx: NodeContext, *, bits: int = 4, N: int, K: int, block_si
             block_size, scale, zero = 1, _gathered(scale, groups, 1), zero[:, groups]
     result = _matmul_rows(x, (levels, scale, zero), dtype, block_size)
     bias = ctx.optional(5)
-    if bias is not None:
+    if bias:
         result = result + bias.cast(F32)
     return result.cast(ctx.input(0).dtype)
 
@@ -113,8 +113,7 @@ def _matmul_rows(
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
     level_operand = constant(nibbles(signed, 0) if bits == 4 else signed)
     points = constant(np.ascontiguousarray(zero.T - np.float32(half)))
-    transposed = scale.transpose((1, 0))
-    return x.matmul_levels(level_operand, transposed, points, bits=bits, block=block)
+    return x.matmul_levels(level_operand, scale.transpose((1, 0)), points, bits=bits, block=block)
 
 
 def _gathered(x: Operand, at: Array, axis: int) -> Operand:
@@ -191,6 +190,4 @@ def unpacked(
     return constant(rows[..., :count], dtype)
 
 
-CONVERTERS: Converters = {
-    **named(_mat_mul_n_bits, _mat_mul_bnb4),
-}
+CONVERTERS: Converters = named(_mat_mul_n_bits, _mat_mul_bnb4)

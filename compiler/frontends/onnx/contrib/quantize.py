@@ -16,7 +16,6 @@ from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx.convert.quantize import one_number
 from tcc.frontends.onnx.convert.reduce import along_axis
 from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
-from tcc.frontends.onnx.convert.window import pool_attrs
 from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Operands, Refusal
 from tcc.ir.types import F32, U8
@@ -40,7 +39,7 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     """
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and zero.reshape(step.shape)
-    to = like.dtype if zero is None else zero.dtype
+    to = zero.dtype if zero else like.dtype
     return y.quantize_linear(step, zero, to=to, axis=0)
 
 
@@ -71,16 +70,11 @@ def _softmax(x: Operand, *, axis: Axis = -1, opset: int) -> Operand:
     return along_axis("softmax", x, axis, opset)
 
 
-def _average(ctx: NodeContext, x: Operand) -> Operand:
-    return emit_row("average_pool", x, **pool_attrs(ctx, x))[0]
-
-
 def _q_linear_concat(ctx: NodeContext) -> Results:
     parts = [_floats(ctx, n) for n in range(2, len(ctx.inputs), 3)]
     if not parts or len(ctx.inputs) % 3 != 2:
         raise Refusal("operands come by threes, after a scale and a zero point")
-    axis = ctx.axis_of("axis", parts[0].rank)
-    return _levels(ctx, concat(parts, axis), 0, ctx.input(2))
+    return _levels(ctx, concat(parts, ctx.axis_of("axis", parts[0].rank)), 0, ctx.input(2))
 
 
 # ---- matmuls ------------------------------------------------------------------------------------
@@ -96,10 +90,9 @@ def _q_gemm(ctx: NodeContext, *, transB: bool, alpha: float = 1.0, transA: bool)
         a_scale = a_scale * alpha
     a = _scaled(ctx.input(0), a_scale, ctx.input(2))
     bias = ctx.optional(6)
-    if bias is not None:
+    if bias:
         bias = bias.cast(F32) * (a_scale * ctx.input(4))
-    weights = _floats(ctx, 3, axis=0 if transB else 1)
-    result = gemm(a, weights, bias, transA=transA, transB=transB)
+    result = gemm(a, _floats(ctx, 3, axis=0 if transB else 1), bias, transA=transA, transB=transB)
     return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
 
 
@@ -116,7 +109,7 @@ def scaled_sums(
     sums = emit("matmul_integer", a[0], c[0], *zeros)
     step = emit("mul", *(o[1] and one_number(o[1]) for o in (a, c)))
     floats = sums.cast(F32) * step
-    return floats if bias is None else floats + bias
+    return floats + bias if bias else floats
 
 
 def _mat_mul_integer_to_float(ctx: NodeContext) -> Results:
@@ -165,11 +158,11 @@ def _gather_block_quantized(
         dtype = level_type(bits)
         if dtype.is_packed:
             data = unpacked(ctx, 0, "the table", dtype)
-            zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
-        if zero is None:
+            zero = zero and unpacked(ctx, 3, "the zero points", dtype)
+        if not zero:
             zero = filled(1 << (bits - 1), dtype).expand(scale.shape)
     # A row of zero points fills whole bytes, so it may end with padding.
-    if zero is not None and zero.extent(-1) != scale.extent(-1):
+    if zero and zero.extent(-1) != scale.extent(-1):
         zero = zero.slice_axis(-1, 0, scale.shape[-1])
     rows = data.dequantize_linear(scale, zero, axis=quantize_axis, block_size=block_size)
     return rows.gather(indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
@@ -209,9 +202,9 @@ CONVERTERS: Converters = {
     "QLinearAdd": _binary("add"),
     "QLinearMul": _binary("mul"),
     "QLinearSigmoid": _unary(lambda x: x.sigmoid()),
-    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row("leaky_relu", x)[0]),
+    "QLinearLeakyRelu": _unary(lambda ctx, x: emit_row("leaky_relu", x)),
     "QLinearSoftmax": _unary(_softmax),
-    "QLinearAveragePool": _channels_last(_unary(_average)),
+    "QLinearAveragePool": _channels_last(_unary(WINDOWS["AveragePool"])),
     "QLinearGlobalAveragePool": _channels_last(
         _unary(lambda x: x.mean(tuple(range(2, x.rank)), keepdims=True))
     ),

@@ -51,11 +51,12 @@ def import_body(
     `due`, so that an optional stays an optional. Every run checks that an output has the sizes of
     its type in `fixed_types`.
     """
-    scope = ctx.scope.body(ctx.loc, name, symbols)
+    scope = ctx.scope.body(name, symbols)
     with ctx.inside(scope).writing() as here:
-        inputs = []
-        for declared, type in zip(proto.input, types, strict=False):
-            inputs.append(scope.input(declared.name or name, type))
+        inputs = [
+            scope.input(declared.name or name, type)
+            for declared, type in zip(proto.input, types, strict=False)
+        ]
         if first_trip:
             inputs[0] = inputs[0].add(first_trip)
         outputs = run_body(ctx, proto, scope, inputs)
@@ -110,7 +111,7 @@ def run_body(
     if len(proto.input) != len(inputs):
         raise Refusal(f"the body {proto.name} has {len(proto.input)} inputs; {len(inputs)} are due")
     for declared, operand in aligned(proto.input, inputs):
-        scope.define(declared.name, operand, ctx.loc)
+        scope.define(declared.name, operand)
     scope.define_initializers(proto)
     scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
     ctx.session.run_nodes(scope)
@@ -134,7 +135,7 @@ def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
 def end(scope: OnnxScope, name: str) -> Operand:
     """Returns the output `name` of the body in `scope`."""
     operand = scope.result(name)
-    if operand is None:
+    if not operand:
         raise Refusal(f"the body does not define its output '{name[:200]}'")
     return operand
 
@@ -155,7 +156,7 @@ class Outside:
         """Returns the type of a result that has type `a` or `b`."""
         dtype = joined(a.dtype, b.dtype)
         if dtype is None or a.rank != b.rank:
-            raise self.ctx.fail(
+            raise Refusal(
                 f"'{name}' has type {a!r} one way and {b!r} the other",
                 "fix the sizes that decide which way it goes (--input NAME=SHAPE)",
             )

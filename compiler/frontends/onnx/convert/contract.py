@@ -21,10 +21,10 @@ def gemm(
     """
     lhs, rhs = a.ranked(2).swap_axes(0, int(transA)), b.ranked(2).swap_axes(0, int(transB))
     bias = c and _times(c, beta)
-    if bias is not None and alpha == 1:
+    if bias and alpha == 1:
         return lhs.gemm(rhs, bias)
     result = _times(lhs @ rhs, alpha)
-    return result if bias is None else result + bias.expand(result.shape)
+    return result + bias.expand(result.shape) if bias else result
 
 
 def _times(x: Operand, factor: float) -> Operand:

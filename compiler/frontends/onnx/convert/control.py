@@ -66,7 +66,7 @@ def choose(
 def _body(
     ctx: NodeContext, branch: Branch, name: str, symbols: set[str], ranks: Sequence[int | None] = ()
 ) -> Body:
-    scope = ctx.scope.body(ctx.loc, name, symbols)
+    scope = ctx.scope.body(name, symbols)
     scope.ends = dict.fromkeys(ctx.node.output)
     with ctx.inside(scope).writing() as inner:
         return finished(inner, branch(inner), ranks)
@@ -124,7 +124,7 @@ def _with_rest_of_graph(
         results = dict(aligned(names, joined_results))
         for name, result in results.items():
             if name not in ctx.node.output:
-                scope.define(name, result, ctx.loc)
+                scope.define(name, result)
         # The branches contain all following nodes. So only the graph's outputs read results of
         # this node. A result that is no output of the graph is never read: the condition stands
         # for it.
@@ -158,12 +158,12 @@ def _branch_with_rest(
     The body returns the results `names` of the outer graph. `equality` has the two sizes that are
     equal if the first branch is taken, or is None.
     """
-    outer, scope = ctx.scope, ctx.scope.body(ctx.loc, name, symbols)
+    outer, scope = ctx.scope, ctx.scope.body(name, symbols)
     scope.ways = (*scope.ways, (equality, name == _NAMES[0]))
     scope.pending, scope.ends = outer.pending.copy(), outer.ends
     with ctx.inside(scope).writing() as inner:
         for output, operand in zip(ctx.node.output, branch(inner), strict=False):
-            scope.define(output, operand, ctx.loc)
+            scope.define(output, operand)
         ctx.session.run_nodes(scope)
         operands = tuple(end(scope, name) for name in names)
         for name, operand in aligned(names, operands):
@@ -197,10 +197,7 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
             f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
             "export with opset 9 or newer",
         )
-    parts = []
-    for n in range(batch):
-        rows = [o.element(0, n) for o in operands]
-        parts.append(_scan_of(ctx, rows))
+    parts = [_scan_of(ctx, [o.element(0, n) for o in operands]) for n in range(batch)]
     return [stack(element_results, 0) for element_results in aligned(*parts)]
 
 
@@ -251,6 +248,4 @@ def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
     return values
 
 
-CONVERTERS: Converters = {
-    **named(_if, _scan),
-}
+CONVERTERS: Converters = named(_if, _scan)

@@ -13,7 +13,6 @@ from tcc.frontends.onnx.convert.resize import upsampled
 from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.operand import Operand, Refusal
-from tcc.ir.index import const
 
 
 def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
@@ -24,7 +23,7 @@ def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
     behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
     if behind < 0:
         raise Refusal(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
-    return y.reshape((*y.shape, *[const(1)] * behind))
+    return y.trailing(behind)
 
 
 def _binary(ctx: NodeContext, x: Operand, y: Operand) -> Results:
@@ -36,7 +35,7 @@ def _binary(ctx: NodeContext, x: Operand, y: Operand) -> Results:
 def _p_relu(x: Operand, slope: Operand) -> Results:
     """Converts PRelu with one slope, or one slope for each channel."""
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
-        slope = slope.reshape((*slope.shape, *[const(1)] * (x.rank - 2)))
+        slope = slope.trailing(x.rank - 2)
     return x.prelu(slope)
 
 
@@ -67,7 +66,7 @@ def _cast(ctx: NodeContext, x: Operand) -> Results:
     number = dict(TensorProto.DataType.items()).get(name)
     if number is None:
         raise Refusal(f"there is no element type {name[:40]}")
-    return x.cast(element_type(number, ctx.loc))
+    return x.cast(element_type(number))
 
 
 def _upsample(ctx: NodeContext, x: Operand, *, height_scale: float, width_scale: float) -> Results:

@@ -48,7 +48,7 @@ def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None
     The value is None if the import does not know it. Both are None if the input is absent.
     """
     operand = ctx.optional(number)
-    if operand is None:
+    if not operand:
         return None, None
     if not operand.dtype.is_integer:
         raise Refusal(f"a position has type {operand.type!r}")
@@ -79,7 +79,7 @@ def _sequence_construct(ctx: NodeContext) -> Results:
 def _sequence_insert(ctx: NodeContext) -> Results:
     sequence, x = _list(ctx), ctx.input(1)
     where, at = _position(ctx, 2)
-    if sequence.items is not None and (where is None or at is not None):
+    if sequence.items is not None and (not where or at is not None):
         items = list(sequence.items)
         place = len(items) if at is None else _place(at, len(items), len(items) + 1)
         items.insert(place, x)
@@ -90,7 +90,7 @@ def _sequence_insert(ctx: NodeContext) -> Results:
 def _sequence_erase(ctx: NodeContext) -> Results:
     sequence = _list(ctx)
     where, at = _position(ctx, 1)
-    if sequence.items is not None and (where is None or at is not None):
+    if sequence.items is not None and (not where or at is not None):
         items = list(sequence.items)
         del items[_place(-1 if at is None else at, len(items), len(items))]
         return known_list(ctx, items, _kind(sequence).item, False)
@@ -103,7 +103,7 @@ def _split_to_sequence(
     keep = lengths is not None or keepdims
     sizes = _piece_sizes(x.shape[axis], lengths)
     if sizes is None:
-        piece_length = constant(np.array(1)) if lengths is None else lengths.cast(I64)
+        piece_length = lengths.cast(I64) if lengths else constant(np.array(1))
         return x.list_split(piece_length, axis=axis, keep=keep, item=x.dtype)
     start, items = const(0), []
     for size in sizes:
@@ -116,7 +116,7 @@ def _split_to_sequence(
 def _piece_sizes(extent: Index, lengths: Operand | None) -> list[Index] | None:
     """Returns the sizes of the pieces; None if their number is known only at run time."""
     length = as_int(extent)
-    if lengths is not None and lengths.rank:
+    if lengths and lengths.rank:
         if lengths.index_elements is None:
             return None
         sizes = list(lengths.index_elements.reshape(-1))
@@ -146,8 +146,7 @@ def _sequence_at(ctx: NodeContext) -> Results:
     where, at = _position(ctx, 1)
     if sequence.items is not None and at is not None:
         return sequence.items[_place(at, len(sequence.items), len(sequence.items))]
-    type = entry_type(ctx, _kind(sequence))
-    return sequence.list_at(where, type=type)
+    return sequence.list_at(where, type=entry_type(ctx, _kind(sequence)))
 
 
 def _sequence_length(ctx: NodeContext) -> Results:
@@ -162,8 +161,7 @@ def _concat_from_sequence(ctx: NodeContext, *, new_axis: bool) -> Results:
     if sequence.items is not None:
         if not sequence.items:
             raise Refusal("the sequence is empty")
-        rank = sequence.items[0].rank + new_axis
-        axis = ctx.axis_of("axis", rank)
+        axis = ctx.axis_of("axis", sequence.items[0].rank + new_axis)
         parts = [item.unsqueeze(axis) if new_axis else item for item in sequence.items]
         return concat(parts, axis)
     one = entry_type(ctx, _kind(sequence))
@@ -182,17 +180,17 @@ def _concat_from_sequence(ctx: NodeContext, *, new_axis: bool) -> Results:
 
 
 def _optional(ctx: NodeContext, element: Operand | None = None) -> Results:
-    if element is not None:
+    if element:
         return known_list(ctx, [element], element.dtype, True)
     if not ctx.has("type"):
         raise Refusal("it has neither an element nor a type")
     optional_type = onnx.helper.make_optional_type_proto(ctx._attributes["type"].tp)
-    kind = list_type(optional_type, ctx.loc)
+    kind = list_type(optional_type)
     return Operand(TensorType(kind, ()), ctx.scope.builder, ctx.node.output[0], items=())
 
 
 def _optional_has_element(operand: Operand | None = None) -> Results:
-    if operand is None:
+    if not operand:
         return filled(False, BOOL)
     if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
         return filled(True, BOOL)

@@ -181,8 +181,7 @@ def _as_loop(
     )
     if not loop.rows:
         return results
-    first = _written_rows(loop)
-    later = aligned(first, results[count:])
+    later = aligned(_written_rows(loop), results[count:])
     rows = (concat([a, _like(b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
     return [*results[:count], *rows]
 
@@ -294,9 +293,9 @@ def _unsteady(loop: _LoopState, body: Body) -> UserError:
 
 def _trip_count(ctx: NodeContext, loop: _LoopState, body: Body) -> Index | None:
     """Returns the number of iterations if only the trip count ends the loop, else None."""
-    if loop.trips is None or loop.trips.index_elements is None:
+    if not loop.trips or loop.trips.index_elements is None:
         return None
-    begins = loop.condition is None or ctx.truth(loop.condition) is True
+    begins = not loop.condition or ctx.truth(loop.condition) is True
     keeps = ctx.truth(body.outputs[0]) is True or (body.graph.outputs[0] is body.graph.inputs[1])
     return maximum(loop.trips.index_elements.item(), 0) if begins and keeps else None
 

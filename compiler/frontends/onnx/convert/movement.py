@@ -61,8 +61,7 @@ def _constant(ctx: NodeContext) -> Results:
     if ctx.has("value"):
         return ctx.tensor("value")
     if ctx.has("sparse_value"):
-        sparse = ctx._attributes["sparse_value"].sparse_tensor
-        return constant(*ctx.session.tensors.dense(sparse, ctx.loc))
+        return constant(*ctx.session.tensors.dense(ctx._attributes["sparse_value"].sparse_tensor))
     for name, (read_attribute, dtype) in _VALUES.items():
         if ctx.has(name):
             return constant(np.array(read_attribute(ctx, name), dtype))
@@ -74,8 +73,7 @@ def _constant_of_shape(ctx: NodeContext, shape: Operand) -> Results:
     return value.reshape(()).expand(shape.as_sizes("the shape"))
 
 
-def _shape(ctx: NodeContext, x: Operand, *, start: int = 0) -> Results:
-    end = ctx.integer("end", x.rank)
+def _shape(x: Operand, *, start: int = 0, end: int | None = None) -> Results:
     return size_vector(x.shape[start:end])
 
 
@@ -91,8 +89,7 @@ def _converted(ctx: NodeContext, x: Operand, to: DType) -> Operand:
     rounding = ctx.text("round_mode", "up")
     if rounding not in ROUNDINGS:
         raise Refusal(f"there is no round_mode {rounding!r}")
-    saturate = ctx.flag("saturate", True)
-    return x.to_narrow(to=to, saturate=saturate, rounding=rounding)
+    return x.to_narrow(to=to, saturate=ctx.flag("saturate", True), rounding=rounding)
 
 
 # ---- reshapes ------------------------------------------------------------------------------------
@@ -139,11 +136,9 @@ def _resolved_at_run_time(x: Operand, shape: Operand, keeps_zero: bool) -> Opera
     count = _length(shape, "the shape")
     if not keeps_zero:
         source_sizes = size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
-        is_copy = shape.equals(0)
-        shape = is_copy.select(source_sizes, shape)
+        shape = shape.equals(0).select(source_sizes, shape)
     is_free = shape.equals(-1)
-    fixed_sizes = is_free.select(1, shape)
-    fixed_count = fixed_sizes.reduce("prod", 0, keepdims=True)
+    fixed_count = is_free.select(1, shape).reduce("prod", 0, keepdims=True)
     element_total = size_vector([element_count(x.shape)], shape.dtype)
     return is_free.select(element_total / fixed_count, shape)
 
@@ -158,9 +153,8 @@ def _flatten(x: Operand, *, axis: int) -> Results:
 def _squeeze(x: Operand, axes: Operand | None = None) -> Results:
     if is_late(axes):
         return squeezed(x, axes)
-    unit_axes = [n for n in range(x.rank) if x.extent(n) == 1]
-    dropped = named_axes(axes, x.rank, unit_axes)
-    for dim in (d for d in x.shape if axes is None and d.terms and may_be_one(d)):
+    dropped = named_axes(axes, x.rank, [n for n in range(x.rank) if x.extent(n) == 1])
+    for dim in (d for d in x.shape if not axes and d.terms and may_be_one(d)):
         reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
         require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
     wrong = [n for n in dropped if x.extent(n) not in (1, None)]
@@ -226,8 +220,7 @@ def _expanded_at_run_time(x: Operand, shape: Operand) -> Operand:
     count = _length(shape, "the shape")
     dims = [*[const(1)] * (count - x.rank), *x.shape]
     source_sizes = size_vector(dims[len(dims) - count :], shape.dtype)
-    is_one = shape.equals(1)
-    return is_one.select(source_sizes, shape)
+    return shape.equals(1).select(source_sizes, shape)
 
 
 def _tile(x: Operand, counts: Operand) -> Results:
@@ -269,7 +262,7 @@ def _pad(
         before[axis], after[axis] = amounts[n], amounts[n + len(padded)]
     if mode != "constant":
         value = None
-    elif value is not None:
+    elif value:
         value = value.reshape(())
     elif x.dtype is STRING:
         value = filled(0, STRING)
@@ -331,8 +324,7 @@ def _positions(operand: Operand, dims: Sequence[Index], lowest: Sequence[int] = 
         if all(_has_sign(value) for value in values):
             return values
     extents = size_vector(dims, operand.dtype)
-    negative = operand < 0
-    shifted = negative.select(operand + extents, operand)
+    shifted = (operand < 0).select(operand + extents, operand)
     low = size_vector(lowest, operand.dtype) if any(lowest) else operand.like(0)
     clamped = shifted.minimum(extents).maximum(low)
     return clamped.as_sizes("positions", lo=min(lowest, default=0))
@@ -355,9 +347,8 @@ def _range(ctx: NodeContext) -> Results:
         distance = elements[1].item() - elements[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
-        steps = _distance(start, limit) / delta.cast(F64)
-        count = steps.ceil().cast(I64)
-        (size,) = count.maximum(0).as_sizes("the length")
+        count = (_distance(start, limit) / delta.cast(F64)).ceil().cast(I64)
+        size = count.maximum(0).as_size("the length")
     return start.range(limit, delta, size=size)
 
 
@@ -367,8 +358,7 @@ def _distance(start: Operand, limit: Operand) -> Operand:
     if not start.dtype.is_integer:
         return rough
     exact = limit.cast(I64) - start.cast(I64)
-    inside = abs(rough) < 2.0**62
-    return inside.select(exact.cast(F64), rough)
+    return (abs(rough) < 2.0**62).select(exact.cast(F64), rough)
 
 
 CONVERTERS: Converters = {

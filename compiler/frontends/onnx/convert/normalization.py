@@ -37,8 +37,7 @@ def _training_norm(ctx: NodeContext) -> Results:
     axes = tuple(n for n in range(x.rank) if n != 1)
     mean = x.mean(axes, keepdims=True)
     deviation = x - mean
-    squares = deviation * deviation
-    variance = squares.mean(axes)
+    variance = (deviation * deviation).mean(axes)
     moments = [mean.reshape((x.shape[1],)), variance]
     (y,) = emit_row("batch_normalization", x, scale, bias, *moments)
     momentum = ctx.real("momentum")

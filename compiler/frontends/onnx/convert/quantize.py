@@ -20,12 +20,12 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
 def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
     """Returns the zero point, reshaped to the rank of the scale."""
     zero = ctx.optional(2)
-    return zero if zero is None or zero.rank == scale.rank else zero.reshape(scale.shape)
+    return zero if not zero or zero.rank == scale.rank else zero.reshape(scale.shape)
 
 
 def _quantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
     zero = _zero_point(ctx, scale)
-    to = U8 if zero is None else zero.dtype
+    to = zero.dtype if zero else U8
     if ctx.integer("output_dtype", 0):
         to = ctx.dtype("output_dtype")
     precision = F32
@@ -36,20 +36,18 @@ def _quantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
 
 
 def _dequantize(ctx: NodeContext, x: Operand, scale: Operand) -> Results:
-    zero = _zero_point(ctx, scale)
     return emit_row(
         "dequantize_linear",
         x,
         scale,
-        zero,
+        _zero_point(ctx, scale),
         axis=_axis(ctx, x, scale),
         to=ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else None,
     )
 
 
 def _conv_integer(ctx: NodeContext, x: Operand, weight: Operand) -> Results:
-    attrs = window_attrs(ctx, x, weight)
-    return emit_all("conv_integer", ctx.inputs, **attrs)
+    return emit_all("conv_integer", ctx.inputs, **window_attrs(ctx, x, weight))
 
 
 def _q_linear_mat_mul(ctx: NodeContext) -> Results:
@@ -68,7 +66,7 @@ def _q_linear_conv(ctx: NodeContext) -> Results:
     sums = emit("conv_integer", x, w, *zeros, **window_attrs(ctx, x, w))
     channels, bias = w.shape[0], ctx.optional(8)
     of_channels = [channels, *[const(1)] * (x.rank - 2)]
-    if bias is not None:
+    if bias:
         sums = sums + bias.reshape(of_channels)
     filters = _factor(w_scale, channels)
     if filters.rank:

@@ -33,7 +33,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
     """
 
     def convert(ctx: NodeContext, x: Operand | None = None) -> Results:
-        shape = map(as_index, ctx.integers("shape")) if x is None else x.shape
+        shape = x.shape if x else map(as_index, ctx.integers("shape"))
         dtype = ctx.dtype("dtype", F32 if x is None else x.dtype)
         if dtype not in FLOATS:
             raise Refusal(f"it draws floating-point numbers, not {dtype.name}")
@@ -52,16 +52,15 @@ def _bernoulli(ctx: NodeContext, chance: Operand) -> Results:
 def _multinomial(ctx: NodeContext, logarithms: Operand, *, sample_size: int = 1) -> Results:
     count = const(sample_size)
     scores = race(logarithms.ranked(2), count, seed_of(ctx))
-    drawn = scores.arg_max(axis=2, keepdims=False, select_last=False)
-    return drawn.cast(ctx.dtype("dtype", I32))
+    return scores.arg_max(axis=2, keepdims=False).cast(ctx.dtype("dtype", I32))
 
 
 def _dropout(
     ctx: NodeContext, x: Operand, ratio: Operand | None = None, training: Operand | None = None
 ) -> Results:
-    drops = False if training is None else ctx.truth(training)
+    drops = ctx.truth(training) if training else False
     if drops is not False:
-        chance = 0.5 if ratio is None else ratio
+        chance = ratio or 0.5
         y, mask = dropped(x, chance, None if drops else training, seed_of(ctx, as_integer=True))
         return [y, mask]
     if not ctx.wants(1):

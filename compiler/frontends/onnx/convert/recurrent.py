@@ -124,7 +124,7 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     projected, products = (_quantised if _is_quantised(ctx) else _weights)(ctx, layer, number)
     late = None
     bias = ctx.optional(3)
-    if bias is not None:
+    if bias:
         width = kind.gates * hidden
         two_biases = _direction(bias, number, 2).holds(0, 2 * width)
         biases = [two_biases.slice_axis(0, n * width, width) for n in range(2)]
@@ -147,7 +147,7 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
 
 def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...]:
     operand = ctx.optional(7)
-    if operand is None:
+    if not operand:
         return ()
     of_direction = _direction(operand, number, 2).holds(0, 3 * hidden)
     return tuple(of_direction.slice_axis(0, n * hidden, hidden) for n in range(3))
@@ -199,7 +199,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
     initial = []
     for number in range(5, 5 + kind.states):
         state = ctx.optional(number)
-        if state is None:
+        if not state:
             state = full(0.0, x.dtype, shape)
         elif batch_first:
             state = state.transpose((1, 0, 2))
@@ -207,7 +207,7 @@ def _layer(ctx: NodeContext, kind: CellKind, directions: int, batch_first: bool)
             state = state.sized(1, shape[1], "each sequence has a state")
         initial.append(state)
     lengths = ctx.optional(4)
-    if lengths is not None:
+    if lengths:
         lengths = lengths.cast(I64).reshape((x.shape[1], const(1)))
     activations = _activations(ctx, kind.activations, directions)
     return _Layer(kind, x, lengths, tuple(initial), hidden, activations)

@@ -9,18 +9,7 @@ from tcc.frontends.onnx.rows import emit_row
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.types import element_count
 
-_REDUCTIONS = {
-    "ReduceSum": "sum",
-    "ReduceMean": "mean",
-    "ReduceMax": "max",
-    "ReduceMin": "min",
-    "ReduceProd": "prod",
-    "ReduceL1": "l1",
-    "ReduceL2": "l2",
-    "ReduceSumSquare": "sum_square",
-    "ReduceLogSum": "log_sum",
-    "ReduceLogSumExp": "log_sum_exp",
-}
+_REDUCTIONS = "sum mean max min prod l1 l2 sum_square log_sum log_sum_exp".split()
 
 
 @family
@@ -56,22 +45,20 @@ def along_axis(op: str, x: Operand, axis: int, opset: int) -> Operand:
     if opset >= 13 or axis == x.rank - 1:
         return make(x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-    flat = make(x.reshape((rows, columns)), axis=1)
-    return flat.reshape(x.shape)
+    return make(x.reshape((rows, columns)), axis=1).reshape(x.shape)
 
 
 def _hardmax(x: Operand, axis: int) -> Operand:
     """Returns 1 at the first largest element along `axis`, else 0."""
     place = x.arg_max(axis=axis, keepdims=True)
-    along = counted(x.shape[axis]).reshape((x.shape[axis], *[1] * (x.rank - 1 - axis)))
+    along = counted(x.shape[axis]).trailing(x.rank - 1 - axis)
     return along.equals(place).cast(x.dtype)
 
 
 def _top_k(
     x: Operand, k: Operand, *, axis: Axis, largest: bool = True, sorted: bool = True
 ) -> Results:
-    count = k.as_size("k")
-    return x.emit_all("top_k", axis=axis, k=count, largest=largest, sorted=sorted)
+    return x.emit_all("top_k", axis=axis, k=k.as_size("k"), largest=largest, sorted=sorted)
 
 
 @family
@@ -87,7 +74,7 @@ def _cumulative(op: str, x: Operand, axis_operand: Operand) -> Results:
 
 
 CONVERTERS: Converters = {
-    **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
+    **{f"Reduce{op.title().replace('_', '')}": _reduction(op) for op in _REDUCTIONS},
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
     "Hardmax": _softmax("hardmax"),

@@ -137,11 +137,10 @@ def _taps(x: Operand, target: _Target, radius: int) -> Index:
 
     `radius` is the kernel's radius before the scale widens it.
     """
-    if target.late_scales is not None:
-        smallest_scale = target.late_scales.min(0, keepdims=True)
-        shrunk = smallest_scale.minimum(1.0)
+    if target.late_scales:
+        shrunk = target.late_scales.min(0, keepdims=True).minimum(1.0)
         half = (float(radius) / shrunk).ceil()
-        (bound,) = half.cast(I64).as_sizes("the kernel", lo=1)
+        bound = half.cast(I64).as_size("the kernel", 1)
         return 2 * bound
     return widened_taps(x, target.sizes, target.scales, radius)
 
@@ -173,7 +172,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
     """Returns the target, from the sizes if there are any, else from the scales."""
     sizes = list(x.shape)
     sizes_operand = ctx.optional(3)
-    if sizes_operand is not None and sizes_operand.type.static_shape != (0,):
+    if sizes_operand and sizes_operand.type.static_shape != (0,):
         target_sizes = sizes_operand.as_sizes("sizes")
         if len(target_sizes) != len(axes):
             raise Refusal(f"{len(target_sizes)} sizes for {len(axes)} axes")
@@ -202,8 +201,7 @@ def _rounded_sizes(
     x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
     """Returns `floor(size * scale + more)` of each scaled axis, computed in `dtype`."""
-    source_sizes = size_vector(x.shape).cast(dtype)
-    scaled = source_sizes * scales.cast(dtype)
+    scaled = size_vector(x.shape).cast(dtype) * scales.cast(dtype)
     floored = (scaled + filled(more, dtype)).floor()
     bound = floored.cast(I64).as_sizes("sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
@@ -232,6 +230,4 @@ def _with_aspect_ratio(
     return _Target(sizes, tuple(all_scales.array.tolist()))
 
 
-CONVERTERS: Converters = {
-    **named(_resize, _upsample),
-}
+CONVERTERS: Converters = named(_resize, _upsample)

@@ -65,8 +65,7 @@ def _deform_conv(
     for axis in (1, 0):
         stride, before, _, dilation = (entries[axis] for entries in lists)
         first = counted(counts[axis]) * stride - size_scalar(before)
-        tap = counted(kernel[axis]) * dilation
-        place = tap.unsqueeze(1) + first
+        place = (counted(kernel[axis]) * dilation).unsqueeze(1) + first
         shape = [const(1)] * 4
         shape[axis], shape[axis + 2] = place.shape
         at = shift.element(3, axis) + place.reshape(shape).cast(F64)
@@ -78,12 +77,12 @@ def _deform_conv(
     samples = x.reshape((images, channels // offset_group, *image)).grid_sample(
         grid, mode="linear", padding_mode="zeros", align_corners=False
     )
-    if mask is not None:
+    if mask:
         samples = samples * mask.reshape((images, 1, *cells))
     columns = samples.reshape((batch, group, depth * taps, element_count(tuple(counts))))
     rows = weight.reshape((group, filters // group, depth * taps))
     y = (rows @ columns).reshape((batch, filters, *counts))
-    return y if bias is None else y + bias.reshape((filters, 1, 1))
+    return y + bias.reshape((filters, 1, 1)) if bias else y
 
 
 def _roi_align(ctx: NodeContext) -> Results:
@@ -91,6 +90,4 @@ def _roi_align(ctx: NodeContext) -> Results:
     return emit_row("roi_align", *ctx.present(3), half_pixel=half)
 
 
-CONVERTERS: Converters = {
-    **named(_grid_sample, _affine_grid, _deform_conv, _roi_align),
-}
+CONVERTERS: Converters = named(_grid_sample, _affine_grid, _deform_conv, _roi_align)

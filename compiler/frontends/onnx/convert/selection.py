@@ -45,7 +45,7 @@ def _one_hot(ctx: NodeContext, indices: Operand, depth: Operand, values: Operand
     size = depth.as_size("the depth")
     places = indices.cast(I64).unsqueeze(axis)
     from_front = (places < 0).select(places + size_scalar(size), places)
-    along = counted(size).reshape((size, *[1] * (indices.rank - axis)))
+    along = counted(size).trailing(indices.rank - axis)
     pair = values.ranked(1).sized(0, const(2), "the values are off and on")
     off, on = (pair.element(0, n) for n in range(2))
     return from_front.equals(along).select(on, off)
@@ -75,7 +75,7 @@ def _scatter(ctx: NodeContext) -> Results:
 
 
 def _trilu(x: Operand, k_operand: Operand | None = None) -> Results:
-    k = const(0) if k_operand is None else k_operand.as_size("k", lo=-LARGEST)
+    k = k_operand.as_size("k", lo=-LARGEST) if k_operand else const(0)
     return emit_row("trilu", x, k=k)
 
 

@@ -10,7 +10,7 @@ from tcc.ir.types import F64, I64, DType
 def _dft(
     ctx: NodeContext, x: Operand, length: Operand | None = None, axis_operand: Operand | None = None
 ) -> Results:
-    if axis_operand is None:
+    if not axis_operand:
         axis = ctx.integer("axis", -2)
     elif axis_operand.array is None:
         return _late_dft(ctx, x, length, axis_operand)
@@ -29,7 +29,7 @@ def _late_dft(ctx: NodeContext, x: Operand, length: Operand | None, operand: Ope
 
 def _transform(ctx: NodeContext, x: Operand, axis: int, length_operand: Operand | None) -> Operand:
     inverse, onesided = ctx.flag("inverse"), ctx.flag("onesided")
-    if length_operand is not None:
+    if length_operand:
         length = length_operand.as_size("dft_length")
     elif inverse and onesided:
         length = (x.shape[axis] - 1) * 2
@@ -47,16 +47,16 @@ def _stft(
     onesided: bool,
 ) -> Results:
     stride = step.as_size("frame_step", lo=1)
-    if frame is not None:
+    if frame:
         length = frame.as_size("frame_length", lo=1)
-    elif window is not None:
+    elif window:
         length = window.shape[0]
     else:
         raise Refusal("neither a window nor frame_length says how long a frame is")
     signal = x if x.ranked(2, 3).rank == 3 else x.unsqueeze(2)
     starts = counted((x.shape[1] - length) // stride + 1).unsqueeze(1) * size_scalar(stride)
     frames = signal.gather(starts + counted(length), axis=1)
-    if window is not None:
+    if window:
         window = window.ranked(1).sized(0, length, "a window covers a frame")
         frames = frames * window.reshape((length, 1))
     return frames.dft(axis=2, length=length, inverse=False, onesided=onesided)

@@ -29,7 +29,7 @@ def _string_split(
     return x.emit_all(
         "string_split",
         delimiter=delimiter,
-        most=maxsplit if maxsplit >= 0 else -1,
+        most=max(maxsplit, -1),
         size=size,
     )
 
@@ -95,6 +95,6 @@ def _tf_idf_vectorizer(
     )
 
 
-CONVERTERS: Converters = {
-    **named(_string_concat, _string_split, _string_normalizer, _tf_idf_vectorizer),
-}
+CONVERTERS: Converters = named(
+    _string_concat, _string_split, _string_normalizer, _tf_idf_vectorizer
+)

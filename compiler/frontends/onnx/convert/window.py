@@ -169,11 +169,10 @@ def _transposed_pads(
         raise Refusal(f"output_shape has {len(output_sizes)} entries for {axes} spatial axes")
     none = (0,) * axes
     full = map(transposed_count, x.shape[2:], kernel, strides, none, none, dilations, extra)
-    surplus = [f - w for f, w in aligned(full, output_sizes)]
-    return _halves(surplus, auto == "SAME_UPPER")
+    return _halves([f - w for f, w in aligned(full, output_sizes)], auto == "SAME_UPPER")
 
 
-def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
+def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
     """Returns the attributes of a pool over `x`."""
     axes = _spatial(x)
     kernel = ctx.integers("kernel_shape")
@@ -185,24 +184,20 @@ def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
 
 
 def _max_pool(ctx: NodeContext, x: Operand) -> Results:
-    attrs = pool_attrs(ctx, x)
+    attrs = _pool_attrs(ctx, x)
     if not ctx.wants(1):
         return x.emit_all("max_pool", **attrs)
     return emit_row("max_pool_indices", x, **attrs)
 
 
-def _average_pool(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row("average_pool", x, **pool_attrs(ctx, x))
-
-
-def _lp_pool(ctx: NodeContext, x: Operand) -> Results:
-    return emit_row("lp_pool", x, **pool_attrs(ctx, x))
+@family
+def _pool(op: str, ctx: NodeContext, x: Operand) -> Results:
+    return emit_row(op, x, **_pool_attrs(ctx, x))
 
 
 @family
 def _global(op: str, x: Operand) -> Results:
-    axes = tuple(range(2, 2 + _spatial(x)))
-    return x.emit(op, axes=axes, keepdims=True)
+    return x.emit(op, axes=tuple(range(2, 2 + _spatial(x))), keepdims=True)
 
 
 def _global_lp_pool(x: Operand, *, p: int) -> Results:
@@ -233,7 +228,7 @@ def _max_unpool(
     ]
     shape = (*x.shape[:2], *spatial)
     result = x.max_unpool(indices, shape=shape)
-    target_shape = shape if shape_operand is None else shape_operand.as_sizes("output_shape")
+    target_shape = shape_operand.as_sizes("output_shape") if shape_operand else shape
     if target_shape == shape:
         return result
     if len(target_shape) != x.rank:
@@ -262,12 +257,12 @@ CONVERTERS: Converters = {
         _conv,
         _conv_transpose,
         _max_pool,
-        _average_pool,
-        _lp_pool,
         _global_lp_pool,
         _max_unpool,
         _col2_im,
     ),
+    "AveragePool": _pool("average_pool"),
+    "LpPool": _pool("lp_pool"),
     "GlobalAveragePool": _global("reduce_mean"),
     "GlobalMaxPool": _global("reduce_max"),
 }

@@ -3,14 +3,13 @@ so `wait_tensor` has nothing to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 from tcc.frontends.emit import constant, emit
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.calls import Ranks
-from tcc.frontends.torch.context import CallContext, Converter, Integers
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Integers
 from tcc.ir.index import Index
 
 
@@ -65,15 +64,13 @@ def _coordinate(full_mesh: Integers, index: int) -> Index:
     return number
 
 
-CONVERTERS: Mapping[str, Converter] = MappingProxyType(
-    {
-        "_c10d_functional.all_reduce": _collective("all_reduce"),
-        "_c10d_functional.all_gather_into_tensor": _collective("all_gather"),
-        "_c10d_functional.reduce_scatter_tensor": _collective("reduce_scatter"),
-        "_c10d_functional.broadcast": _collective("broadcast", "src"),
-        "_c10d_functional.all_to_all_single": _all_to_all,
-        "_c10d_functional.wait_tensor": lambda ctx: ctx.operand("tensor"),
-        "_dtensor.mesh_get_process_group": lambda ctx: ctx.arguments["mesh"][ctx.integer("dim")],
-        "device_mesh._runtime_compute_coordinate_on_dim": _coordinate,
-    }
-)
+CONVERTERS: Converters = {
+    "_c10d_functional.all_reduce": _collective("all_reduce"),
+    "_c10d_functional.all_gather_into_tensor": _collective("all_gather"),
+    "_c10d_functional.reduce_scatter_tensor": _collective("reduce_scatter"),
+    "_c10d_functional.broadcast": _collective("broadcast", "src"),
+    "_c10d_functional.all_to_all_single": _all_to_all,
+    "_c10d_functional.wait_tensor": lambda ctx: ctx.operand("tensor"),
+    "_dtensor.mesh_get_process_group": lambda ctx: ctx.arguments["mesh"][ctx.integer("dim")],
+    "device_mesh._runtime_compute_coordinate_on_dim": _coordinate,
+}

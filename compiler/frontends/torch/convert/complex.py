@@ -12,11 +12,17 @@ from typing import Any
 
 from tcc.frontends.aligned import aligned
 from tcc.frontends.einsum import explicit_equation
-from tcc.frontends.emit import Emitter, checked_axes, family, size_scalar, stack
+from tcc.frontends.emit import checked_axes, family, size_scalar, stack
 from tcc.frontends.operand import Operand, Refusal
-from tcc.frontends.scope import Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
-from tcc.frontends.torch.context import CallContext, Converter, named
+from tcc.frontends.torch.context import (
+    CallContext,
+    Computed,
+    Converter,
+    ResultShape,
+    ResultType,
+    named,
+)
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
 from tcc.frontends.torch.tensors import PARTS, part_type
@@ -39,13 +45,6 @@ class Complex:
         return Complex(function(self.real), function(self.imag))
 
 
-def emitter(scope: Scope, name: str, where: str) -> Emitter:
-    """Returns an emitter of nodes for an input or a result of the program."""
-    ctx = Emitter()
-    ctx.scope, ctx.names, ctx.loc, ctx.operation = scope, [name], where, where
-    return ctx
-
-
 def parts_of(pairs: Operand) -> Complex:
     """Returns the complex tensor whose parts lie on the last axis of a real one."""
     real, imag = (pairs.element(pairs.rank - 1, n) for n in range(2))
@@ -62,16 +61,13 @@ def port_of(value: Any) -> Any:
     return value.pairs if isinstance(value, Complex) else value
 
 
-ComplexConverter = Callable[["ComplexContext"], Any]
-
-
 class ComplexContext(CallContext):
     """A call with complex tensors; dtypes are those of the parts."""
 
     def result_dtype(self) -> DType:
-        return part_type(self.result().dtype, self.loc)
+        return part_type(self.result().dtype)
 
-    def as_known(self, result: Any, described: Tensor) -> Any:
+    def as_known(self, result: Any, described: Known) -> Any:
         if not isinstance(result, Complex):
             return super().as_known(result, described)
         part = real_part(described)
@@ -133,7 +129,7 @@ def _multiplied(x: Complex, y: Complex, op: str = "mul", **attrs: Any) -> Comple
     return Complex(real, imag)
 
 
-def _product(lhs: str, rhs: str, op: str) -> ComplexConverter:
+def _product(lhs: str, rhs: str, op: str) -> Converter:
     return lambda ctx: _multiplied(ctx.pair(lhs), ctx.pair(rhs), op)
 
 
@@ -153,11 +149,11 @@ def _linear(ctx: ComplexContext) -> Complex:
     return _added(ctx, _multiplied(ctx.pair("input"), transposed, "matmul"), "bias")
 
 
-def _einsum(ctx: ComplexContext) -> Complex:
+def _einsum(ctx: ComplexContext, equation: str) -> Complex:
     operands = [ctx.as_pair(x, ctx.result_dtype()) for x in ctx.arguments["tensors"]]
     if len(operands) != 2:
         raise Refusal("it takes two complex tensors", "write it as several einsums of two operands")
-    equation = explicit_equation(ctx.text("equation"), [x.real.rank for x in operands])
+    equation = explicit_equation(equation, [x.real.rank for x in operands])
     return _multiplied(operands[0], operands[1], "einsum", equation=equation)
 
 
@@ -178,7 +174,7 @@ def _equal(ctx: ComplexContext) -> Operand:
     return x.real.equals(y.real) & x.imag.equals(y.imag)
 
 
-def _power(exponent: float | None = None) -> ComplexConverter:
+def _power(exponent: float | None = None) -> Converter:
     """Returns a converter of powers, from absolute value and angle.
 
     The exponent is real; without one, the call has it.
@@ -186,8 +182,7 @@ def _power(exponent: float | None = None) -> ComplexConverter:
 
     def convert(ctx: ComplexContext) -> Complex:
         x, power = ctx.pair("self", F64), exponent or ctx.real("exponent")
-        size = _square(x) ** (power / 2)
-        return _rotated(size, angle_of(x.imag, x.real) * power)
+        return _rotated(_square(x) ** (power / 2), angle_of(x.imag, x.real) * power)
 
     return convert
 
@@ -235,23 +230,20 @@ def _exp(ctx: ComplexContext) -> Complex:
     return _rotated(x.real.exp(), x.imag)
 
 
-def _polar(ctx: ComplexContext) -> Complex:
-    dtype = ctx.result_dtype()
+def _polar(ctx: ComplexContext, dtype: ResultType) -> Complex:
     return _rotated(ctx.operand("abs", dtype), ctx.operand("angle", dtype))
 
 
 # ---- from and to real tensors --------------------------------------------------------------------
 
 
-def _complex(ctx: ComplexContext) -> Complex:
-    dtype, shape = ctx.result_dtype(), ctx.result_shape()
-    parts = (ctx.operand(name, dtype).expand(shape) for name in ("real", "imag"))
-    return Complex(*parts)
+def _complex(ctx: ComplexContext, dtype: ResultType, shape: ResultShape) -> Complex:
+    return Complex(*(ctx.operand(name, dtype).expand(shape) for name in ("real", "imag")))
 
 
-def _bits(ctx: ComplexContext) -> Any:
+def _bits(ctx: ComplexContext, shape: ResultShape) -> Any:
     """Reinterprets complex elements as real pairs, or real pairs as complex elements."""
-    x, shape = ctx.arguments["self"], ctx.result_shape()
+    x = ctx.arguments["self"]
     if isinstance(x, Complex):
         return pairs_of(x).reshape(shape)
     return parts_of(x.reshape((*shape, 2)))
@@ -278,35 +270,41 @@ def _scaled(
 
 def _transformed(x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
     for axis in axes:
-        size = x.shape[axis]
-        x = x.dft(axis=axis, length=size, inverse=inverse, onesided=False)
+        x = x.dft(axis=axis, length=x.shape[axis], inverse=inverse, onesided=False)
     return x
 
 
-def _fft_complex(ctx: ComplexContext) -> Complex:
-    x, norm = pairs_of(ctx.pair("self")), ctx.integer("normalization")
-    axes, inverse = checked_axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
+def _fft_complex(
+    ctx: ComplexContext, dim: tuple[int, ...], normalization: int, forward: bool
+) -> Complex:
+    x = pairs_of(ctx.pair("self"))
+    axes, inverse = checked_axes(dim, x.rank - 1), not forward
     spectrum = _transformed(x, axes, inverse)
-    return parts_of(_scaled(ctx, spectrum, [x.shape[n] for n in axes], inverse, norm))
+    return parts_of(_scaled(ctx, spectrum, [x.shape[n] for n in axes], inverse, normalization))
 
 
-def _fft_real(ctx: ComplexContext) -> Complex:
-    x, norm = ctx.operand("self", ctx.result_dtype()), ctx.integer("normalization")
-    axes = checked_axes(ctx.integers("dim"), x.rank)
+def _fft_real(
+    ctx: ComplexContext, x: Computed, dim: tuple[int, ...], normalization: int, onesided: bool
+) -> Complex:
+    axes = checked_axes(dim, x.rank)
     *other_axes, last = axes
     spectrum = x.unsqueeze(x.rank).dft(
-        axis=last, length=x.shape[last], inverse=False, onesided=ctx.flag("onesided")
+        axis=last, length=x.shape[last], inverse=False, onesided=onesided
     )
     spectrum = _transformed(spectrum, other_axes, False)
-    return parts_of(_scaled(ctx, spectrum, [x.shape[n] for n in axes], False, norm))
+    return parts_of(_scaled(ctx, spectrum, [x.shape[n] for n in axes], False, normalization))
 
 
-def _fft_to_real(ctx: ComplexContext) -> Operand:
-    x, norm = pairs_of(ctx.pair("self")), ctx.integer("normalization")
-    *other_axes, last = checked_axes(ctx.integers("dim"), x.rank - 1)
-    x, size = _transformed(x, other_axes, True), ctx.index("last_dim_size")
-    signal = x.dft(axis=last, length=size, inverse=True, onesided=True)
-    return _scaled(ctx, signal, [*(x.shape[n] for n in other_axes), size], True, norm)
+def _fft_to_real(
+    ctx: ComplexContext, dim: tuple[int, ...], normalization: int, last_dim_size: Index
+) -> Operand:
+    x = pairs_of(ctx.pair("self"))
+    *other_axes, last = checked_axes(dim, x.rank - 1)
+    x = _transformed(x, other_axes, True)
+    signal = x.dft(axis=last, length=last_dim_size, inverse=True, onesided=True)
+    return _scaled(
+        ctx, signal, [*(x.shape[n] for n in other_axes), last_dim_size], True, normalization
+    )
 
 
 _MOVED = (
@@ -316,7 +314,7 @@ _MOVED = (
     "embedding copy sum mean neg add sub as_strided constant_pad_nd cumsum tril triu"
 ).split()
 
-_CONVERTERS: dict[str, ComplexConverter] = {
+_CONVERTERS: dict[str, Converter] = {
     **named(_linear, _einsum, _div, _log, _angle, _exp, _complex, _polar),
     **{name: _by_parts(CONVERTERS[name]) for name in _MOVED},
     "_conj": _conjugate,
@@ -349,7 +347,7 @@ _CONVERTERS: dict[str, ComplexConverter] = {
 }
 
 
-def complex_converter_of(target: str) -> ComplexConverter | None:
+def complex_converter_of(target: str) -> Converter | None:
     """Returns the converter of an overload for complex tensors, None if there is none."""
     return found_in(_CONVERTERS, target)
 

@@ -25,7 +25,7 @@ def _matmul(a: str, b: str) -> Converter:
 def _linear(x: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
     transposed = weight if weight.rank < 2 else weight.swap_axes(0, 1)
     matmul = x @ transposed
-    return matmul if bias is None else matmul + bias
+    return matmul + bias if bias else matmul
 
 
 def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
@@ -58,31 +58,37 @@ def _scale(ctx: CallContext, q: Operand) -> float:
     return ctx.real("scale", 1 / math.sqrt(width or 1))
 
 
-def _attention(ctx: CallContext) -> Operand:
+def _attention(
+    ctx: CallContext,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: Operand | None = None,
+    enable_gqa: bool = False,
+) -> Operand:
     """Returns softmax(q k' * scale + mask) v; groups of queries may share heads of keys and
     values."""
-    q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
-    if ctx.real("dropout_p") != 0:
+    if dropout_p != 0:
         raise Refusal("it draws random numbers", "call model.eval() before the export")
+    q, k, v, mask, batch = query, key, value, attn_mask, query.shape[:-2]
     scale = _scale(ctx, q)
-    mask = ctx.optional("attn_mask")
-    batch = q.shape[:-2]
     if q.rank != 4:
         heads = math.prod(batch, start=const(1))
 
         def merge_batch(x: Operand) -> Operand:
-            wide = x.expand((*batch, *x.shape[-2:]))
-            return wide.reshape((heads, 1, *x.shape[-2:]))
+            return x.expand((*batch, *x.shape[-2:])).reshape((heads, 1, *x.shape[-2:]))
 
         q, k, v = map(merge_batch, (q, k, v))
-        if mask is not None and mask.rank > 2:
+        if mask and mask.rank > 2:
             mask = merge_batch(mask)
-    if q.rank == 4 and not ctx.flag("enable_gqa"):
+    if q.rank == 4 and not enable_gqa:
         k, v = (x.expand((*q.shape[:2], *x.shape[-2:])) for x in (k, v))
-    if mask is not None and mask.dtype is not BOOL:
+    if mask and mask.dtype is not BOOL:
         mask = mask.cast(q.dtype)
-    attended = q.attention(k, v, mask, scale=scale, is_causal=ctx.flag("is_causal"))
-    if mask is not None:
+    attended = q.attention(k, v, mask, scale=scale, is_causal=is_causal)
+    if mask:
         attended = _without_masked_rows(attended, mask)
     return attended.reshape((*batch, *attended.shape[-2:]))
 
@@ -95,8 +101,7 @@ def _without_masked_rows(attended: Operand, mask: Operand) -> Operand:
         if is_visible.any(-1).all():
             return attended
     low = ~mask if mask.dtype is BOOL else mask.equals(-math.inf)
-    none = low.min(-1, keepdims=True)
-    return none.select(0, attended)
+    return low.min(-1, keepdims=True).select(0, attended)
 
 
 def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand, float]:
@@ -106,8 +111,8 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
     if ctx.flag("is_causal"):
         row, column = grid(q.shape[2], k.shape[2])
         scores = (column <= row).select(scores, -math.inf)
-    mask = ctx.optional("attn_mask")
-    if mask is None:
+    mask = ctx.operand("attn_mask") if ctx.has("attn_mask") else None
+    if not mask:
         return scores, scale
     if mask.dtype is BOOL:
         return mask.select(scores, -math.inf), scale
@@ -117,7 +122,7 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
 def _attention_and_sums(ctx: CallContext) -> Results:
     """Returns attention, and the logarithms of the sums of its exponentials if a gradient needs
     them."""
-    attended = _attention(ctx)
+    attended = ctx.run(_attention)
     if 1 not in ctx.call.used_results:
         return attended, None
     scores, _ = attention_scores(ctx, *(widened(ctx.operand(n)) for n in ("query", "key")))
@@ -126,8 +131,7 @@ def _attention_and_sums(ctx: CallContext) -> Results:
 
 def _distances(x1: Operand, x2: Operand, p: float) -> Operand:
     """Returns the p-norms of the differences of all pairs of rows."""
-    gap = x1.unsqueeze(x1.rank - 1) - x2.unsqueeze(x2.rank - 2)
-    return p_norm(gap, p, (-1,), False)
+    return p_norm(x1.unsqueeze(x1.rank - 1) - x2.unsqueeze(x2.rank - 2), p, (-1,), False)
 
 
 def _pair_distances(x: Operand, p: float) -> Operand:
@@ -172,8 +176,7 @@ def _grouped(rows: str, weights: str, ctx: CallContext, offs: Integers) -> Opera
         raise Refusal("the number of matrices must be known")
     matrices = weight.gather(group.minimum(count - 1), axis=0)
     outputs = (x.unsqueeze(1) @ matrices).squeeze((1,))
-    covered = (group < count).unsqueeze(1)
-    return covered.select(outputs, 0)
+    return (group < count).unsqueeze(1).select(outputs, 0)
 
 
 CONVERTERS: Converters = {

@@ -45,8 +45,7 @@ def counted(size: Index) -> Operand:
 
 def grid(rows: Index, columns: Index) -> tuple[Operand, Operand]:
     """Returns the row numbers of a matrix as a column, and the column numbers as a row."""
-    down = counted(rows).reshape((rows, 1))
-    return down, counted(columns).reshape((1, columns))
+    return counted(rows).reshape((rows, 1)), counted(columns).reshape((1, columns))
 
 
 def _blackman_window(shape: ResultShape, periodic: bool = True) -> Operand:

@@ -42,29 +42,33 @@ from tcc.ops import OPS
 # ---- convolutions --------------------------------------------------------------------------------
 
 
-def _convolution(ctx: CallContext, transposed: bool, groups: int) -> Results:
+def _convolution(
+    ctx: CallContext,
+    grad_output: Operand,
+    x: Operand,
+    weight: Operand,
+    transposed: bool,
+    groups: int,
+) -> Results:
     """Returns the gradients of input, weight and bias; None for each that the call's mask leaves
     out."""
-    gradient, x, weight = map(ctx.operand, ("grad_output", "input", "weight"))
     axes = weight.rank - 2
     attrs = window_attrs(ctx, axes) | {"group": groups}
     for_input, for_weight, for_bias = ctx.arguments["output_mask"]
     results: list[Operand | None] = [None, None, None]
     if for_input:
-        back = gradient.conv(weight, **attrs) if transposed else None
-        results[0] = _to_image(x.shape, back or _input_gradient(gradient, x, weight, attrs))
+        back = grad_output.conv(weight, **attrs) if transposed else None
+        results[0] = _to_image(x.shape, back or _input_gradient(grad_output, weight, attrs))
     if for_weight:
-        pair = (gradient, x) if transposed else (x, gradient)
+        pair = (grad_output, x) if transposed else (x, grad_output)
         results[1] = _weight_gradient(*pair, weight.shape, attrs)
     if for_bias:
-        results[2] = gradient.sum([0, *range(2, axes + 2)])
+        results[2] = grad_output.sum([0, *range(2, axes + 2)])
     return results
 
 
-def _input_gradient(
-    gradient: Operand, x: Operand, weight: Operand, attrs: dict[str, Any]
-) -> Operand:
-    """Returns the transposed convolution of a gradient; it covers at least the image of `x`."""
+def _input_gradient(gradient: Operand, weight: Operand, attrs: dict[str, Any]) -> Operand:
+    """Returns the transposed convolution of a gradient; it covers at least the image."""
     output_padding = tuple(stride - 1 for stride in attrs["strides"])
     return gradient.conv_transpose(weight, **attrs, output_padding=output_padding)
 
@@ -93,8 +97,7 @@ def _weight_gradient(
     parts = image.reshape((batch, group, channels // group, *extent))
     parts = parts.swap_axes(0, 2).reshape((channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
-    swapped_gradient = parts.conv(windows.swap_axes(0, 1), **swapped)
-    return _to_image(shape, swapped_gradient.swap_axes(0, 1))
+    return _to_image(shape, parts.conv(windows.swap_axes(0, 1), **swapped).swap_axes(0, 1))
 
 
 # ---- pools ---------------------------------------------------------------------------------------
@@ -201,13 +204,9 @@ def _adaptive_average(axes: int, ctx: CallContext) -> Operand:
 @family
 def _adaptive_max(axes: int, ctx: CallContext) -> Operand:
     gradient, x, maximum_places = batched(ctx, axes, "grad_output", "self", "indices")
-    flat = [
-        part.reshape((*x.shape[:2], element_count(part.shape[2:])))
-        for part in (maximum_places, gradient)
-    ]
+    flat = [part.merged(2) for part in (maximum_places, gradient)]
     start = full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
-    scattered = start.scatter_elements(*flat, axis=2, reduction="add")
-    return scattered.reshape(x.shape)
+    return start.scatter_elements(*flat, axis=2, reduction="add").reshape(x.shape)
 
 
 # ---- linear maps along one axis ------------------------------------------------------------------
@@ -259,8 +258,7 @@ def _resize(
     to `size` elements.
     """
     gradient = widened(grad_output)
-    scales = axis_scales(ctx, gradient.rank - 2)
-    for axis, scale in enumerate(scales, 2):
+    for axis, scale in enumerate(axis_scales(ctx, gradient.rank - 2), 2):
         extent, size = _static(input_size[axis]), _static(gradient.shape[axis])
         gradient = _weighted_sums(gradient, axis, extent, terms(ctx, extent, size, scale))
     return gradient

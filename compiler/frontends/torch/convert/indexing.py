@@ -100,7 +100,7 @@ def _index(ctx: CallContext, x: Operand) -> Operand:
     if len(places.axes) == 1:
         return x.gather(places.tensors[0], axis=places.axes[0])
     front = x.transpose((*places.axes, *places.other_axes))
-    gathered = front.gather_nd(tuples(places), batch_dims=0)
+    gathered = front.gather_nd(tuples(places))
     count = len(places.shape)
     before = tuple(range(count, count + places.first))
     after = tuple(range(count + places.first, gathered.rank))
@@ -111,7 +111,7 @@ def _index(ctx: CallContext, x: Operand) -> Operand:
 
 
 def _ordered(x: Operand, axis: int, k: Index, largest: bool = False) -> tuple[Operand, Operand]:
-    values, at = numbers(x).emit_all("top_k", axis=axis, k=k, largest=largest, sorted=True)
+    values, at = numbers(x).ordered(axis, k, largest)
     return values.cast(x.dtype), at
 
 
@@ -142,7 +142,7 @@ def _kthvalue(k: int, line: Line) -> Sequence[Operand]:
 
 def _first(x: Operand, axis: int) -> Operand:
     """Returns the first position of the largest element along an axis."""
-    return x.arg_max(axis=axis, keepdims=True, select_last=False)
+    return x.arg_max(axis=axis, keepdims=True)
 
 
 def _median(line: Line, dim: int | None = None) -> Any:
@@ -175,8 +175,7 @@ def _mode(line: Line) -> Sequence[Operand]:
     """
     x, axis, _, (ranked, _) = _sorted(line)
     is_equal = ranked.unsqueeze(axis).equals(ranked.unsqueeze(axis + 1))
-    count = is_equal.cast(I64).sum(axis + 1)
-    value = ranked.gather_elements(_first(count, axis), axis=axis)
+    value = ranked.gather_elements(_first(is_equal.cast(I64).sum(axis + 1), axis), axis=axis)
     return value, numbers(x.equals(value)).arg_max(axis=axis, keepdims=True, select_last=True)
 
 
@@ -197,10 +196,8 @@ def _masked_select(x: Operand, mask: Operand) -> Operand:
 def _repeated_places(repeats: Integers) -> Operand:
     """Returns the numbers 0, 1, ...; number n is repeated as often as element n of a vector
     says."""
-    length = repeats.sum(0)
-    (size,) = length.reshape((1,)).as_sizes("the number of repetitions")
-    ends = repeats.cum_sum(axis=0)
-    return _searched(ends, counted(size), True)
+    size = repeats.sum(0).reshape((1,)).as_size("the number of repetitions")
+    return _searched(repeats.cum_sum(axis=0), counted(size), True)
 
 
 def _nonzero_static(x: Operand, size: int, fill_value: int) -> Operand:
@@ -209,8 +206,7 @@ def _nonzero_static(x: Operand, size: int, fill_value: int) -> Operand:
     filler = full(fill_value, I64, (size, x.rank))
     if x.is_empty or not x.rank:
         return filler
-    positions = non_zero(x).transpose((1, 0))
-    return concat([positions, filler], 0).slice_axis(0, 0, size)
+    return concat([non_zero(x).transpose((1, 0)), filler], 0).slice_axis(0, 0, size)
 
 
 def _unique(x: Operand, return_inverse: bool, return_counts: bool) -> Results:
@@ -274,8 +270,7 @@ def _search(name: str, ctx: CallContext) -> Operand:
     right = ctx.flag("right") or ctx.given("side") == "right"
     edges = ctx.operand(name, dtype)
     if ctx.has("sorter") and not edges.is_empty:
-        order = as_indices(ctx.operand("sorter"))
-        edges = edges.gather_elements(order, axis=edges.rank - 1)
+        edges = edges.gather_elements(as_indices(ctx.operand("sorter")), axis=edges.rank - 1)
     return _searched(edges, ctx.operand("self", dtype), right)
 
 
@@ -294,8 +289,7 @@ def _histc(ctx: CallContext, x: Operand, bins: int) -> Operand:
     place = place.minimum(bins - 1)
     above, below = flat >= low, flat <= high
     in_bin = place.unsqueeze(1).equals(counted(const(bins)))
-    counts_in_bin = in_bin & (above & below).unsqueeze(1)
-    return counts_in_bin.cast(I64).sum(0)
+    return (in_bin & (above & below).unsqueeze(1)).cast(I64).sum(0)
 
 
 CONVERTERS: Converters = {

@@ -22,10 +22,6 @@ from tcc.ir.types import F64, I32, I64
 # ---- matrices ------------------------------------------------------------------------------------
 
 
-def _wide(ctx: CallContext, name: str) -> Operand:
-    return ctx.operand(name, F64)
-
-
 def _transposed(x: Operand) -> Operand:
     """Transposes each matrix."""
     return x.swap_axes(-2, -1)
@@ -77,7 +73,6 @@ def _solve_half(a: Operand, b: Operand, upper: bool, unit_diagonal: bool = False
 
 
 def _solve_factored(
-    ctx: CallContext,
     packed: Operand,
     pivots: Operand,
     b: Operand,
@@ -89,8 +84,7 @@ def _solve_factored(
     With `adjoint` a' takes the place of a. Unless `from_left`, it solves x a = b.
     """
     if not from_left:
-        solution = _solve_factored(ctx, packed, pivots, _transposed(b), not adjoint)
-        return _transposed(solution)
+        return _transposed(_solve_factored(packed, pivots, _transposed(b), not adjoint))
     order = _order(pivots, packed.shape[-1])
     packed, b = _batched(packed, b)
     order = order.expand((*packed.shape[:-2], order.shape[-1]))
@@ -102,8 +96,7 @@ def _solve_factored(
     half = _solve_half(transposed, half, True, True)
     if order.is_empty:
         return half
-    last, count = order.rank - 1, order.shape[-1]
-    _, back = order.emit_all("top_k", axis=last, k=count, largest=False, sorted=True)
+    _, back = order.ordered(order.rank - 1, order.shape[-1], False)
     return _rows_in(half, back)
 
 
@@ -115,19 +108,17 @@ def _first_zero(packed: Operand) -> Operand:
     if as_int(count) == 0:
         return filled(0, I32).expand(pivots.shape[:-1])
     reverse_number = size_scalar(count) - counted(count)
-    zero = pivots.equals(0)
-    reverse_of_zeros = zero.select(reverse_number, 0)
+    reverse_of_zeros = pivots.equals(0).select(reverse_number, 0)
     highest = reverse_of_zeros.max(pivots.rank - 1)
     number = size_scalar(count + 1) - highest
-    none = highest.equals(0)
-    return none.select(0, number).cast(I32)
+    return highest.equals(0).select(0, number).cast(I32)
 
 
 def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ...]:
     """Returns L and U of `A`, or of its transpose, in one matrix, and the pivots."""
     if not ctx.flag("pivot", True):
         raise Refusal("elimination without pivoting is not supported")
-    matrix = _wide(ctx, "A")
+    matrix = ctx.operand("A", F64)
     return emit_all("lu", [_transposed(matrix) if transposed else matrix])
 
 
@@ -159,16 +150,14 @@ def _halves(packed: Operand) -> tuple[Operand, Operand]:
     """Returns L and U, which `packed` holds in one matrix."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
-    first_columns = packed.slice_axis(-1, 0, few)
-    lower = _triangle(first_columns, False, 1) + _eye(rows, few)
+    lower = _triangle(packed.slice_axis(-1, 0, few), False, 1) + _eye(rows, few)
     return lower, _triangle(packed.slice_axis(-2, 0, few), True)
 
 
 def _exchange(pivots: Operand, rows: Index) -> Operand:
     """Returns the permutation matrix P of the factorization P L U."""
     order = _order(pivots, rows)
-    here = counted(rows).reshape((rows, 1))
-    return here.equals(order.unsqueeze(order.rank - 1)).cast(F64)
+    return counted(rows).reshape((rows, 1)).equals(order.unsqueeze(order.rank - 1)).cast(F64)
 
 
 def _linalg_lu(ctx: CallContext) -> Results:
@@ -184,12 +173,12 @@ def _lu_unpack(
 
 
 def _linalg_lu_solve(
-    ctx: CallContext, LU: Doubles, pivots: Operand, B: Doubles, adjoint: bool
+    LU: Doubles, pivots: Operand, B: Doubles, adjoint: bool, left: bool
 ) -> Operand:
-    return _solve_factored(ctx, LU, pivots, B, adjoint, ctx.flag("left"))
+    return _solve_factored(LU, pivots, B, adjoint, left)
 
 
-def _solve(ctx: CallContext, check_errors: bool, B: Operand) -> Results:
+def _solve(ctx: CallContext, check_errors: bool, B: Operand, left: bool) -> Results:
     packed, pivots = _eliminated(ctx)
     B = B.cast(F64)
     info = _first_zero(packed)
@@ -197,7 +186,7 @@ def _solve(ctx: CallContext, check_errors: bool, B: Operand) -> Results:
         _checked(info)
     columns = B.rank in (1, packed.rank - 1)
     right = B.unsqueeze(B.rank) if columns else B
-    solution = _solve_factored(ctx, packed, pivots, right, from_left=ctx.flag("left") or columns)
+    solution = _solve_factored(packed, pivots, right, from_left=left or columns)
     result = solution.squeeze((-1,)) if columns else solution
     return result, packed, pivots, info
 
@@ -207,7 +196,7 @@ def _linalg_inv_ex(ctx: CallContext, check_errors: bool) -> Results:
     info = _first_zero(packed)
     if check_errors:
         _checked(info)
-    return _solve_factored(ctx, packed, pivots, _eye(packed.shape[-1])), info
+    return _solve_factored(packed, pivots, _eye(packed.shape[-1])), info
 
 
 def _determinant_parts(ctx: CallContext, A: Doubles) -> Results:
@@ -221,39 +210,34 @@ def _sign_and_log(ctx: CallContext) -> Results:
     diagonal = _diagonal(packed)
     last = (-1,)
     steps = counted(diagonal.shape[-1]) + 1
-    stays = pivots.cast(I64).equals(steps)
-    turns = stays.select(filled(1.0, F64), -1.0)
+    turns = pivots.cast(I64).equals(steps).select(filled(1.0, F64), -1.0)
     sign = (turns * diagonal.sign()).reduce("prod", last)
-    log_sum = abs(diagonal).log().sum(last)
-    return sign, log_sum, packed, pivots
+    return sign, abs(diagonal).log().sum(last), packed, pivots
 
 
 # ---- triangular matrices -------------------------------------------------------------------------
 
 
 def _linalg_solve_triangular(
-    ctx: CallContext, x: Doubles, B: Doubles, upper: bool, unitriangular: bool
+    x: Doubles, B: Doubles, upper: bool, left: bool, unitriangular: bool
 ) -> Operand:
     a, b = _batched(x, B)
-    if ctx.flag("left"):
+    if left:
         return _solve_half(a, b, upper, unitriangular)
-    solution = _solve_half(_transposed(a), _transposed(b), not upper, unitriangular)
-    return _transposed(solution)
+    return _transposed(_solve_half(_transposed(a), _transposed(b), not upper, unitriangular))
 
 
 def _triangular_solve(
     x: Doubles, transpose: bool, A: Doubles, upper: bool, unitriangular: bool
 ) -> Results:
     b, a = _batched(x, A)
-    matrix = _transposed(a) if transpose else a
-    return _solve_half(matrix, b, upper != transpose, unitriangular), a
+    return _solve_half(_transposed(a) if transpose else a, b, upper != transpose, unitriangular), a
 
 
-def _cholesky(ctx: CallContext) -> Results:
-    x, upper = _wide(ctx, "self"), ctx.flag("upper")
+def _cholesky(x: Doubles, upper: bool, check_errors: bool = True) -> Results:
     factor, info = emit_all("cholesky", [_transposed(x) if upper else x])
     factor = _transposed(factor) if upper else factor
-    if ctx.flag("check_errors", True):
+    if check_errors:
         _checked(info, "a matrix is not positive definite")
     return factor, info
 
@@ -266,8 +250,7 @@ def _cholesky_solve(input2: Doubles, x: Doubles, upper: bool) -> Operand:
 
 
 def _cholesky_inverse(x: Doubles, upper: bool) -> Operand:
-    eye = _eye(x.shape[-1])
-    return _cholesky_solve(x, eye, upper)
+    return _cholesky_solve(x, _eye(x.shape[-1]), upper)
 
 
 # ---- orthogonal factors --------------------------------------------------------------------------
@@ -286,15 +269,13 @@ def _reflectors(packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
     above = _triangle(_transposed(vectors) @ vectors, True, 1)
     factors = tau.unsqueeze(tau.rank)
     system = factors * above + _eye(count)
-    scaled = factors * _eye(count)
-    return vectors, _solve_half(system, scaled, True, True)
+    return vectors, _solve_half(system, factors * _eye(count), True, True)
 
 
 def _orthogonal(packed: Operand, tau: Operand, columns: Index) -> Operand:
     """Returns the first `columns` columns of the product of the reflections."""
     vectors, middle = _reflectors(packed, tau)
-    head = vectors.slice_axis(-2, 0, minimum(columns, vectors.shape[-2]))
-    transposed = _transposed(head)
+    transposed = _transposed(vectors.slice_axis(-2, 0, minimum(columns, vectors.shape[-2])))
     change = vectors @ middle @ transposed
     return _eye(packed.shape[-2], columns) - change
 
@@ -303,15 +284,13 @@ def _linalg_householder_product(x: Doubles, tau: Doubles) -> Operand:
     return _orthogonal(x, tau, x.shape[-1])
 
 
-def _ormqr(
-    ctx: CallContext, x: Doubles, transpose: bool, input2: Doubles, input3: Doubles
-) -> Operand:
+def _ormqr(x: Doubles, transpose: bool, input2: Doubles, input3: Doubles, left: bool) -> Operand:
     """Returns Q C, Q' C, C Q or C Q', as the call's flags say."""
     vectors, middle = _reflectors(x, input2)
     if transpose:
         middle = _transposed(middle)
     transposed = _transposed(vectors)
-    if ctx.flag("left"):
+    if left:
         return input3 - (vectors @ middle) @ (transposed @ input3)
     return input3 - input3 @ vectors @ middle @ transposed
 
@@ -331,8 +310,7 @@ def _completed(x: Operand) -> Operand:
     """Extends orthonormal columns to a basis of the whole space."""
     packed, tau = x.emit_all("qr")
     rows, columns = x.shape[-2:]
-    basis = _orthogonal(packed, tau, rows)
-    more = basis.slice_axis(-1, columns, rows - columns)
+    more = _orthogonal(packed, tau, rows).slice_axis(-1, columns, rows - columns)
     return concat([x, more], x.rank - 1)
 
 
@@ -351,13 +329,11 @@ def _eigen(x: Operand, upper: bool) -> tuple[Operand, Operand]:
     One triangle of each matrix is read. A matrix shifted by its norm has no negative eigenvalue, so
     its eigenvalues are its singular values.
     """
-    half = _triangle(x, upper)
-    symmetric = half + _transposed(_triangle(x, upper, 1))
+    symmetric = _triangle(x, upper) + _transposed(_triangle(x, upper, 1))
     shift = symmetric.reduce("l2", (-2, -1), keepdims=True)
     scaled = shift * _eye(x.shape[-1])
     _, s, vt = (symmetric + scaled).emit_all("svd")
-    values = s - shift.squeeze((-1,))
-    return flipped(values, x.rank - 2), flipped(_transposed(vt), x.rank - 1)
+    return flipped(s - shift.squeeze((-1,)), x.rank - 2), flipped(_transposed(vt), x.rank - 1)
 
 
 def _eigh(A: Doubles, compute_v: bool, UPLO: str) -> Results:
@@ -374,13 +350,10 @@ def _pseudo_inverse(ctx: CallContext, x: Doubles, hermitian: bool) -> Operand:
         sizes = signed
     if x.is_empty:
         return full(0, F64, ctx.result_shape())
-    largest = sizes.max(-1, keepdims=True)
-    bound = largest * _limit(ctx, "rtol", _default_rtol(ctx, x))
+    bound = sizes.max(-1, keepdims=True) * _limit(ctx, "rtol", _default_rtol(ctx, x))
     bound = bound.maximum(_limit(ctx, "atol", 0.0))
-    is_large = sizes > bound
-    inverse = is_large.select(signed.reciprocal(), 0)
-    back = _transposed(v) * inverse.unsqueeze(inverse.rank - 1)
-    return back @ _transposed(u)
+    inverse = (sizes > bound).select(signed.reciprocal(), 0)
+    return (_transposed(v) * inverse.unsqueeze(inverse.rank - 1)) @ _transposed(u)
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:
@@ -390,8 +363,7 @@ def _default_rtol(ctx: CallContext, x: Operand) -> float:
         return 0.0
     if rows is None or columns is None:
         raise Refusal("sizes must be known unless rtol is given")
-    precision = float(np.finfo(ctx.result_dtype().carrier).eps)
-    return precision * max(rows, columns)
+    return float(np.finfo(ctx.result_dtype().carrier).eps) * max(rows, columns)
 
 
 def _limit(ctx: CallContext, name: str, default: float) -> Operand:
@@ -427,8 +399,7 @@ def _linalg_matrix_exp(x: Doubles) -> Operand:
     for term in range(_TERMS, 0, -1):
         power = (part @ power) * (1 / term) + eye
     for step in range(_SQUARINGS):
-        more = count > float(step)
-        power = more.select(power @ power, power)
+        power = (count > float(step)).select(power @ power, power)
     return power
 
 
@@ -452,8 +423,8 @@ CONVERTERS: Converters = {
     "_linalg_slogdet": _sign_and_log,
     "_linalg_solve_ex": _solve,
     "linalg_cholesky_ex": _cholesky,
-    "cholesky": lambda ctx: _cholesky(ctx)[0],
-    "geqrf": lambda ctx: _wide(ctx, "self").emit_all("qr"),
+    "cholesky": lambda ctx: ctx.run(_cholesky)[0],
+    "geqrf": lambda ctx: ctx.operand("self", F64).emit_all("qr"),
     "_linalg_svd": _svd,
     "_linalg_eigh": _eigh,
     "linalg_pinv.atol_rtol_tensor": _pseudo_inverse,

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.frontends.aligned import aligned
-from tcc.frontends.emit import checked_axes, checked_axis, concat, constant, emit
+from tcc.frontends.emit import checked_axes, checked_axis, concat, constant, emit, family
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
     CallContext,
+    Computed,
     Converter,
     Converters,
     Line,
@@ -31,15 +32,14 @@ def _view(ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
     return x.reshape(shape)
 
 
-def _permute(ctx: CallContext, x: Operand) -> Operand:
-    return x.transpose(checked_axes(ctx.integers("dims"), x.rank)) if x.rank else x
+def _permute(x: Operand, dims: tuple[int, ...]) -> Operand:
+    return x.transpose(checked_axes(dims, x.rank)) if x.rank else x
 
 
 def _native_channel_shuffle(x: Operand, groups: int) -> Operand:
     """Shuffles channels: transposes them as a matrix whose rows are the groups."""
     batch, channels, *extent = x.shape
-    split = x.reshape((batch, groups, channels // groups, *extent))
-    return split.swap_axes(1, 2).reshape(x.shape)
+    return x.reshape((batch, groups, channels // groups, *extent)).swap_axes(1, 2).reshape(x.shape)
 
 
 # ---- selections of elements ----------------------------------------------------------------------
@@ -90,9 +90,7 @@ def _roll(ctx: CallContext, shifts: tuple[int, ...], dims: tuple[int, ...]) -> O
         if as_int(dim) == 0:
             continue
         back = (dim * (abs(shift) + 1) - shift) % dim
-        first = x.slice_axis(axis, back, dim - back)
-        second = x.slice_axis(axis, 0, back)
-        x = concat([first, second], axis)
+        x = concat([x.slice_axis(axis, back, dim - back), x.slice_axis(axis, 0, back)], axis)
     return x.reshape(source.shape)
 
 
@@ -121,8 +119,7 @@ def _unfold(ctx: CallContext, x: Operand, size: int, step: int) -> Operand:
     if count is None:
         raise Refusal("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
-    windows = x.gather(constant(places), axis=axis)
-    return windows.moved(axis + 1, -1)
+    return x.gather(constant(places), axis=axis).moved(axis + 1, -1)
 
 
 # The most elements of a tensor with strides; each takes eight bytes of memory in the compiler.
@@ -165,12 +162,11 @@ def _as_strided(ctx: CallContext, x: Operand) -> Operand:
     return x.flat().gather(places, axis=0)
 
 
-def _as_strided_scatter(ctx: CallContext, x: Operand, dtype: ResultType) -> Operand:
-    source = ctx.operand("src", dtype)
+def _as_strided_scatter(ctx: CallContext, x: Operand, src: Computed) -> Operand:
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
-    scattered = x.flat().scatter_elements(constant(places), source.flat(), axis=0, reduction="none")
+    scattered = x.flat().scatter_elements(constant(places), src.flat(), axis=0)
     return scattered.reshape(x.shape)
 
 
@@ -237,8 +233,9 @@ def _mode_pad(name: str, mode: str) -> Converter:
 # ---- triangles, single numbers -------------------------------------------------------------------
 
 
-def _triangle(upper: bool) -> Converter:
-    return lambda ctx, x: x.trilu(upper=upper, k=ctx.index("diagonal"))
+@family
+def _triangle(upper: bool, x: Operand, diagonal: Index) -> Operand:
+    return x.trilu(upper=upper, k=diagonal)
 
 
 def _scalar_of(x: Operand) -> Index:

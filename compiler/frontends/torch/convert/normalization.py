@@ -134,8 +134,7 @@ def _native_group_norm(
     batch, channels, *extent = input.shape
     split = input.reshape((batch, group, channels // group, *extent))
     mean, variance = _moments(split, tuple(range(2, split.rank)))
-    normalized = _group_norm(input, group, eps, weight, bias)
-    return normalized, mean, _inverse_deviation(variance, eps)
+    return _group_norm(input, group, eps, weight, bias), mean, _inverse_deviation(variance, eps)
 
 
 def _instance_norm(

@@ -57,8 +57,7 @@ def _shift(direction: str, x: Computed, other: Computed, dtype: ResultType) -> O
     if not dtype.is_integer:
         raise Refusal(f"it shifts {dtype.name}")
     if dtype.kind is DTypeKind.INT:  # for torch, a negative shift is a shift by all bits
-        inside = other >= 0
-        other = inside.select(other, dtype.bits)
+        other = (other >= 0).select(other, dtype.bits)
     return x.bit_shift(other, direction=direction)
 
 
@@ -179,19 +178,18 @@ def _pow(ctx: CallContext, dtype: ResultType) -> Operand:
     return x ** ctx.operand(exponent, dtype)
 
 
-def _where(ctx: CallContext, condition: Truths, dtype: ResultType) -> Operand:
-    return condition.select(ctx.operand("self", dtype), ctx.operand("other", dtype))
+def _where(condition: Truths, x: Computed, other: Computed) -> Operand:
+    return condition.select(x, other)
 
 
-def _clamp(ctx: CallContext, x: Computed, dtype: ResultType) -> Operand:
+def _clamp(x: Computed, min: Computed | None = None, max: Computed | None = None) -> Operand:
     """Clamps to bounds.
 
     Where the lower bound is above the upper bound, the result is the upper one. NaN stays NaN.
     """
-    low, high = (ctx.optional(name, dtype) for name in ("min", "max"))
-    if low is not None:
-        x = x.maximum(low)
-    return x if high is None else x.minimum(high)
+    if min:
+        x = x.maximum(min)
+    return x.minimum(max) if max else x
 
 
 @family
@@ -215,12 +213,11 @@ def _leaky_relu(x: Computed, negative_slope: float) -> Operand:
     return x.leaky_relu(alpha=negative_slope)
 
 
-def _elu(ctx: CallContext, x: Operand) -> Operand:
-    alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
-    if scale == inner == 1:
+def _elu(x: Operand, alpha: float, scale: float, input_scale: float) -> Operand:
+    if scale == input_scale == 1:
         return x.elu(alpha=alpha)
     rising = x * scale
-    falling = ((x * inner).exp() - 1) * (alpha * scale)
+    falling = ((x * input_scale).exp() - 1) * (alpha * scale)
     return (x > 0).select(rising, falling)
 
 
@@ -232,9 +229,8 @@ def _softplus(x: Operand, beta: float, threshold: float) -> Operand:
     return (scaled > threshold).select(x, soft)
 
 
-def _hardtanh(ctx: CallContext, x: Operand) -> Operand:
-    low, high = ctx.operand("min_val", x.dtype), ctx.operand("max_val", x.dtype)
-    return x.maximum(low).minimum(high)
+def _hardtanh(x: Operand, min_val: Computed, max_val: Computed) -> Operand:
+    return x.maximum(min_val).minimum(max_val)
 
 
 def _relu(x: Operand) -> Operand:

@@ -29,8 +29,7 @@ def _drawn(law: str, *numbers: str) -> Converter:
 
     def convert(ctx: CallContext, shape: ResultShape, dtype: ResultType) -> Operand:
         parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        drawn = draws(shape)
-        numbers_drawn: Operand = getattr(drawn, law)(dtype, *parameters)
+        numbers_drawn: Operand = getattr(draws(shape), law)(dtype, *parameters)
         return numbers_drawn
 
     return convert
@@ -64,10 +63,9 @@ def _multinomial(x: Operand, num_samples: Index, replacement: bool) -> Operand:
     with_replacement = replacement or as_int(num_samples) == 1
     scores = race(rows.log(), num_samples if with_replacement else const(1))
     if with_replacement:
-        classes = scores.arg_max(axis=2, keepdims=False, select_last=False)
+        classes = scores.arg_max(axis=2, keepdims=False)
     else:
-        options = {"axis": 1, "k": num_samples, "largest": True, "sorted": True}
-        classes = scores.squeeze((1,)).emit_all("top_k", **options)[1]
+        classes = scores.squeeze((1,)).ordered(1, num_samples)[1]
     return classes if x.rank == 2 else classes.squeeze((0,))
 
 
@@ -77,8 +75,7 @@ def _randperm(shape: ResultShape) -> Operand:
     The numbers have 63 bits; two of n numbers are equal once in about 2**63 / n**2 runs.
     """
     keys = draws(shape).bits(63).cast(I64)
-    options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
-    return keys.emit_all("top_k", **options)[1]
+    return keys.ordered(0, keys.shape[0], False)[1]
 
 
 CONVERTERS: Converters = {

@@ -56,6 +56,7 @@ def _recurrent(
     bidirectional: bool,
     has_biases: bool,
     train: bool,
+    dropout: float,
     batch_first: bool,
 ) -> Sequence[Operand]:
     kind = KINDS[name]
@@ -63,7 +64,7 @@ def _recurrent(
     initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
     directions = 1 + bidirectional
     width = 4 if has_biases else 2
-    if train and ctx.real("dropout") != 0 and num_layers > 1:
+    if train and dropout != 0 and num_layers > 1:
         raise Refusal("it draws random numbers", "call model.eval() before the export")
     if len(params) != num_layers * directions * width or len(initial) != kind.states or x.rank != 3:
         raise Refusal("layers with a projection are not supported")

@@ -56,15 +56,14 @@ def _extremum_at(op: str, keepdim: bool, line: Line) -> Sequence[Operand]:
     """Returns the extremum along one axis, and its position."""
     x, axis = line
     extremum = _narrow(x).reduce(op, axis, keepdims=keepdim)
-    at = numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim, select_last=False)
-    return extremum, at
+    return extremum, numbers(x).emit(f"arg_{op}", axis=axis, keepdims=keepdim)
 
 
 @family
-def _arg(op: str, ctx: CallContext, line: Line) -> Operand:
+def _arg(op: str, ctx: CallContext, line: Line, keepdim: bool) -> Operand:
     x, axis = line
-    keepdim = ctx.flag("keepdim") and ctx.has("dim")
-    return numbers(x).emit(op, axis=axis, keepdims=keepdim, select_last=False)
+    keepdim = keepdim and ctx.has("dim")
+    return numbers(x).emit(op, axis=axis, keepdims=keepdim)
 
 
 @family
@@ -119,8 +118,7 @@ def _prefixes(x: Operand, axis: int, fill: float) -> Operand:
 
 def _logcumsumexp(ctx: CallContext, dtype: ResultType) -> Operand:
     x, axis = ctx.along(dtype)
-    prefixes = _prefixes(x, axis, -math.inf)
-    return prefixes.reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
+    return _prefixes(x, axis, -math.inf).reduce("log_sum_exp", x.rank).moved(x.rank - 1, axis)
 
 
 def extreme(dtype: DType, below: bool) -> float:

@@ -55,8 +55,7 @@ def interpolation(
 
 @family
 def _upsample(mode: str, smooth: bool, ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
-    scales = axis_scales(ctx, x.rank - 2)
-    attributes = interpolation(ctx, x, shape, scales, mode, smooth)
+    attributes = interpolation(ctx, x, shape, axis_scales(ctx, x.rank - 2), mode, smooth)
     return x.resize(**attributes)
 
 
@@ -101,8 +100,7 @@ def _informative_scales(
     sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
 ) -> list[float | None]:
     """Returns the scale of each spatial axis; None if the op needs no scale (`_follows`)."""
-    triples = aligned(sizes, extents, scales)
-    return [None if _follows(o, i, s) else s for o, i, s in triples]
+    return [None if _follows(o, i, s) else s for o, i, s in aligned(sizes, extents, scales)]
 
 
 def _follows(size: Index, extent: Index, scale: float | None) -> bool:

@@ -15,14 +15,13 @@ def _rounding(op: str, x: Computed) -> Operand:
     return x.emit(op) if x.dtype.is_float else x
 
 
-def _round(ctx: CallContext, x: Computed) -> Operand:
-    places = int(ctx.given("decimals", 0))
+def _round(x: Computed, decimals: int = 0) -> Operand:
     if not x.dtype.is_float:
         return x
-    if places == 0:
+    if decimals == 0:
         return x.round()
-    factor = x.like(10.0 ** abs(places))
-    up, down = ("mul", "div") if places > 0 else ("div", "mul")
+    factor = x.like(10.0 ** abs(decimals))
+    up, down = ("mul", "div") if decimals > 0 else ("div", "mul")
     return x.emit(up, factor).round().emit(down, factor)
 
 

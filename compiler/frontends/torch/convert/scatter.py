@@ -26,6 +26,7 @@ from tcc.frontends.torch.convert.pointwise import quotient
 from tcc.frontends.torch.convert.reduce import extreme
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64, U8, DType, element_count
+from tcc.ops.shapes import replaced
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
                "amin": "min"}  # fmt: skip
@@ -69,8 +70,7 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: 
     if how != "mean":
         return result
     divisor = count + 1 if include_self else count.maximum(1)
-    mean = quotient(result, divisor.cast(x.dtype))
-    return untouched.select(x, mean)
+    return untouched.select(x, quotient(result, divisor.cast(x.dtype)))
 
 
 def _neutral(dtype: DType, row: str) -> float:
@@ -117,13 +117,11 @@ def _bincount(ctx: CallContext, x: Integers, minlength: Index, dtype: ResultType
 
     The number of bins depends on data.
     """
-    minimum = size_scalar(minlength - 1)
-    last = concat([x, minimum.reshape((1,))], 0).max(0, keepdims=True)
-    (size,) = (last + 1).as_sizes("the number of bins")
+    last = concat([x, size_scalar(minlength - 1).reshape((1,))], 0).max(0, keepdims=True)
+    size = (last + 1).as_size("the number of bins")
     check_indices(x, size, "bincount counts numbers from zero on")
     weights = ctx.operand("weights", dtype, 1)
-    start = full(0, dtype, (size,))
-    return _scattered(start, x, weights.expand(x.shape), 0, "add")
+    return _scattered(full(0, dtype, (size,)), x, weights.expand(x.shape), 0, "add")
 
 
 # ---- whole slices --------------------------------------------------------------------------------
@@ -138,8 +136,7 @@ def _along(x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]) -> Oper
 def _index_reduce(ctx: CallContext, index: Operand, line: Line) -> Operand:
     """Combines slice n of `source` along an axis into the slice of `self` at `index[n]`."""
     x, axis = line
-    count = element_count(index.shape)
-    shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
+    shape = replaced(x.shape, axis, element_count(index.shape))
     source = ctx.operand("source", x.dtype).reshape(shape)
     return _combined(ctx, x, _along(x, axis, index, shape), source, axis)
 
@@ -170,8 +167,7 @@ def _embedding_bag(
         raise Refusal("it has no index or run, or its results for gradients are read")
     starts = offsets.slice_axis(0, 0, bags)
     places = counted(indices.shape[0]).unsqueeze(1)
-    begun = (starts <= places).cast(I64)
-    bag = begun.sum(1) - 1
+    bag = (starts <= places).cast(I64).sum(1) - 1
     rows = weight.gather(indices, axis=0)
     if per_sample_weights:
         rows = rows * per_sample_weights.unsqueeze(1)
@@ -182,13 +178,11 @@ def _embedding_bag(
         rows = is_counted.unsqueeze(1).select(rows, start)
     count = _scattered(full(0, I64, (bags,)), bag, is_counted.cast(I64), 0, "add")
     how, target = "max" if mode == 2 else "add", start.expand((bags, weight.shape[1]))
-    along = _along(rows, 0, bag, rows.shape)
-    bag_values = _scattered(target, along, rows, 0, how)
+    bag_values = _scattered(target, _along(rows, 0, bag, rows.shape), rows, 0, how)
     if mode == 1:
         counts = count.maximum(1).unsqueeze(1)
         bag_values = bag_values / counts.cast(rows.dtype)
-    empty = count.equals(0).unsqueeze(1)
-    return empty.select(0, bag_values), None, None, None
+    return count.equals(0).unsqueeze(1).select(0, bag_values), None, None, None
 
 
 def _masked_scatter(x: Operand, source: Operand, mask: Truths, shape: ResultShape) -> Operand:
@@ -199,8 +193,7 @@ def _masked_scatter(x: Operand, source: Operand, mask: Truths, shape: ResultShap
         return x
     flat_mask = mask.flat().cast(I64)
     at = flat_mask.cum_sum(axis=0, exclusive=True) * flat_mask
-    gathered = source.flat().gather(at, axis=0).reshape(x.shape)
-    return mask.select(gathered, x)
+    return mask.select(source.flat().gather(at, axis=0).reshape(x.shape), x)
 
 
 def _strided_write(x: Operand, source: Operand, axis: int, start: Index, step: int) -> Operand:
@@ -229,9 +222,8 @@ def _slice_scatter(ctx: CallContext, line: Line, step: int, start: Start) -> Ope
 def _select_scatter(ctx: CallContext, index: Index, line: Line) -> Operand:
     x, axis = line
     start = from_front(index, x.shape[axis])
-    shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
-    source = ctx.operand("src", x.dtype).reshape(shape)
-    return _strided_write(x, source, axis, start, 1)
+    shape = replaced(x.shape, axis, const(1))
+    return _strided_write(x, ctx.operand("src", x.dtype).reshape(shape), axis, start, 1)
 
 
 def _diagonal_scatter(ctx: CallContext, x: Operand, src: Computed, offset: int) -> Operand:
@@ -245,8 +237,7 @@ def _diagonal_scatter(ctx: CallContext, x: Operand, src: Computed, offset: int) 
     # An element's position on the diagonal is its row if the diagonal begins in row 0, else its
     # column.
     along = column if offset < 0 else row
-    last = size_scalar(src.shape[-1] - 1)
-    place = along.minimum(last).expand((rows, columns))
+    place = along.minimum(size_scalar(src.shape[-1] - 1)).expand((rows, columns))
     spread = src.gather(place, axis=src.rank - 1)
     other_axes = [n for n in range(x.rank) if n not in (first, second)]
     order = (*other_axes, first, second)

@@ -15,8 +15,7 @@ from tcc.ir.types import I64, element_count
 
 def batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
     """Returns arguments with a batch axis before their channels; adds it where it is absent."""
-    operands = map(ctx.operand, names)
-    return [x.unsqueeze(0) if x.rank == axes + 1 else x for x in operands]
+    return [x.unsqueeze(0) if x.rank == axes + 1 else x for x in map(ctx.operand, names)]
 
 
 def _image(ctx: CallContext, axes: int) -> Operand:
@@ -68,21 +67,21 @@ def _max_pool_indices(axes: int, ctx: CallContext) -> Sequence[Operand]:
     """Returns the maxima, and their positions in the image of their channel."""
     x = _image(ctx, axes)
     maxima, at = x.emit_all("max_pool_indices", **pool_attrs(ctx, axes))
-    image = size_scalar(element_count(x.shape[2:]))
-    return maxima, at.mod(image, fmod=False)
+    return maxima, at.mod(size_scalar(element_count(x.shape[2:])), fmod=False)
 
 
 @family
-def _average_pool(axes: int, ctx: CallContext, count_include_pad: bool) -> Operand:
+def _average_pool(
+    axes: int, ctx: CallContext, count_include_pad: bool, divisor_override: int | None = None
+) -> Operand:
     x = _image(ctx, axes)
     attrs = pool_attrs(ctx, axes)
-    divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
-    if divisor is None:
+    if divisor_override is None:
         return x.average_pool(**attrs, count_include_pad=count_include_pad)
     if attrs["ceil_mode"]:
         x, attrs = _whole_windows(ctx, x, attrs)
     mean = x.average_pool(**attrs, count_include_pad=True)
-    return mean * (float(np.prod(attrs["kernel"])) / divisor)
+    return mean * (float(np.prod(attrs["kernel"])) / divisor_override)
 
 
 def _whole_windows(
@@ -137,12 +136,11 @@ def adapted(x: Operand, axis: int, bins: Index, how: str) -> Operand:
     gathered = x.gather(places, axis=axis)
     if how == "max":
         return gathered.max(axis + 1)
-    trailing = [1] * (x.rank - axis - 1)
-    is_counted = counts.reshape((*places.shape, *trailing))
-    window_sum = is_counted.select(gathered, 0).sum(axis + 1)
+    behind = x.rank - axis - 1
+    window_sum = counts.trailing(behind).select(gathered, 0).sum(axis + 1)
     if how == "sum":
         return window_sum
-    return window_sum / length.cast(x.dtype).reshape((*length.shape, *trailing))
+    return window_sum / length.cast(x.dtype).trailing(behind)
 
 
 @family
@@ -211,12 +209,10 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
         table = table * size_scalar(size) + step
     counts = element_count(target), element_count(table.shape[axes:])
     table = table.reshape(counts)
-    flat = x.reshape((*x.shape[:2], element_count(x.shape[2:])))
-    gathered = flat.gather(table, axis=2)
+    gathered = x.merged(2).gather(table, axis=2)
     maxima = gathered.max(3)
-    best = gathered.arg_max(axis=3, keepdims=True, select_last=False)
-    is_best = best.equals(counted(counts[1]))
-    at = is_best.select(table, 0).sum(3)
+    best = gathered.arg_max(axis=3, keepdims=True)
+    at = best.equals(counted(counts[1])).select(table, 0).sum(3)
     return maxima.reshape(shape), at.reshape(shape)
 
 
