@@ -77,7 +77,7 @@ def test_buckets_convert_no_weight_again(name: str, conversions: list[int]) -> N
     graph = network()
     alone = packed(graph, **OPTIONS[name])
     once = len(conversions)
-    assert 0 < once <= 4 * 2 * LAYERS
+    assert 0 < once <= 5 * 2 * LAYERS
     del conversions[:]
     stores._FACTS.clear()
     assert packed(graph, **buckets(*SIZES), **OPTIONS[name]) == alone

@@ -85,13 +85,19 @@ def _sparse(graph: Graph, value: Value) -> Array | None:
     """Returns the array of a constant with zeros and finite numbers; None for another constant."""
     if value.type.dtype not in WIDE or value.type.rank < 2:
         return None
-    array = graph.store.common(graph.constants[value])
-    if array is None or not 1 < array.size <= _MOST:
-        return None
+    handle = graph.constants[value]
+    return graph.store.common(handle) if graph.store.fact(_has_zeros, (handle,)) else None
+
+
+def _has_zeros(arrays: Sequence[Array]) -> bool:
+    """Returns True if all ranks have one array, of finite numbers and many zeros."""
+    array, *others = arrays
+    if others or not 1 < array.size <= _MOST:
+        return False
     # The sampled places have no common period with rows or columns.
     places = np.arange(1, _SAMPLE + 1) * 0.6180339887498949 % 1 * array.size
     is_dense = np.count_nonzero(array.flat[places.astype(np.int64)]) > _DENSE
-    return None if is_dense or not np.isfinite(array).all() else array
+    return not is_dense and bool(np.isfinite(array).all())
 
 
 def _sites(scope: SiteScope, arrays: Mapping[Value, Array]) -> Iterator[DerivationSite]:

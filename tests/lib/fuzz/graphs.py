@@ -29,8 +29,7 @@ from .movements import TYPES, movement, pick
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Ops that only name or check sizes, the op whose attributes hold a whole expression, and ops that
-# need ranks.
+# Ops that only name or check sizes, that hold a whole expression, or that need ranks.
 _NOT_DRAWN = (
     "if", "loop", "scan", "require", "broadcast_size", "name_size", "check_indices", "bind_size",
     "expression", "guarded",
@@ -38,8 +37,7 @@ _NOT_DRAWN = (
 )  # fmt: skip
 # Ops with a data-dependent size, which a field of the attributes names.
 _DATA_SIZES = ("non_zero", "compress", "unique", "non_max_suppression")
-# Operands after the first that are indices, counts or shapes, of which only samples have valid
-# values.
+# Only samples have valid values of these ops' later operands: indices, counts and shapes.
 _PLACES = frozenset(
     {"gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "tensor_scatter",
      "max_unpool", "roi_align", "max_roi_pool", "rotary_embedding",
@@ -53,8 +51,7 @@ _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0, -1.0)
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A graph and arrays for its inputs, by name; `special` is true if there are NaN and
-    infinities."""
+    """A graph and arrays for its inputs, by name; `special`: some are NaN or infinite."""
 
     graph: Graph
     inputs: dict[str, Array]
@@ -129,8 +126,7 @@ class Maker:
     # ---- one step -------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Appends one node, or the few nodes of a construct; gives up after eight failed
-        attempts."""
+        """Appends a node or a construct; gives up after eight failed attempts."""
         for _ in range(8):
             kind = self.rng.random()
             if kind < 0.05 and self.outer is None:
@@ -176,8 +172,7 @@ class Maker:
         return self._apply(op, operands, sample.attrs)
 
     def _other_type(self, op: OpSpec, sample: Sample) -> DType | None:
-        """Returns None or a dtype that NumPy lacks, that the op accepts and that a sample's array
-        carries."""
+        """Returns a dtype that NumPy lacks, the op accepts and the sample carries, or None."""
         held = {a.dtype for a in sample.inputs if a is not None}
         able = [d for d in op.dtypes if (d is BF16 or d.is_narrow) and d.carrier in held]
         return pick(self.rng, able) if able and self.rng.random() < 0.25 else None
@@ -214,8 +209,7 @@ class Maker:
         return self._apply(op, operands, sample.attrs)
 
     def _partner(self, x: Known) -> Known:
-        """Returns a value that broadcasts with `x`: an earlier value, or a new value of some of its
-        dims."""
+        """Returns a value that broadcasts with `x`: an earlier or a new value."""
         fits = [k for k in self.pool if k.type.dtype is x.type.dtype and _broadcasts(k, x)]
         if fits and self.rng.random() < 0.6:
             return pick(self.rng, fits)
@@ -338,8 +332,7 @@ class Maker:
         *,
         finite: bool = False,
     ) -> Known:
-        """Returns a new input or constant; its dims are those of `like`, which has the same
-        shape."""
+        """Returns a new input or constant with the dims of `like`, which has its shape."""
         kind = dtype or dtype_of(array)
         shape = like.type.shape if like else tuple(map(const, array.shape))
         fixed = like is None and bool(self.rng.random() < 0.3)
@@ -398,8 +391,7 @@ class Maker:
     # ---- nodes ----------------------------------------------------------------------------------
 
     def _apply(self, op: OpSpec, operands: Sequence[Known | None], attrs: Any) -> bool:
-        """Appends the node if the op's inference and reference accept the operands and results are
-        sound."""
+        """Appends the node if inference and reference accept it and results are sound."""
         attrs = self._open_results(op, attrs)
         types = [None if k is None else k.type for k in operands]
         try:
@@ -433,8 +425,7 @@ class Maker:
         attrs: Any,
         types: Sequence[TensorType],
     ) -> tuple[Array, ...] | None:
-        """Returns the node's results and records their sizes; None if they do not fit their
-        types."""
+        """Returns the node's results and records their sizes; None if a type does not fit."""
         arrays = [None if k is None else k.array for k in operands]
         bound = bind_attrs(attrs, self.sizes)
         if any(_elements(t, self.sizes) > _MOST_ELEMENTS for t in types):
@@ -450,8 +441,7 @@ class Maker:
         return results
 
     def _sound(self, arrays: Sequence[Array], operands: Sequence[Known | None]) -> bool:
-        """Returns true if the results are small enough, and finite unless the graph has special
-        values."""
+        """Returns true if the results are small, and finite unless the graph is special."""
         if any(a.size > _MOST_ELEMENTS for a in arrays):
             return False
         if self.special:
