@@ -14,7 +14,7 @@ its results has exactly one of them as a factor.  There are three foldings:
 - The shift of a map behind a node is folded into an operand that the node adds unchanged, or into a
   bias that the op accepts and the node lacks.
 - A scalar factor in front of a node moves behind it, if the node has fewer results than the scalar
-  multiplies, or to another operand that has a scalar factor too.
+  multiplies.
 
 New constants are computed in f64 and rounded once.
 
@@ -399,45 +399,26 @@ class _Fold:
 
     def _behind(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         """Moves the scalar factor of an operand behind the node, where it multiplies fewer
-        elements, or to another operand with a scalar factor.
+        elements.
 
         Only numbers near 1 are moved, so that no new overflow arises.
         """
         region = _region(node)
-        first: tuple[int, Value, float] | None = None
-        for n in range(len(inputs) if region else 0):
-            scaled = self._scaled(b, inputs[n], node.inputs[n])
-            if region is None or scaled is None or not _is_linear(region, (n,)):
+        for n, (value, old) in enumerate(zip(inputs, node.inputs, strict=True)):
+            producer = None if value is None else b.producer(value)
+            if region is None or producer is None or old is None or self.uses[old] != 1:
                 continue
-            x, node_map, factor = scaled
-            bare = [*inputs[:n], x, *inputs[n + 1 :]]
+            node_map = _node_map(b, producer, producer.inputs)
+            x = None if node_map is None else producer.inputs[node_map.number]
+            scale = None if node_map is None or node_map.map.shift else node_map.map.scale
+            if node_map is None or x is None or scale is None or not _is_linear(region, (n,)):
+                continue
             saved = element_count(x.type.shape) - element_count(node.outputs[0].type.shape) - 1
-            if nonnegative(saved):
-                (y,) = b.add(node.op, bare, node.attrs)
-                return node_map.applied(b, y, mul=node_map.map.scale)
-            if first is None:
-                first = n, x, factor
-            elif is_near_one(first[2] * factor):
-                constant = b.constant(np.asarray(first[2] * factor, x.type.dtype.carrier), "mul")
-                bare[first[0]] = emit(b, "mul", first[1], constant)
-                return b.add(node.op, bare, node.attrs)
+            array = node_map.at_operand(scale) if nonnegative(saved) else None
+            if array is not None and array.size == 1 and is_near_one(array.item()):
+                (y,) = b.add(node.op, [*inputs[:n], x, *inputs[n + 1 :]], node.attrs)
+                return node_map.applied(b, y, mul=scale)
         return None
-
-    def _scaled(
-        self, b: GraphBuilder, value: Value | None, old: Value | None
-    ) -> tuple[Value, _NodeMap, float] | None:
-        """Returns (x, map, factor) if `value`, with a single reader, is x times a number near 1."""
-        producer = None if value is None else b.producer(value)
-        if producer is None or old is None or self.uses[old] != 1:
-            return None
-        node_map = _node_map(b, producer, producer.inputs)
-        x = None if node_map is None else producer.inputs[node_map.number]
-        scale = None if node_map is None or node_map.map.shift else node_map.map.scale
-        array = None if node_map is None or scale is None else node_map.at_operand(scale)
-        if node_map is None or x is None or array is None or array.size != 1:
-            return None
-        factor = array.item()
-        return (x, node_map, factor) if is_near_one(factor) else None
 
 
 def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:

@@ -360,29 +360,6 @@ def test_other_numbers_stay(graph: Graph) -> None:
     assert fold_factors(graph) is graph
 
 
-def two_scaled(first: float, second: float) -> Graph:
-    """Products of two operands, 8 x 4 and 4 x 90, each times a number."""
-    b = GraphBuilder("g")
-    x, y = b.input("x", tensor(F32, 8, 4)), b.input("y", tensor(F32, 4, 90))
-    x, y = (
-        emit(b, "mul", v, b.constant(np.array(c, F), "c")) for v, c in ((x, first), (y, second))
-    )
-    return b.finish([emit(b, "relu", emit(b, "matmul", x, y))])
-
-
-def test_one_operand_takes_the_numbers_of_both(agree: Agree) -> None:
-    before = two_scaled(0.3, 7.0)
-    after = fold_factors(before)
-    assert names(after) == ["mul", "matmul", "relu"]
-    agree(before, after, tolerance=1e-6)
-    assert fold_factors(after) is after
-
-
-@pytest.mark.parametrize("graph", [two_scaled(1000.0, 1000.0), two_scaled(1e-4, 2.0)])
-def test_numbers_far_from_one_stay_apart(graph: Graph) -> None:
-    assert fold_factors(graph) is graph
-
-
 @pytest.mark.parametrize("target", ["cpu", "c", "cuda:sm_90"])
 def test_options_leave_factors_where_they_are(target: str) -> None:
     before = product_graph("conv", False, "mul")
