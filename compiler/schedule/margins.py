@@ -34,6 +34,7 @@ _ROWS = (
     Margin("knob grain", 0.15, _CHECK),
     Margin("knob along", 0.08, _CHECK),
     Margin("knob stream_block", 0.08, _CHECK),
+    Margin("knob turned", 0.15, _UNMEASURED),
     Margin("knob fixed", 0.08, _CHECK),
     Margin(
         "shared layout",
