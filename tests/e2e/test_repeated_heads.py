@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,3 +97,13 @@ def test_results_are_those_of_repeated_heads(
         expected, size = exact(q, k, v, mask)
         y = module.run({"q": q, "k": k, "v": v, "mask": mask})["y"]
         assert_within(y, expected, 1e-5 * size)
+
+
+def test_results_are_equal_on_any_number_of_threads(tmp_path: Path) -> None:
+    tcc.compile(model("scaled", "1", 8, 4, 64, "seq")).save(tmp_path / "model.so")
+    shapes = {"q": (1, 8, 70, 64), "k": (1, 2, 511, 64), "v": (1, 2, 511, 64)}
+    feeds = {n: RNG.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    feeds["mask"] = RNG.standard_normal((1, 1, 70, 511)).astype(np.float32)
+    one, *others = (tcc.load(tmp_path / "model.so", threads=n).run(feeds)["y"] for n in (1, 2, 4))
+    for other in others:
+        np.testing.assert_array_equal(one, other)
