@@ -101,7 +101,8 @@ def _nest(
     stage = group.stages[number]
     is_repeated = not {*group.common} <= {*stage.iters}
     vector = lanes if number in stream.before else _vector(stage, lanes, stream, is_repeated)
-    core.because("vector: along streamed memory", stage)
+    by_price = "vector: knob turned, by price"
+    core.because(by_price if core.knobs.turned else "vector: along streamed memory", stage)
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
         rows = contraction.row_factor - short_loops
