@@ -19,7 +19,7 @@ from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.derive.zeros import skip_zeros
-from tcc.passes.graph.canonicalize import canonicalize
+from tcc.passes.graph.canonicalize import canonicalize, canonicalize_last
 from tcc.passes.graph.check_indices import check_indices
 from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.graph.cse import merge_equal_nodes
@@ -141,7 +141,7 @@ GRAPH: tuple[Step, ...] = (
     Step("decompose-transposed", decompose_transposed, 1, reads=("stays_whole",)),
     Step("shrink", shrink, 2, when="parts", reads=("parts",)),
     Step("fold-constants-again", fold_constants, 1),
-    Step("canonicalize-again", canonicalize, 1),
+    Step("canonicalize-again", canonicalize_last, 1),
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),
     Step("nest-concats", nest_concats, 1),
     # Constants are folded, and all later steps see what a rank computes.

@@ -14,6 +14,7 @@ from tcc.ir.graph.rewrite import apply_rules
 from tcc.passes.graph.rules_arithmetic import ARITHMETIC
 from tcc.passes.graph.rules_functions import FUNCTIONS
 from tcc.passes.graph.rules_movement import MOVEMENT
+from tcc.passes.graph.rules_repetition import REPETITION
 
 RULES = (*MOVEMENT, *ARITHMETIC, *FUNCTIONS)
 
@@ -21,3 +22,11 @@ RULES = (*MOVEMENT, *ARITHMETIC, *FUNCTIONS)
 def canonicalize(graph: Graph) -> Graph:
     """Returns `graph` with every rule applied wherever it fits; `graph` itself if none fits."""
     return apply_rules(graph, RULES)
+
+
+def canonicalize_last(graph: Graph) -> Graph:
+    """Returns `graph` as `canonicalize` does, with work moved in front of repetitions too.
+
+    Earlier steps look for factors next to the sums whose operands they multiply.
+    """
+    return apply_rules(graph, (*RULES, *REPETITION))

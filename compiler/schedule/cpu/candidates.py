@@ -9,6 +9,7 @@
     any other         wide            blocks of 1, 2, 4 or 16 vectors
                       grain           tiles with 2 to 32 times the elements
                       along           pointwise stages are not computed along a reduction
+    streaming         turned          vectors along rows or along the streaming loop
     masked streaming  stream_block    32, 64 or 256 steps of the streaming loop in a block
 
 Measuring also tries K-blocks of 64 steps and each loop as the vector loop (`measured_knobs_of`).
@@ -106,6 +107,7 @@ _PLAIN = (
 )
 # With small blocks fewer masked steps are computed. With large blocks accumulators are rescaled
 # less often.
+_STREAMING = (Knob("turned", (1,)),)
 _MASKED = (Knob("stream_block", (32, 64, 256)),)
 _OPEN = (Knob("fixed", (1,)),)
 # Settings that no price is trusted with. Only measuring tries them.
@@ -116,7 +118,7 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """Returns the knobs to vary for `group`, in the order in which they are tried."""
     main = anchor(group)
     is_symbolic = any(is_open(v) for v in main.loops)
-    size_knobs = _OPEN if is_symbolic and group.stream is None else ()
+    size_knobs = _STREAMING if group.stream else _OPEN if is_symbolic else ()
     knobs: tuple[Knob, ...] = _PLAIN
     if contracts(main) and main.reduce:
         knobs = _CONTRACTION

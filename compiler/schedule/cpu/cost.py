@@ -34,9 +34,11 @@ from tcc.schedule.cpu.cost_parts import (
     combined,
     first_pass,
     follows,
+    inside_scratch,
     lane_distance,
     vector_of,
     with_parts,
+    writer_of,
 )
 from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
@@ -403,10 +405,14 @@ class _Pricing:
 
     def _step(self, touch: Touch, vector: Var | None) -> int | None:
         """Returns the distance in elements between neighbouring lanes. It is 0 if all lanes read
-        one element, and None if the distances are irregular. In scratch, lanes along a loop that
-        tiles cut are neighbours, so it is 1."""
+        one element, and None if the distances are irregular."""
         step = touch.step(vector)
-        return 1 if step and vector in self.group.cut and self._in_scratch(touch.source) else step
+        if not step or vector not in self.group.cut or not self._in_scratch(touch.source):
+            return step
+        number = writer_of(self.group, touch.source)
+        stage, nest = self.group.stages[number], self.schedule.nest(number)
+        inner_loops = inside_scratch(stage, nest, vector, self.group.cut)
+        return prod(self.tile.get(v, trips(v)) for v in inner_loops)
 
     def _instructions(
         self,

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import ceil, prod
 
-from tcc.ir.index import Var
-from tcc.ir.tile.group import GroupStage
+from tcc.ir.expr.scalar import StageRef
+from tcc.ir.index import Var, Vars
+from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.work import StageWork
 from tcc.schedule.footprint import Touch
@@ -98,6 +99,27 @@ def lane_distance(stage: GroupStage, touch: Touch) -> int:
     if not contracts(stage) or not touch.constant:
         return 1
     return max(neighbours(stage), 2 if touch.size == 2 else 1)
+
+
+def writer_of(group: TileGroup, source: int | StageRef) -> int:
+    """Returns the number of the stage that writes `source`: a stage's result, or a buffer."""
+    if isinstance(source, StageRef):
+        return source.stage
+    return next(n for n, s in enumerate(group.stages) if any(a.buffer == source for a in s.written))
+
+
+def inside_scratch(stage: GroupStage, nest: Nest, loop: Var, cut: Vars) -> Vars:
+    """Returns the loops of a stage that lie inside `loop` in the scratch to which it writes.
+
+    `loop` is one of `cut`, the loops that tiles cut.  If the vector loop of the stage is one of
+    them too, it is innermost.  The loops that tiles do not cut come next, as
+    `passes/tile/cpu/scratch.py` stores them.  A strip has the rows of its tile only, and counts as
+    if `loop` were innermost.
+    """
+    if stage.strip is not None or loop not in stage.iters or loop.name == nest.vector:
+        return ()
+    order = sorted(stage.iters, key=lambda v: (v in cut and v.name == nest.vector, v not in cut))
+    return tuple(order[order.index(loop) + 1 :])
 
 
 def combined(a: float, b: float, rivals: float) -> float:

@@ -34,7 +34,7 @@ _LONG_BLOCK = 4096
 
 def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> Schedule:
     """Returns a schedule for a group with a streaming loop."""
-    lanes = _lanes(group, stream)
+    lanes = _lanes(group, stream, core.knobs.turned)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
     tiles = _tiles(group, lanes, core) if multiplies or lanes is not stream.loop else {}
     short_loops = frozenset(v for v in group.common if v not in tiles)
@@ -58,10 +58,11 @@ def _even_block(size: int, block: int) -> int:
     return -(-size // max(1, round(size / block)))
 
 
-def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
+def _lanes(group: TileGroup, stream: StreamLoop, turned: int) -> Var:
     """Returns the vector loop of most stages: the streaming loop or the loop of rows.
 
-    The loop is chosen for which more accesses have its neighbours as neighbours in memory.
+    The loop is chosen for which more accesses have its neighbours as neighbours in memory; with
+    `turned`, the other one.
     """
     score = dict.fromkeys((stream.loop, *group.common[-1:]), 0)
     for number in stream.stages:
@@ -70,7 +71,8 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
             for var in score:
                 step = stride(access, var)
                 score[var] += (step == 1) - 2 * (step is None or step > 1)
-    return max(score, key=lambda v: score[v])
+    order = sorted(score, key=lambda v: -score[v])
+    return order[turned % len(order)]
 
 
 def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
@@ -98,7 +100,8 @@ def _nest(
     stage = group.stages[number]
     is_repeated = not {*group.common} <= {*stage.iters}
     vector = lanes if number in stream.before else _vector(stage, lanes, stream, is_repeated)
-    core.because("vector: along streamed memory", stage)
+    by_price = "vector: knob turned, by price"
+    core.because(by_price if core.knobs.turned else "vector: along streamed memory", stage)
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
         rows = contraction.row_factor - short_loops

@@ -61,3 +61,34 @@ def test_scratch_has_the_elements_of_each_point_of_a_unit() -> None:
     vectors = (1 << 20) / 16
     stored, loaded = 4 / MACHINE.stores, 4 / MACHINE.loads  # of the first stage, of the second
     assert price.ports * HERTZ == pytest.approx(vectors * (stored + loaded), rel=0.01)
+
+
+def rows_of_sums(count: int, width: int) -> TileGroup:
+    """y[i] = sum(n) t[i, n], where t[i, n] = x[i, n] waits in scratch."""
+    i, n = iterator("i", count), iterator("n", width)
+    x, t = read(0, (i, n), F32), read(StageRef(0), (i, n), F32)
+    place = Access(1, n)
+    first = GroupStage(
+        (var(i), var(n)), (), None, (x,), {x: Access(0, i * width + n)}, ((place,),)
+    )  # fmt: skip
+    second = GroupStage((var(i),), (var(n),), "sum", (t,), {t: place}, ((Access(2, i),),))
+    scratch = GroupBuffer(F32, const(width), MemorySpace.LOCAL)
+    buffers = operand(count * width), scratch, result(count)
+    return TileGroup(buffers, (first, second), (var(i),), ())
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_lanes_that_lie_apart_in_scratch_are_gathered(width: int) -> None:
+    """The vector loop of the stage that writes the scratch is innermost there."""
+    group = rows_of_sums(1 << 12, width)
+    reader = Nest((1,), (), (("i", 64),), "i")
+    near, apart = (
+        priced(group, Schedule((("i", 64),), ("i",), (writer, reader)), machine=ONE_CORE)
+        for writer in (Nest((0,), (), (("i", 64),), "i"), Nest((0,), (), (("n", 16),), "n"))
+    )
+    loads = (1 << 12) * width / 16
+    gathered = loads * MACHINE.functions["gather"]
+    copied = loads * (1 / MACHINE.loads + 1 / MACHINE.stores)
+    assert apart.ports * HERTZ == pytest.approx(gathered + copied, rel=0.3)
+    # The first writer gathers its operand instead.
+    assert near.ports * HERTZ == pytest.approx(gathered + loads / MACHINE.loads, rel=0.3)

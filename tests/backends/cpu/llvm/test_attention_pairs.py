@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.passes.quantize.round_factors import with_rounded_factors
 from tcc.passes.tile.cpu.lower import lower
 from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.target import Target, parse_target
 
 from tests.backends.cpu.conftest import Compiled
@@ -137,6 +138,27 @@ def test_factors_are_rounded_and_sums_are_not(
             unrounded, _ = exact(q, k, v, past)
             near, far = (np.square(found - x).mean() for x in (want, unrounded))
             assert 1.5 * near < far
+
+
+@pytest.mark.parametrize(("rows", "past"), [(1, 0), (2, 99), (70, 441)])
+def test_vectors_run_along_rows_or_along_keys(rows: int, past: int) -> None:
+    target = parse_target("cpu", "host", detect)
+    core = CoreModel(target.profile.lanes(32), target.profile.vector_registers)
+    expr = attention(ROWS, PAST, 4, 2, 40)
+    group = build_group(expr, *row_major_storage(expr, [False] * 3), limits=core.limits)
+    assert group.stream is not None
+    keys = (past + rows, 2, 40)
+    q, k, v = (RNG.standard_normal(s).astype(np.float32) for s in ((rows, 4, 40), keys, keys))
+    want, magnitude = exact(q, k, v, past)
+    along = []
+    for turned in (0, 1):
+        schedule = choose(group, replace(core, knobs=Knobs(turned=turned)))
+        (peak,) = (n for n, s in enumerate(group.stages) if s.monoid == "max")
+        along.append(schedule.nest(peak).vector == group.stream.loop.name)
+        arrays = [q, k, v, np.zeros_like(q)]
+        found = Compiled(lower(group, schedule), target).run(arrays, {"rows": rows, "past": past})
+        assert_within(found[-1], want, 1e-5 * magnitude + 1e-6)
+    assert sorted(along) == [False, True]
 
 
 def test_factors_that_no_loop_uses_again_stay_f32() -> None:
