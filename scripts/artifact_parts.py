@@ -58,7 +58,7 @@ def _print_hashes(variants: Sequence[Variant], *_: Any, **__: Any) -> NoReturn:
     """Replaces `link_artifact` in this process: prints the hashes and ends the process."""
     print(json.dumps(part_hashes(variants)))
     sys.stdout.flush()
-    os._exit(0)  # the driver takes SystemExit for an interrupt
+    os._exit(0)  # the driver treats SystemExit as an interrupt
 
 
 if __name__ == "__main__":

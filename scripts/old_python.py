@@ -1,8 +1,8 @@
 """Python 3.11 in a root of Debian 11, and tcc's wheel in it.
 
-Debian 11 has Python 3.9, and tcc needs 3.11. No package of PyPI or npm was found that carries an
-interpreter for its C library: those that are called so download one from elsewhere. So the sources
-of Debian 12's package are built in the root.
+Debian 11 has Python 3.9, and tcc needs 3.11. No package of PyPI or npm with an interpreter for
+Debian 11's C library was found: packages that are called so download it from elsewhere. So the
+sources of Debian 12's package are built in the root.
 """
 
 import os

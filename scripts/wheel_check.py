@@ -1,7 +1,7 @@
 """Compiles a model with the tcc that is installed, and compares its results with NumPy.
 
-It needs nothing but tcc and a C compiler.  scripts/wheel runs it in an empty environment, and the
-workflow of wheels in the containers that build them.
+It needs only tcc and a C compiler. scripts/wheel runs it in an empty environment; the workflow of
+wheels runs it in the containers that build them.
 """
 
 import numpy as np

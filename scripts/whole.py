@@ -1,4 +1,4 @@
-"""Writes files that are complete at any time: under temporary names next to them, then renamed."""
+"""Writes files that are complete at any time: it renames complete temporary files beside them."""
 
 import os
 from pathlib import Path

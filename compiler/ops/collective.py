@@ -104,7 +104,7 @@ def _row(kind: CollectiveKind, doc: str) -> OpSpec:
 OPS = (
     _row(CollectiveKind.ALL_REDUCE, "The reduction of all ranks' x, on every rank."),
     _row(CollectiveKind.REDUCE_SCATTER, "A rank's own block of the reduction of all ranks' x."),
-    _row(CollectiveKind.ALL_GATHER, "All ranks' x one behind another, on every rank."),
+    _row(CollectiveKind.ALL_GATHER, "The concatenated x of all ranks, on every rank."),
     _row(CollectiveKind.ALL_TO_ALL, "A rank's own block of every rank's x."),
     _row(CollectiveKind.BROADCAST, "The x of one rank, on every rank."),
     op_row(

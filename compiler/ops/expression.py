@@ -65,7 +65,7 @@ def _guarded_expr(types: Types, attrs: ExpressionAttrs) -> Expr:
 OPS = (
     OpSpec(
         "expression", ExpressionAttrs, (0, 64), _infer, _reference, ALL,
-        "The tensor expression in its attributes; rewrites make it of other ops.",
+        "The tensor expression in its attributes; rewrites put it in place of other ops.",
         Tolerance.ACCUMULATE,
         lambda _, attrs: attrs.expr,
     ),

@@ -132,11 +132,11 @@ def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
 
 OPS = (
     _opaque("run_seed", NoAttrs, "The seed of the run, on all ranks the same."),
-    _opaque("trip_number", NoAttrs, "The number of the trip of the innermost loop around, from 0."),
+    _opaque("trip_number", NoAttrs, "The trip number of the innermost enclosing loop, from 0."),
     _opaque("stream_number", StreamAttrs, "A number that no kernel holds as a constant."),
     op_row(
         "random_bits", RandomBitsAttrs, _infer, _reference, (I64,),
-        "Random bits, as many of each element; operands (seed, stream, offset of the elements).",
+        "The same number of random bits for each element; operands (seed, stream, offset).",
         element=_element, arity=(2, 3),
     ),
 )  # fmt: skip

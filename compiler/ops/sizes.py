@@ -143,11 +143,11 @@ OPS = (
     ),
     _row(
         "name_size", NameSizeAttrs,
-        "Names a size that others are computed from; a node without operands and outputs.",
+        "Names a size from which other sizes are computed; a node without operands and outputs.",
     ),
     _row(
         "require", RequireAttrs,
-        "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
+        "Stops the run unless sizes are equal or a size is 1; a node without operands and outputs.",
         _require_types, _require,
     ),
 )  # fmt: skip

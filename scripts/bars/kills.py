@@ -1,4 +1,4 @@
-"""Limits for jobs of which a rank is killed: the time until all have ended, and what they say."""
+"""Limits for jobs with a killed rank: the time until all ranks have ended, and their messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tests.jobs import MARK, is_loaded, long_model, rank_processes, wait_for_ends
 
 _KILLS, _RANKS, _BAR = 20, 2, 2000.0
-_MOMENTS = 0.3  # a kill comes so many seconds at most after all ranks have loaded the model
+_MOMENTS = 0.3  # the longest time in seconds from the load of the model on all ranks to the kill
 
 
 def kills(folder: Path) -> Iterator[Figure]:

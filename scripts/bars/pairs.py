@@ -1,8 +1,8 @@
 """Plans of models for clusters, beside the rule "columns, then rows, vocabulary divided".
 
-The rule divides the first matmul behind a whole value by columns, and the next matmul that reads
-the divided values by rows; a table of rows that are gathered is divided by rows.  It says nothing
-of other nodes, for which the solver chooses.
+The rule divides the first matmul that reads a whole value by columns, and the next matmul that
+reads the divided values by rows. A table of rows that are gathered is divided by rows. The solver
+chooses for all other nodes, about which the rule says nothing.
 """
 
 from __future__ import annotations

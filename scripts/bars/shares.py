@@ -16,7 +16,7 @@ from models.build import DEFAULT_OUT, build
 _MODEL = "bert_base"
 # The most that a rank of so many ranks maps, relative to the weights of one rank.
 _SHARES = {2: 0.55, 4: 0.30}
-_ROOM = 32 << 20  # bytes that a plan allows a rank for what it computes
+_ROOM = 32 << 20  # bytes that a plan allows a rank for intermediate values
 
 
 def shares(folder: Path) -> Iterator[Figure]:

@@ -28,7 +28,7 @@ def answer(
     returns: [outcome, reason].
     """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes to stderr, so that stdout has answers only
+    os.dup2(2, 1)  # output of libraries goes to stderr, so that stdout has only answers
     warnings.simplefilter("ignore")
     names = list(case_names)
     for line in sys.stdin:

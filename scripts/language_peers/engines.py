@@ -1,6 +1,6 @@
-"""Runtimes for language models beside tcc: how pip installs each, and what it makes of a GGUF file.
+"""Installs other runtimes for language models by pip, and converts a GGUF file for each of them.
 
-All share one virtual environment, `build/engines/language`. It sees the packages of `.venv` too,
+All share one virtual environment, `build/engines/language`. It includes the packages of `.venv`,
 because the model builder of onnxruntime-genai needs torch and transformers.
 """
 
@@ -23,7 +23,7 @@ ENGINES = ROOT / "build" / "engines" / "language"
 HERE = Path(__file__).resolve().parent
 INTEGERS = ("int8", "int4")
 ALL = ("f32", "bf16", *INTEGERS)
-_LAST_WORDS = 300  # characters of a failed command's output that its reason has
+_LAST_WORDS = 300  # the number of characters of a failed command's output in its reason
 
 
 class AbsentError(Exception):

@@ -1,6 +1,6 @@
-"""The worker of OpenVINO: runs the model that OpenVINO GenAI makes of a GGUF file.
+"""The worker of OpenVINO: runs the model into which OpenVINO GenAI converts a GGUF file.
 
-With the argument `convert GGUF` it makes that model, openvino_model.xml, beside the file.
+With the argument `convert GGUF` it writes this model, openvino_model.xml, beside the file.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The worker of onnxruntime-genai: runs the folder that its model builder makes of a GGUF file."""
+"""The worker of onnxruntime-genai: runs the folder that its builder writes for a GGUF file."""
 
 import json
 from collections.abc import Sequence

@@ -104,7 +104,7 @@ class LanguageWorker:
     def _pss(self) -> int:
         try:
             lines = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text().splitlines()
-        except OSError:  # it has ended, which its next answer tells
+        except OSError:  # the process has ended; its next answer raises the error
             return 0
         return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 

@@ -7,9 +7,9 @@ loading it prints a line of JSON, then answers each line of stdin with one:
     run ROWS PAST N    {"seconds": [of each of N runs of ROWS tokens]}
     next TOKENS        {"token": the likeliest token after these tokens}
 
-A run of several tokens comes behind PAST tokens. Runs of one token are N steps of one text, which
-has PAST tokens before the first step. A failure is {"error": text}. This module needs only the
-standard library.
+A run of several tokens follows PAST tokens. Runs of one token are N steps of one text, which has
+PAST tokens before the first step. A failure is {"error": text}. This module needs only the standard
+library.
 """
 
 import json

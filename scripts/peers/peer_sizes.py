@@ -75,7 +75,7 @@ def main() -> None:
     """Answers the requests on stdin until its end: "time MICROSECONDS" and "outputs FILE"."""
     models, feed, threads, kind = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what runtimes print goes to stderr, so that stdout has answers only
+    os.dup2(2, 1)  # output of runtimes goes to stderr, so that stdout has only answers
     try:
         runs = prepare(Path(models), Path(feed), int(threads), kind)
         for line in chain([""], sys.stdin):

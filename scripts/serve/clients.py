@@ -1,4 +1,4 @@
-"""Starts the server as a child, and asks it: good, slow and broken clients on plain sockets."""
+"""Starts the server as a child, and sends requests: good, slow and broken clients on sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 _LENGTH = "Inference-Header-Content-Length"
 _DATATYPES = {"float32": "FP32", "float64": "FP64", "int32": "INT32", "int64": "INT64"}
 _PAUSE_SECONDS = 0.05
-# A request that a dying replica had is sent again until this many attempts failed.
+# A request that was in a dying replica is sent again, up to this number of attempts.
 _ATTEMPTS = 400
 
 

@@ -18,7 +18,7 @@ import sys
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine starts it late
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # for a busy machine
 
 import ray
 import tcc

@@ -1,7 +1,7 @@
 """Builds a drawn architecture as a module with seeded weights, and its inputs, at real sizes.
 
-The configuration is the default one. If its weights took more than `CAP` bytes of f32, the number
-of layers is halved until they fit, then the vocabulary. Widths stay.
+The configuration is the default. If its weights take more than `CAP` bytes of f32, the number of
+layers is halved until they fit, then the vocabulary. Widths stay unchanged.
 """
 
 from __future__ import annotations

@@ -254,12 +254,12 @@ OPS = (
     _POW,
     _nary(
         "max", _fold("max"), lambda *a: reduce(np.maximum, a),
-        "The largest of the operands; NaN if one is, and of zeros of both signs either.",
+        "The largest operand; NaN if an operand is NaN; of two zeros either.",
         dtypes=NUMERIC, exact=True,
     ),
     _nary(
         "min", _fold("min"), lambda *a: reduce(np.minimum, a),
-        "The least of the operands; NaN if one is, and of zeros of both signs either.",
+        "The least operand; NaN if an operand is NaN; of two zeros either.",
         dtypes=NUMERIC, exact=True,
     ),
     _nary(

@@ -94,6 +94,6 @@ def _row(name: str, monoid: str, identity: int, numpy: Callable[..., Any], doc: 
 
 
 OPS = (
-    _row("cum_sum", "sum", 0, np.cumsum, "The sum of all elements up to each one."),
-    _row("cum_prod", "prod", 1, np.cumprod, "The product of all elements up to each one."),
+    _row("cum_sum", "sum", 0, np.cumsum, "The sum of all elements up to each element."),
+    _row("cum_prod", "prod", 1, np.cumprod, "The product of all elements up to each element."),
 )

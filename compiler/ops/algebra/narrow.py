@@ -245,7 +245,7 @@ OPS = (
     ),
     op_row(
         "unpack", UnpackAttrs, _unpack_infer, _unpack_reference, (U8,),
-        "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
+        "Elements of 4 or 2 bits from bytes, the first from the lowest bits.",
         element=_unpack_element,
     ),
     op_row(

@@ -257,7 +257,7 @@ OPS = (
     op_row(
         "max_pool_indices", PoolAttrs, _indices_infer, _indices_reference,
         _MAXIMA,
-        "max_pool and, as second output, the position of each maximum in the whole input.",
+        "max_pool; a second output has the position of each maximum in the whole input.",
         expr=_indices_expr, traits=_POOLS,
     ),
     op_row(

@@ -262,7 +262,7 @@ OPS = (
     op_row(
         "quantize_linear", QuantizeAttrs, _quantize_infer, _quantize_reference,
         (*_SCALES, I32),
-        "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
+        "round(x / scale) + zero point, saturated to the result's type; NaN gives the least level.",
         element=_quantize_element, traits=_ELEMENTWISE,
     ),
     op_row(
@@ -275,7 +275,7 @@ OPS = (
     op_row(
         "dynamic_quantize_linear", NoAttrs, _dynamic_infer, _dynamic_reference,
         (F32,),
-        "u8 levels, scale and zero point such that the range of x and 0 is covered.",
+        "u8 levels, and the scale and zero point that cover 0 and the range of x.",
         Tolerance.ELEMENTWISE,
         _dynamic_expr, traits=Trait.REDUCTION,
         onnx=OnnxBinding("DynamicQuantizeLinear", since=11),

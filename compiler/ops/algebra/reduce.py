@@ -231,12 +231,12 @@ OPS = (
     _reduce("reduce_mean", _Reduction("sum", finish=_mean_finish), _mean, "The arithmetic mean."),
     _reduce(
         "reduce_max", _Reduction("max"), _extremum("max"),
-        "The largest element; NaN if one is.",
+        "The largest element; NaN if an element is NaN.",
         dtypes=ORDERED,
     ),
     _reduce(
         "reduce_min", _Reduction("min"), _extremum("min"),
-        "The least element; NaN if one is.",
+        "The least element; NaN if an element is NaN.",
         dtypes=ORDERED,
     ),
     _reduce(

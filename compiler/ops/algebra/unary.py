@@ -148,9 +148,9 @@ OPS = (
     ),
     _function(
         "is_nan", np.isnan,
-        "Whether x is not a number.", exact=True, result=BOOL, onnx="IsNaN",
+        "True where x is not a number.", exact=True, result=BOOL, onnx="IsNaN",
     ),
-    _function("is_inf", np.isinf, "Whether x is an infinity.", exact=True, result=BOOL),
+    _function("is_inf", np.isinf, "True where x is an infinity.", exact=True, result=BOOL),
     _IDENTITY,
     _CAST,
 )  # fmt: skip

@@ -249,7 +249,7 @@ OPS = (
     op_row(
         "rotary_embedding", RotaryEmbeddingAttrs, _rotary_infer, _rotary_reference,
         FLOATS,
-        "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
+        "Rotates pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         Tolerance.ACCUMULATE,
         element=_rotary_element,
     ),

@@ -220,7 +220,7 @@ OPS = (
     ),
     op_row(
         "pivot_order", RowsAttrs, _order_infer, _order_reference, (I32,),
-        "Where each row comes from after the exchanges of `lu`.",
+        "The original position of each row after the exchanges of `lu`.",
     ),
     op_row(
         "solve_triangular", TriangleAttrs, _triangle_infer, _triangle_reference,
@@ -230,11 +230,11 @@ OPS = (
     ),
     _factorization(
         "cholesky", _cholesky_infer, _cholesky_reference,
-        "The lower factor of each matrix; the column, from 1, where none exists, else 0.",
+        "The lower factor of each matrix; 0, or the column (from 1) at which it fails.",
     ),
     _factorization(
         "qr", _qr_infer, _qr_reference,
-        "R of each matrix above the vectors of its reflections, and the factors of these.",
+        "R of each matrix above the vectors of its reflections, and the reflections' factors.",
     ),
     _factorization(
         "svd", _svd_infer, _svd_reference,

@@ -288,13 +288,13 @@ OPS = (
     ),
     op_row(
         "unique", UniqueAttrs, _unique_infer, _unique_reference, COMMON,
-        "Distinct elements or slices, where each first stands, which one each is, their counts.",
+        "Distinct elements or slices, their first positions, the inverse map, and their counts.",
         traits=_OPAQUE,
     ),
     op_row(
         "non_max_suppression", NonMaxSuppressionAttrs, _nms_infer, _nms_reference,
         (F32,),
-        "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
+        "Boxes by falling score that overlap no better box; rows are (batch, class, box).",
         traits=_OPAQUE,
     ),
     op_row(

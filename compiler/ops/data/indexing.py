@@ -397,7 +397,7 @@ OPS = (
     ),
     op_row(
         "scatter_rows", ScatterNdAttrs, _scatter_rows_infer, _scatter_rows_reference, COMMON,
-        "As scatter_nd, its slices being rows of a table; operands (x, indices, table, rows).",
+        "As scatter_nd, with rows of a table as slices; operands (x, indices, table, rows).",
         call="scatter_nd", free_axes=_scatter_rows_free,
     ),
     op_row(

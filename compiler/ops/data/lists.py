@@ -270,11 +270,11 @@ def _row(
 OPS = (
     _row(
         "list_make", ListMakeAttrs, _make_infer, _make_reference,
-        "The list of the operands; of none the empty one.", (0, _MANY),
+        "The list of the operands; the empty list without operands.", (0, _MANY),
     ),
     _row(
         "list_insert", ListItemAttrs, _insert_infer, _insert_reference,
-        "The list with one entry more, before a position; operands (list, entry, position).",
+        "The list with an entry inserted before a position; operands (list, entry, position).",
     ),
     _row(
         "list_erase", NoAttrs, _erase_infer, _erase_reference,
@@ -290,7 +290,7 @@ OPS = (
     _row(
         "list_expect", ListExpectAttrs, _expect_infer,
         lambda _attrs, sequence: sequence,
-        "The list itself; the run ends where an entry is of another type.",
+        "The list itself; the run fails if an entry has another type.",
     ),
     _row(
         "list_concat", ListConcatAttrs, _concat_infer, _concat_reference,

@@ -324,11 +324,11 @@ def _row(
 OPS = (
     _row(
         "string_concat", NoAttrs, _concat_infer, _concat_reference,
-        "The strings of two tensors, one behind the other.",
+        "The concatenated strings of two tensors.",
     ),
     _row(
         "string_split", StringSplitAttrs, _split_infer, _split_reference,
-        "Pieces of strings along a new last axis, filled up with empty ones; and their numbers.",
+        "Pieces of strings along a new last axis, padded with empty strings; and their numbers.",
         traits=_OPAQUE,
     ),
     _row(
@@ -337,25 +337,25 @@ OPS = (
     ),
     _row(
         "string_remove", StringRemoveAttrs, _remove_infer, _remove_reference,
-        "x without the strings whose keys are among others; operands (x, keys, others).",
+        "x without the strings whose keys are in `others`; operands (x, keys, others).",
         traits=_OPAQUE,
     ),
     _row(
         "string_match", StringMatchAttrs, _match_infer, _match_reference,
-        "Whether a regular expression matches the whole string.",
+        "True where a regular expression matches the whole string.",
         onnx=OnnxBinding("RegexFullMatch", since=20),
     ),
     _row(
         "string_rank", NoAttrs, _rank_infer, _rank_reference,
-        "The place of each string among all, by bytes; and all in that order.",
+        "The rank of each string among all, by bytes; and the sorted strings.",
     ),
     _row(
         "string_format", NoAttrs, _format_infer, _format_reference,
-        "Numbers as text: the shortest that reads back.",
+        "Numbers as text: the shortest text that reads back as the number.",
     ),
     _row(
         "string_parse", StringParseAttrs, _parse_infer, _parse_reference,
-        "Numbers from text; the run ends where a text is none.",
+        "Numbers from text; the run fails if a text is no number.",
     ),
     _row(
         "string_decode", StringDecodeAttrs, _decode_infer, _decode_reference,
