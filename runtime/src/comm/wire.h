@@ -63,7 +63,8 @@ void tcc_wire_clean(char *text, size_t room);
 
 /* ---- gather.c, visit.c: the two sides -------------------------------------------------------- */
 
-/* Runs rank 0's side.  `all` has this rank's own blob, and receives all blobs. */
+/* The two sides of the exchange: gather is rank 0's, with this rank's own blob in `all`; visit is
+ * the other ranks'.  Afterwards `all` has the blobs of all ranks. */
 tcc_status tcc_wire_gather(const tcc_comm_exchange *about, char *all);
 tcc_status tcc_wire_visit(const tcc_comm_exchange *about, const void *blob, char *all);
 

@@ -1,4 +1,4 @@
-/* Pages of one size in one block of a pool. */
+/* Manages pages of one size in one block of a pool. */
 #include <string.h>
 
 #include "pool.h"
