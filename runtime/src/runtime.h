@@ -19,8 +19,7 @@
 #error "the runtime needs a compiler with GNU extensions (gcc, clang, zig cc)"
 #endif
 
-/* With the headers of glibc 2.38 and later, programs would call functions of that version instead
- * of these. */
+/* glibc 2.38 headers would make programs call that version's functions instead of these. */
 int tcc_sscanf(const char *text, const char *format, ...) __asm__("__isoc99_sscanf")
     __attribute__((format(scanf, 2, 3)));
 long tcc_strtol(const char *text, char **end, int base) __asm__("strtol");
@@ -147,8 +146,7 @@ tcc_status tcc_heap_intern(tcc_heap *heap, const char *data, int64_t size, uint6
 /* Finds the string of a handle.  Fails with TCC_INTERNAL where the word is no handle. */
 tcc_status tcc_heap_string(const tcc_heap *heap, uint64_t handle, tcc_string *out_string);
 tcc_status tcc_heap_list(const tcc_heap *heap, uint64_t handle, tcc_list_value *out_list);
-/* Makes the list of the first `count` entries of `list` and of `item`, whose memory it takes
- * over. */
+/* Makes a list of `list`'s first `count` entries and of `item`, whose memory it takes over. */
 tcc_status tcc_heap_append(tcc_heap *heap, tcc_list_value list, const struct tcc_op_tensor *item,
                            tcc_list_value *out_list);
 tcc_status tcc_heap_name_list(tcc_heap *heap, tcc_list_value list, uint64_t *out_handle);
@@ -164,8 +162,7 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 
 /* ---- groups.c: limits of control groups, versions 1 and 2 ------------------------------------------- */
 
-/* Returns the number of CPUs that the quotas of the process's control groups keep busy, rounded up;
- * 0 without a quota. */
+/* Returns the CPUs that the quotas of control groups keep busy, rounded up; 0 without a quota. */
 TCC_RARE int64_t tcc_group_cpus(void);
 
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
@@ -176,8 +173,7 @@ TCC_RARE int64_t tcc_group_cpus(void);
 #define TCC_MAX_THREADS 256
 tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
 /* Computes the nanoseconds that all idle workers spin: TCC_SPIN_MICROSECONDS, at most a minute,
- * else 2 milliseconds.  Fails where the variable is no number, and then also stores 2
- * milliseconds. */
+ * else 2 milliseconds, also where it fails because the variable is no number. */
 tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
 /* Computes the bytes that one instance may take for its arrays: TCC_MEMORY, or 0 where it is not
  * set.  Fails if TCC_MEMORY is no size. */
@@ -185,11 +181,9 @@ TCC_RARE tcc_status tcc_memory_limit(size_t *out_bytes);
 
 /* ---- notes.c: what the libraries of a process share ---------------------------------------------- */
 
-/* Returns the slot that the note of this type names in the first object in load order that has one;
- * NULL without a note. */
+/* Returns the slot that the first object's note of this type names; NULL without a note. */
 void *tcc_note_slot(uint32_t type);
-#define TCC_COMM_NOTE 1002 /* note type of the slot that holds the process's tcc_comm, which begins
-                              with a table */
+#define TCC_COMM_NOTE 1002 /* note type of the process's comm, which begins with a table */
 
 /* ---- crew.c: launches on the process's workers --------------------------------------------------- */
 
@@ -219,8 +213,7 @@ typedef struct tcc_crew {
     int32_t share;        /* threads that the run may use beside other runs */
     int32_t calm;         /* launches since the run could have had more than `share` */
     uint32_t forks;       /* the process's count of forks when the run began */
-    int (*pause)(void *of); void *pause_of; /* the run's own thread calls it now and then while it
-                                               waits; or NULL */
+    int (*pause)(void *of); void *pause_of; /* the run's own thread calls it while waiting */
 } tcc_crew;
 
 /* Every run calls enter before its first launch and leave after its last. */
@@ -238,8 +231,7 @@ void tcc_crew_settle(tcc_crew *crew);
 
 typedef struct tcc_buffer {
     int32_t place;
-    int64_t a, b; /* inputs, outputs: the port.  Else offset and size: bytes of weights, or
-                     registers for the arena */
+    int64_t a, b; /* port; or offset and size: bytes of weights, registers for the arena */
 } tcc_buffer;
 
 typedef struct tcc_code tcc_code;
@@ -274,10 +266,8 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* launches: the largest weight of the next launch; -1: none */
-    int32_t number; /* launches, calls, collectives, waits: the place among all of them; plans: the
-                       place among plans */
-    int32_t proof;  /* launches: where instances note what they proved of the launch; -1: runs prove
-                       nothing */
+    int32_t number; /* launches, calls, collectives, waits; of plans: among plans */
+    int32_t proof;  /* launches: where instances note their proof; -1: none */
     union {
         tcc_kernel kernel; /* launches; NULL on a GPU */
         tcc_op op;         /* calls */
@@ -290,8 +280,7 @@ struct tcc_code {
 typedef struct tcc_port_info {
     tcc_port port;
     const int64_t *dims; /* registers */
-    int32_t axis;        /* inputs: the axis along which the array may have room behind its rows; or
-                            -1 */
+    int32_t axis;        /* inputs: axis with room behind its rows; or -1 */
 } tcc_port_info;
 
 typedef struct tcc_program {
@@ -308,16 +297,14 @@ typedef struct tcc_program {
     int64_t state_bytes;
     int64_t n_steps; /* launches, calls, collectives and waits */
     int64_t n_tickets, n_counts; /* counts of all collectives together */
-    int32_t ranks; /* the number of ranks that the collectives are for; 0: any; -1: the program
-                      needs no comm */
+    int32_t ranks; /* that collectives are for; 0: any; -1: needs no comm */
     const struct tcc_rank_group *groups; /* see collective.h */
     int64_t n_groups;
     int64_t sharers; /* the group of all collectives, whose ranks share memory; or -1 */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
-    const uint8_t *fixed; /* by register: the prologue sets it, no other instruction does, and
-                             inputs do not */
-    const int64_t *constants; /* change its value, which `constants` holds */
-    const int64_t **needs; /* by kernel: a row of needs.c; NULL: the needs of kernels are unknown */
+    const uint8_t *fixed; /* by register: only the prologue sets it, without inputs */
+    const int64_t *constants; /* the values of fixed registers */
+    const int64_t **needs; /* by kernel: a row of needs.c; NULL: unknown */
     int64_t max_values, n_proofs; /* registers of the longest row; words of all proofs */
     const tcc_code *plans; /* list of the body's plan instructions */
     int64_t n_plans;
@@ -350,14 +337,12 @@ TCC_RARE tcc_status tcc_features_check(const tcc_feature *features, int32_t coun
 #define TCC_MAX_RANKS 64 /* that a model can be divided for */
 #define TCC_MAX_PLANS 64 /* for each number of ranks */
 
-/* The model as one program with its code and weights.  All variants have the same ports.  The only
- * exception are the states of a model that is divided for several ranks: each plan has its own
- * sizes. */
+/* The model as one program with its code and weights.  All variants have the same ports, except
+ * that the states of a model divided for several ranks have each plan's own sizes. */
 typedef struct tcc_variant {
     const char *target; /* the target as a command line names it */
     int32_t ranks;      /* ranks that the model is divided for; 1: it is not divided */
-    int32_t plan;       /* its place among the plans for the same number of ranks; less than
-                           TCC_MAX_PLANS */
+    int32_t plan;       /* place among the plans for as many ranks; < TCC_MAX_PLANS */
     const uint8_t *program;
     const uint8_t *program_end;
     const uint8_t *needs, *needs_end; /* what the kernels need (needs.h); NULL: unknown */
@@ -366,8 +351,7 @@ typedef struct tcc_variant {
     const tcc_feature *features; /* the CPU features that at least the program needs */
     int32_t n_features;
     const tcc_range *weights; /* ranges of the weight section, by rank, all of one size */
-    tcc_range images;  /* the range of the same section with GPU kernels, aligned to 64; empty for
-                          the CPU */
+    tcc_range images;  /* GPU kernels in the same section, aligned to 64; empty for the CPU */
 } tcc_variant;
 
 typedef struct tcc_artifact {
@@ -381,8 +365,7 @@ typedef struct tcc_artifact {
     uint8_t section_sha256[32];
     uint8_t sha256[32]; /* the hash of all programs, code and weights */
     const char *section;   /* the weight section if a program's file holds it; else NULL */
-    const char *side_name; /* the side file's name, in an object that a program or library links;
-                              else NULL */
+    const char *side_name; /* side file of an object that a program links; else NULL */
     const tcc_assets *assets; /* files beside the model; NULL: none */
 } tcc_artifact;
 
