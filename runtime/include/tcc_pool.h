@@ -81,7 +81,7 @@ struct tcc_pool_config {
     void *pressure_context;
     const tcc_pool_memory *memory;       /* NULL: the system's memory, on huge pages where it has
                                             them */
-    const tcc_pool_allocator *allocator; /* not NULL: replaces the range */
+    const tcc_pool_allocator *allocator; /* not NULL: instead of a range */
 };
 
 typedef struct tcc_pool_statistics {
