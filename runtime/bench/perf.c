@@ -188,8 +188,8 @@ typedef struct bench {
     const type_row *type;
     int op;
     tcc_comm_plan *plans[2]; /* plans of one operation; sendrecv has two */
-    int64_t *counts;         /* by rank: elements that come from it, where an operation gathers */
-    char *send, *receive;    /* of `most` bytes each */
+    int64_t *counts;         /* elements from each rank, where an operation gathers */
+    char *send, *receive;    /* `most` bytes each */
     double *times, *copies;
     int64_t wrong; /* wrong elements of all sizes */
 } bench;

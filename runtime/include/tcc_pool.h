@@ -74,7 +74,7 @@ struct tcc_pool_config {
     uint32_t struct_size; /* sizeof(tcc_pool_config); of another version: see tcc.h */
     uint32_t flags;
     size_t range; /* bytes of addresses; 0: as many as the machine has memory */
-    size_t limit; /* of committed bytes; 0: only the process's limit */
+    size_t limit; /* most committed bytes; 0: only the process's limit */
     /* Called before a take fails, with the number of missing bytes.  Returns a value other than 0
      * if it gave memory back; it may use this pool too.  It is called again as long as it does. */
     int (*pressure)(void *context, size_t missing);
@@ -123,7 +123,8 @@ struct tcc_pool_api {
     void (*pages_destroy)(tcc_pages *pages);
     tcc_status (*pages_take)(tcc_pages *pages, uint32_t *out_page);
     tcc_status (*pages_give)(tcc_pages *pages, uint32_t page);
-    void *(*pages_address)(const tcc_pages *pages, uint32_t page); /* of a page in use; else NULL */
+    /* NULL where the page is not in use */
+    void *(*pages_address)(const tcc_pages *pages, uint32_t page);
     uint32_t (*pages_free)(const tcc_pages *pages);
 };
 

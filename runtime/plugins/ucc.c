@@ -36,7 +36,7 @@ typedef struct world {
     ucc_context_h context;
     int32_t groups;
     int32_t first, n, next; /* range of this rank's numbers for teams; the next to look at */
-    bool given[];           /* by number: it is in use */
+    bool given[];           /* true: the number is in use */
 } world;
 
 typedef struct group {

@@ -8,7 +8,7 @@
 
 enum { CHUNK = 1 << 16, ALIGNMENT = 64, FIRST_ROOM = 64 };
 #define MOST_ENTRIES (INT64_C(1) << 24) /* in all lists of a run */
-#define MOST_NAMES (INT64_C(1) << 31)   /* of strings, and of lists */
+#define MOST_NAMES (INT64_C(1) << 31)   /* handles of strings, and of lists */
 
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count) {
     int64_t bits;

@@ -132,7 +132,7 @@ typedef struct tcc_heap {
     int64_t n_slots;
     tcc_list_value *lists;
     int64_t n_lists, list_room;
-    int64_t n_entries; /* of all lists together */
+    int64_t n_entries; /* entries of all lists */
     char *chunk;
     size_t chunk_left;
 } tcc_heap;
@@ -425,7 +425,7 @@ struct tcc_instance {
     tcc_arena arena, scratch, state;
     tcc_arena symmetric; /* its size counts bytes of the comm too, where the comm has the memory */
     size_t scratch_stride;
-    tcc_budget budget; /* of the four arenas and the pool */
+    tcc_budget budget; /* for the four arenas and the pool */
     tcc_pool *pool;
     int64_t *registers;
     tcc_span *spans;         /* by buffer id */

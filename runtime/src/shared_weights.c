@@ -67,7 +67,7 @@ typedef struct wanted {
     const tcc_weight_source *from;
     size_t size;
     char *block;     /* room for a block of the weights */
-    uint64_t inode;  /* of the file that this process makes; 0 before there is one */
+    uint64_t inode;  /* inode of the file that this process makes; 0 before there is one */
     int64_t ticket;  /* 0 before it has one */
     int64_t largest; /* the largest ticket of the others at the last look */
     bool busy;       /* another process comes first in making the file, or has no ticket yet */

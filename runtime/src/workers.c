@@ -99,8 +99,7 @@ static void signals_to_block(sigset_t *out_set) {
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
 }
 
-enum { LEAST_STACK = 1 << 20 }; /* of a worker's stack in bytes, for kernels and functions, whatever
-                                   `ulimit -s` says */
+enum { LEAST_STACK = 1 << 20 }; /* bytes of a worker's stack at least, whatever `ulimit -s` says */
 
 static bool start_thread(worker_start *start) {
     sigset_t blocked, old;

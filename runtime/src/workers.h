@@ -182,7 +182,7 @@ struct tcc_workers {
     _Alignas(LINE_PAIR) _Atomic int32_t started; /* workers are 1 .. started */
     atomic_bool refused;  /* the system refused a thread, so launches stop asking */
     _Atomic int32_t warm; /* the team that a run left last */
-    tcc_budget memory;    /* of all artifacts */
+    tcc_budget memory;    /* used by all artifacts together */
     _Atomic(tcc_team *) teams[MOST_TEAMS];
     tcc_post posts[TCC_MAX_THREADS];
 };

@@ -177,7 +177,7 @@ typedef struct tcc_comm_exchange {
     bool unguarded;      /* there is no token (it is ""), by explicit choice */
     int32_t rank, size, epoch;
     int64_t deadline; /* as tcc_comm_now */
-    size_t bytes;     /* of each rank's blob; equal on all ranks */
+    size_t bytes;     /* bytes of each rank's blob; equal on all ranks */
 } tcc_comm_exchange;
 
 /* Gives every rank the blobs of all ranks, one behind another in rank order.  Sizes, epochs and
@@ -268,11 +268,11 @@ struct tcc_comm {
     _Atomic uint32_t users;      /* number of keepers: the opener, until it closes the comm, and
                                     others */
     _Atomic bool lasting;        /* the comm or a subgroup was shared, so it is never freed */
-    _Atomic(tcc_comm *) keeper;  /* of a subgroup: the comm that keeps it */
+    _Atomic(tcc_comm *) keeper;  /* a subgroup's keeper: the comm that keeps it */
     /* the fields from here on are zero in a new comm */
     const tcc_comm_backend *backend;
     void *state; /* owned by the backend */
-    const char *name; /* of the engine that the backend uses; NULL: the backend's name */
+    const char *name; /* name of the backend's engine; NULL: the backend's name */
     int32_t rank, size;
     uint32_t forks; /* the process's fork count when the comm was made */
     uint32_t children;
@@ -290,7 +290,7 @@ struct tcc_comm {
     _Atomic bool dropped;   /* the comm is revoked, so started operations do not continue */
     _Atomic(tcc_comm *) subgroups; /* list of the subgroups that it keeps */
     tcc_comm *next;                /* next in the list of the comm that keeps this one */
-    int32_t *members;              /* of a subgroup: its ranks' numbers in the keeper */
+    int32_t *members;              /* a subgroup's ranks in the keeper */
     tcc_comm_device *device; /* NULL: none was opened */
 };
 

@@ -14,7 +14,7 @@ typedef uintptr_t tcc_mpi_handle;
 
 /* Functions and constants of MPI.  Counts are bytes. */
 typedef struct tcc_mpi {
-    const char *name; /* of the library's file */
+    const char *name; /* the library's file name */
     tcc_mpi_handle world, byte, errors_return;
     void *ignore;   /* stands for a status that is not wanted */
     void *in_place; /* stands for send data that lies in the receive buffer */

@@ -14,8 +14,8 @@
 enum {
     TCC_SHARED_MOST_SPIN = 1000000, /* nanoseconds */
     TCC_SHARED_LINE = 128,       /* two cache lines, which processors fetch together */
-    TCC_SHARED_SLOT = 256 << 10, /* of one slot, in bytes */
-    TCC_SHARED_CHUNK = 32 << 10, /* of one place of a channel, in bytes */
+    TCC_SHARED_SLOT = 256 << 10, /* bytes of one slot */
+    TCC_SHARED_CHUNK = 32 << 10, /* bytes of one place of a channel */
     TCC_SHARED_PLACES = 2,       /* places of a channel */
     TCC_SHARED_ANY = -1,         /* `awaited` of a sleeper that any rank may wake */
 };
@@ -24,7 +24,7 @@ enum {
 typedef struct tcc_shared_rank {
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t stage;
     _Atomic uint32_t closed;
-    tcc_comm_descriptor descriptors[2];              /* of its operations, alternating */
+    tcc_comm_descriptor descriptors[2];              /* its operations, alternating */
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t bell; /* the word that the rank sleeps on; a rank
                                                         that wakes it counts it up */
     _Atomic int32_t awaited;                         /* the rank that it waits for while asleep */
@@ -76,14 +76,14 @@ struct tcc_shared {
     tcc_shared_channel *channels; /* [from][to] */
     int32_t rank, size;
     tcc_comm_met met;
-    char name[256];            /* of the meeting */
+    char name[256];            /* the meeting's name */
     uint64_t pending;          /* bit set of the ranks whose part of a transfer is outstanding */
     uint32_t stage;            /* this rank's stage */
     uint32_t operations;       /* count; its parity chooses the descriptor */
     uint32_t slices;           /* count; its parity chooses the slot */
     int64_t spin;              /* nanoseconds of spinning before a sleep; 0 where ranks share
                                   CPUs */
-    int64_t deadline;          /* of the current operation, measured from its last progress */
+    int64_t deadline;          /* for the current operation, measured from its last progress */
     int64_t patience;          /* nanoseconds */
     struct tcc_shared *parent; /* the comm that this one is made from, while it opens */
     tcc_status (*alive)(struct tcc_shared *self); /* called while the comm opens; NULL: not

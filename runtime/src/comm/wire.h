@@ -19,7 +19,7 @@ enum {
 typedef struct greeting {
     uint32_t magic, version;
     int32_t rank, size, epoch;
-    uint32_t bytes; /* of the blob */
+    uint32_t bytes; /* bytes of the blob */
     char name[NAME];
     uint8_t number[TCC_COMM_HASH]; /* fresh */
 } greeting;

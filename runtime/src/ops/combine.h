@@ -16,7 +16,7 @@ enum { BATCH = 128 }; /* updates whose places are found before any is applied */
 typedef struct tcc_scatter {
     const tcc_op_call *call;
     int64_t reduction;
-    tcc_dtype dtype; /* of the target's elements */
+    tcc_dtype dtype; /* the target's element type */
     char *target;
     const char *from; /* the updates */
     /* A row is the `width` elements of the target that one update changes.  All rows that begin in

@@ -206,7 +206,7 @@ tcc_status tcc_op_list_expect(tcc_op_call *call) {
 
 typedef struct join {
     tcc_list_value list;
-    int64_t axis, extent; /* of the result */
+    int64_t axis, extent; /* the result's */
     int64_t outer, inner; /* elements before and behind the axis */
     bool is_new;
     tcc_dtype dtype;

@@ -65,8 +65,8 @@ tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const
 typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);
 
 /* Does all `units`, each once, on the run's threads.  Units must be independent.  Fails only
- * without memory for `room`, and where the run ends.  It checks between units whether the run ends;
- * a part whose unit may take 10 ms checks by itself. */
+ * without memory for `room`, and where the run ends.  It checks that between units.  A part whose
+ * unit may take 10 ms checks it by itself. */
 tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context, int64_t units,
                            size_t room);
 

@@ -13,7 +13,7 @@
 typedef struct tcc_life {
     int64_t lower, upper;
     int64_t size;
-    int64_t alignment; /* of the offset; a power of two */
+    int64_t alignment; /* the offset is a multiple of it; a power of two */
     int64_t over;      /* a buffer that died before, whose offset this one gets; -1: none */
     int64_t fixed;     /* the required offset; -1: the planner chooses */
 } tcc_life;
@@ -29,7 +29,7 @@ typedef struct tcc_lives {
     int64_t *sizes;        /* rounded up to a multiple of `unit` */
     int32_t *first, *last; /* a buffer lives in sections first .. last-1 */
     int32_t *block, *next; /* by buffer: its block, and the next buffer of the block; -1: none */
-    int64_t *alignment, *fixed; /* of a block, at its first buffer */
+    int64_t *alignment, *fixed; /* a block's values, at its first buffer */
     int64_t *starts;       /* the buffers with bytes that live at the same time as buffer b: */
     int32_t *others;       /* others[starts[b]] .. others[starts[b + 1]-1] */
 } tcc_lives;

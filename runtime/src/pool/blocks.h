@@ -27,8 +27,8 @@ typedef struct block {
     uint32_t before, behind;   /* neighbours in the range */
     uint32_t previous, next;   /* in a list of free blocks, cached blocks or unused descriptors */
     uint32_t state;            /* in a shared pool it is also read and written without the lock */
-    uint16_t list;             /* of a free block: its list */
-    uint8_t class;             /* of a block in use: its class in the cache; 0: not cached */
+    uint16_t list;             /* a free block's list */
+    uint8_t class;             /* class in the cache, for a block in use; 0: not cached */
     uint8_t cold;              /* 1: perhaps a part of it has no memory */
 } block;
 

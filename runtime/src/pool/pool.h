@@ -17,7 +17,7 @@ struct tcc_pool {
     tcc_pool_allocator allocator; /* if `allocate` is NULL the range is used */
     int (*pressure)(void *context, size_t missing);
     void *pressure_context;
-    tcc_budget budget; /* of committed bytes, or of bytes that the allocator gave */
+    tcc_budget budget; /* counts committed bytes, or bytes from the allocator */
     size_t absent;     /* committed bytes that may have no pages yet */
     bool shared, poison;
     size_t wanted; /* bytes to reserve at the first take */

@@ -196,7 +196,7 @@ const tcc_comm_engine *tcc_comm_plugin_get(uint32_t version) {
     engine.WITHOUT = NULL;
 #endif
 #ifdef BYTES
-    engine.struct_size = BYTES; /* of another version */
+    engine.struct_size = BYTES; /* the size of another version */
 #endif
     return version == VERSION ? &engine : NULL;
 }

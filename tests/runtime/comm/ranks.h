@@ -37,7 +37,7 @@
 typedef struct setup {
     int32_t rank, size;
     int open_milliseconds, operation_milliseconds;
-    const char *name;     /* of the rendezvous */
+    const char *name;     /* the rendezvous */
     const char *backends; /* NULL: shared */
 } setup;
 

@@ -16,7 +16,7 @@ typedef struct tcc_partition_problem {
     int64_t nodes, edges;
     const int64_t *strategies;      /* number of strategies of each node: at least one */
     const int64_t *lives;           /* lower and upper of each node */
-    const int64_t *costs, *usages;  /* of all strategies, node after node */
+    const int64_t *costs, *usages;  /* all strategies' numbers, node after node */
     const int64_t *ends;            /* the two nodes of each edge */
     const int64_t *edge_costs;      /* edge after edge */
     int64_t limit;

@@ -6,7 +6,7 @@
 
 /* A set of nodes that change together: nodes[first] .. nodes[last-1]. */
 typedef struct tcc_move {
-    double change; /* of the cost */
+    double change; /* change of the cost */
     int32_t first, last;
     bool applied;
 } tcc_move;
