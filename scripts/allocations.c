@@ -1,6 +1,6 @@
-/* Counts what a process holds from the allocator, for LD_PRELOAD: the most bytes at one time since
- * the last reset, beyond what was held then.  Sizes are what the allocator gave: a little more than
- * was asked for. */
+/* Counts the bytes that a process holds from the allocator, for LD_PRELOAD.  It reports the most
+ * bytes held at one time since the last reset, minus the bytes held at the reset.  It counts the
+ * sizes that the allocator gave, which are a little more than the sizes that were asked for. */
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -5,10 +5,10 @@
 
 #include "runtime.h"
 
-/* What the runtime expects of the library that it is linked into. */
+/* The symbol that the runtime expects of the library that it is linked into. */
 const tcc_artifact tcc_artifact_info = {.name = "price_check"};
 
-enum { WARM = 200000 }; /* nanoseconds until code is there and workers are awake */
+enum { WARM = 200000 }; /* nanoseconds of warm-up, until code is loaded and workers are awake */
 
 static int64_t now(void) {
     struct timespec time;
@@ -16,8 +16,8 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* A kernel, and `sets` rows of `width` buffers: each launch takes the next row, so that weights that
- * come from memory in a model come from there here. */
+/* A kernel, and `sets` rows of `width` buffers.  Each launch takes the next row, so that weights
+ * that a model reads from memory are read from memory here, too. */
 typedef struct {
     tcc_kernel kernel;
     void *const *table;
@@ -42,8 +42,9 @@ static int64_t launch(tcc_crew *crew, const work *w) {
     return now() - start;
 }
 
-/* Writes the nanoseconds of launches until they take `budget` in all, of `least` to `most`; returns
- * how many.  A few that are not counted come before. */
+/* Times launches until they take `budget` nanoseconds in all, at least `least` and at most `most`
+ * launches.  Writes the nanoseconds of each and returns how many there are.  A few launches before
+ * them are not counted. */
 __attribute__((visibility("default"))) int64_t times(const work *w, int64_t least, int64_t most,
                                                      int64_t budget, int64_t *out) {
     int64_t count = 0;

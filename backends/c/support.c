@@ -1,5 +1,5 @@
-/* What generated C files take from: every definition that one needs goes into it, with what that
- * needs in turn, and nothing else.  Nothing here allocates. */
+/* Definitions that generated C files copy: each file gets the definitions that it uses, and those
+ * that they use in turn.  No function here allocates memory. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,18 +20,18 @@ static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static int64_t abs_i64(int64_t a) { return a < 0 ? (int64_t)(0 - (uint64_t)a) : a; }
 
-/* The quotient, rounded towards zero. */
+/* Returns the quotient, rounded towards zero. */
 static int64_t div_i64(int64_t a, int64_t b) {
     if (b == 0) return 0;
     return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 static uint64_t div_u64(uint64_t a, uint64_t b) { return b == 0 ? 0 : a / b; }
 
-/* The remainder of that division, with the sign of the dividend. */
+/* Returns the remainder of div_i64, with the sign of the dividend. */
 static int64_t rem_i64(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 static uint64_t rem_u64(uint64_t a, uint64_t b) { return b == 0 ? 0 : a % b; }
 
-/* The remainder with the sign of the divisor. */
+/* Returns the remainder with the sign of the divisor. */
 static int64_t mod_i64(int64_t a, int64_t b) {
     const int64_t rest = rem_i64(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
@@ -47,14 +47,14 @@ static uint64_t pow_u64(uint64_t a, uint64_t b) {
     return result;
 }
 
-/* A negative exponent gives the real power, rounded towards zero. */
+/* Returns a power.  A negative exponent gives the real power, rounded towards zero. */
 static int64_t pow_i64(int64_t a, int64_t b) {
     if (b >= 0) return (int64_t)pow_u64((uint64_t)a, (uint64_t)b);
     if (a == 1) return 1;
     return a == -1 ? (b % 2 == 0 ? 1 : -1) : 0;
 }
 
-/* Shifts of `bits` or more give what shifting one by one would. */
+/* Shifts by `count`.  Counts of `bits` or more give the result of shifting one by one. */
 static uint64_t shift_left(uint64_t a, uint64_t count, uint64_t bits) {
     return count < bits ? a << count : 0;
 }
@@ -66,7 +66,7 @@ static int64_t shift_right_i64(int64_t a, uint64_t count, uint64_t bits) {
     return a < 0 ? ~(int64_t)(~(uint64_t)a >> count) : (int64_t)((uint64_t)a >> count);
 }
 
-/* The value of the lowest `bits` bits. */
+/* Returns the value of the lowest `bits` bits. */
 static int64_t unsigned_bits(int64_t a, int32_t bits) { return a & ((1 << bits) - 1); }
 static int64_t signed_bits(int64_t a, int32_t bits) {
     const int64_t half = (int64_t)1 << (bits - 1);
@@ -75,17 +75,17 @@ static int64_t signed_bits(int64_t a, int32_t bits) {
 
 /* ---- floats ------------------------------------------------------------------------------------- */
 
-/* NaN where either is. */
+/* Returns NaN where either argument is NaN. */
 static float max_f32(float a, float b) { return a > b || a != a ? a : b; }
 static float min_f32(float a, float b) { return a < b || a != a ? a : b; }
 static double max_f64(double a, double b) { return a > b || a != a ? a : b; }
 static double min_f64(double a, double b) { return a < b || a != a ? a : b; }
 
-/* -1 or 1; zeros and NaN give themselves. */
+/* Returns -1 or 1; zeros and NaN return themselves. */
 static double sign_f64(double a) { return a > 0 ? 1 : a < 0 ? -1 : a; }
 static float sign_f32(float a) { return (float)sign_f64(a); }
 
-/* The remainder with the sign of the divisor. */
+/* Returns the remainder with the sign of the divisor. */
 static double mod_f64(double a, double b) {
     const double rest = fmod(a, b);
     if (rest != rest) return rest;
@@ -99,7 +99,7 @@ static float mod_f32(float a, float b) {
     return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-/* Towards zero and into the range; NaN gives 0. */
+/* Rounds towards zero and clamps to the range; NaN gives 0. */
 static double truncated(double a, double low, double high) {
     if (a != a) return 0;
     return a <= low ? low : a >= high ? high : trunc(a);
@@ -113,7 +113,7 @@ static uint64_t to_u64(double a) {
     return a >= 0x1p64 ? UINT64_MAX : (uint64_t)a;
 }
 
-/* `exact` rounded to odd: rounding that again to f16 gives what rounding once does. */
+/* Rounds `exact` to odd: rounding the result to f16 gives the same as rounding once. */
 static float odd_f32(double exact) {
     float narrow = (float)exact;
     uint32_t bits;
@@ -125,8 +125,8 @@ static float odd_f32(double exact) {
 }
 
 /* A float of few bits: sign, exponent, `fraction` bits.  `top` is the code of the largest value,
- * `over` that of what lies beyond it and `nan` that of NaN, all without sign.  With `one_nan` NaN has
- * one code and there is no negative zero. */
+ * `over` the code for larger values and `nan` the code of NaN, all without sign.  With `one_nan`
+ * NaN has one code and there is no negative zero. */
 typedef struct narrow_float {
     uint32_t sign;
     int32_t fraction, bias;
@@ -196,7 +196,8 @@ static const narrow_float F4E2M1 = {0x8, 1, 1, 0x7, 0x7, 0x8, false};
 static float f4e2m1_value(uint8_t code) { return narrow_value(code & 15u, F4E2M1); }
 static uint8_t f4e2m1_bits(float value) { return (uint8_t)narrow_bits(value, F4E2M1); }
 
-/* Powers of two without a sign; the last code is NaN, values are rounded towards zero. */
+/* Floats of 8 bits that are powers of two without a sign.  The last code is NaN; values are rounded
+ * towards zero. */
 static float f8e8m0_value(uint8_t code) { return code == 255 ? NAN : ldexpf(1, code - 127); }
 static uint8_t f8e8m0_bits(float value) {
     uint32_t bits;
@@ -230,13 +231,13 @@ typedef struct tcc_op_tensor {
     int64_t count;
 } tcc_op_tensor;
 
-/* Memory for temporaries, taken from the front on. */
+/* Memory for temporaries, taken from the front. */
 typedef struct tcc_pool {
     unsigned char *memory;
     size_t size, used;
 } tcc_pool;
 
-/* Who ends a run before its time: nobody here. */
+/* The state for ending a run early.  Runs of generated C files never end early. */
 typedef struct tcc_ending tcc_ending;
 
 typedef struct tcc_op_call {
@@ -283,7 +284,7 @@ static tcc_status tcc_copy(const tcc_ending *ending, void *to, const void *from,
     return TCC_OK;
 }
 
-/* `size` bytes, aligned for every element type, until they are given back. */
+/* Takes `size` bytes, aligned for every element type, until they are given back. */
 static tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory) {
     const size_t whole = (size + 15) / 16 * 16;
     if (whole < size || whole > pool->size - pool->used)
@@ -293,14 +294,15 @@ static tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory) 
     return TCC_OK;
 }
 
-/* Everything is given back in the end, so the last one to be taken need not be known. */
+/* Gives a block back, together with all blocks taken after it.  All blocks are given back in the
+ * end, so the pool need not know which block was taken last. */
 static void tcc_pool_give(tcc_pool *pool, void *memory) {
     pool->used = (size_t)((unsigned char *)memory - pool->memory);
 }
 
 typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);
 
-/* All `units`, one after another. */
+/* Does all `units`, one after another. */
 static tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context,
                                   int64_t units, size_t room) {
     void *memory = NULL;

@@ -16,7 +16,8 @@ static tcc_tensor in[LM_INPUTS], out[LM_OUTPUTS];
 static int64_t sizes[LM_INPUTS][8], past, *tokens, row, logit_sizes[2] = {1, LM_OUTPUT_0_DIM_1};
 static float logits[LM_OUTPUT_0_DIM_1];
 
-/* Gives input `index` its memory: the tokens, the number of the row whose logits are wanted, or a cache. */
+/* Allocates input `index`: the tokens, the number of the row whose logits are wanted, or a
+ * cache. */
 static void bind(int32_t index, int64_t capacity) {
     tcc_port port;
     api->input_port(model, index, &port);
@@ -30,7 +31,7 @@ static void bind(int32_t index, int64_t capacity) {
 /* Appends `count` tokens; returns the likeliest next token, or -1. */
 static int64_t next(int64_t count) {
     past += count, row = count - 1;
-    for (int32_t n = 0; n < LM_INPUTS; n++) /* all but `rows` have a size that grows */
+    for (int32_t n = 0; n < LM_INPUTS; n++) /* all inputs except `rows` have a size that grows */
         if (in[n].data != &row) sizes[n][0] = in[n].data == tokens ? count : past;
     if (api->call(model, in, LM_INPUTS, out, LM_OUTPUTS, NULL, NULL)) return -1;
     int64_t best = 0;

@@ -1,11 +1,11 @@
-/* Continues a text of token numbers with GPT-2, one token a run, with a cache of keys and values.
+/* Continues a text of token numbers with GPT-2, one token per run, with a cache of keys and values.
  *
- *   tcc compile gpt2_decode.onnx -o gpt2.so      # past_k.N and past_v.N have a symbolic length
+ *   tcc compile gpt2_decode.onnx -o gpt2.so # past_k.N and past_v.N have a symbolic length
  *   cc models/examples/gpt2_cache.c -I. ./gpt2.so -Wl,-rpath,'$ORIGIN' -o gpt2
- *   ./gpt2 8 464 3290                            # 8 tokens after 464 3290
+ *   ./gpt2 8 464 3290 # 8 tokens after 464 3290
  *
  * The model's inputs are the token, its position and the caches [1, heads, length, width] of f32;
- * its outputs are the logits and the caches with one row more. */
+ * its outputs are the logits and the caches with one more row. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "gpt2.h"
@@ -15,7 +15,7 @@ _Static_assert(GPT2_OUTPUTS == CACHES + 1, "an output for each cache, and the lo
 
 static const tcc_api *api;
 static tcc_model *model;
-static float *cache[2][CACHES], *logits; /* read and written in turns */
+static float *cache[2][CACHES], *logits; /* read and written alternately */
 
 static int64_t best(int64_t count) {
     int64_t index = 0;

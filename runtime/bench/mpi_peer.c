@@ -3,8 +3,8 @@
  *
  *     mpi_peer MIN MAX FACTOR RUNS
  *
- * One line a size: bytes and the median microseconds of rank 0.  Ranks are pinned to CPUs in turn.
- */
+ * It prints one line per size: bytes and the median microseconds of rank 0.  Ranks are pinned to
+ * CPUs in turn. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>

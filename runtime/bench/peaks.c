@@ -24,7 +24,7 @@ enum { WIDTH = 16, SUMS = 12 };
 typedef float vector __attribute__((vector_size(WIDTH)));
 
 enum { PASSES = 3, STEPS = 400000, LONGER = 10 };
-static const size_t BYTES = (size_t)256 << 20; /* well past any cache */
+static const size_t BYTES = (size_t)256 << 20; /* far larger than any cache */
 static const size_t HUGE = (size_t)2 << 20;
 
 static pthread_barrier_t barrier;
@@ -36,7 +36,7 @@ typedef struct {
     int index, count;
     void (*work)(int index, int count);
     double seconds;
-    float sink; /* keeps the results in use */
+    float sink; /* keeps the results alive */
 } task;
 
 static _Thread_local float kept;
@@ -87,7 +87,7 @@ static void read_ahead(int index, int count) {
     memset(sums, 0, sizeof sums);
     for (size_t block = 0; block + BLOCK <= share; block += BLOCK) {
         for (size_t line = 0; line < PAGE; line += LINE) {
-            /* past the end it reads nothing */
+            /* the address is past the end, where nothing is read */
             const char *next = at + block + BLOCK + line;
 #pragma GCC unroll 16
             for (size_t k = 0; k < STREAMS; k++) __builtin_prefetch(next + k * PAGE);
@@ -114,7 +114,8 @@ static void multiply_add_longer(int index, int count) {
     for (int pass = 0; pass < LONGER; pass++) multiply_add(index, count);
 }
 
-/* `amount` of work a second, done by `count` threads at once; the slowest thread counts. */
+/* Returns the rate in `amount` per second of `work`, done by `count` threads at once.  The slowest
+ * thread sets the time. */
 static double rate(void (*work)(int, int), int count, double amount, int passes) {
     double best = 0;
     task tasks[count];

@@ -64,7 +64,7 @@ static const char help[] =
 typedef struct options {
     int kind, first_type, last_type, first_op, last_op, average;
     int64_t least, most, factor, step, runs, warmup, group, root, seconds;
-    int32_t ranks; /* 0: the launcher's */
+    int32_t ranks; /* 0: as the launcher says */
     bool check, symmetric, rewrites, pinned;
     const char *backend, *name;
 } options;
@@ -72,9 +72,9 @@ typedef struct options {
 typedef struct kind_row {
     const char *name;
     tcc_comm_kind kind;
-    bool parts;  /* the size is that of all ranks together */
-    bool ragged; /* whose parts differ */
-    double bus;  /* busbw is algbw times this times (n - 1) / n; 0: times 1 */
+    bool parts;  /* the size counts all ranks' data together */
+    bool ragged; /* the ranks' parts have different sizes */
+    double bus;  /* busbw is algbw times `bus` times (n - 1) / n; 0: busbw is algbw */
 } kind_row;
 
 static const kind_row kinds[] = {
@@ -91,7 +91,7 @@ static const kind_row kinds[] = {
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 typedef struct type_row {
-    const char *name, *other; /* nccl-tests' name */
+    const char *name, *other; /* the name that nccl-tests uses */
     tcc_dtype dtype;
 } type_row;
 
@@ -102,7 +102,8 @@ static const type_row types[] = {
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-static const char *const ops[] = {"sum", "prod", "min", "max", "avg"}; /* tcc_comm_reduction */
+/* values of tcc_comm_reduction */
+static const char *const ops[] = {"sum", "prod", "min", "max", "avg"};
 enum { OPS = sizeof ops / sizeof *ops };
 
 static void fail(const char *what) {
@@ -138,16 +139,17 @@ static double share_of(double *times, int64_t n, double share) {
 
 /* ---- values, which are exact in every type --------------------------------------------------- */
 
-/* Rank r's element `index`: a product of all ranks' is at most 128, and their mean is whole. */
+/* Returns rank r's element `index`.  The values are small enough that a product over all ranks is
+ * at most 128, and the mean is a whole number. */
 static int64_t value_of(int op, int32_t rank, int32_t size, int64_t index) {
     int64_t draw = index * 7 + rank * 3 + index / 5;
     if (op == TCC_COMM_PROD) return rank < 7 ? 1 + draw % 2 : 1;
     if (op != TCC_COMM_AVG) return draw % 4;
-    bool paired = rank % 2 || rank + 1 < size; /* ranks 2k and 2k + 1 differ from it by as much */
+    bool paired = rank % 2 || rank + 1 < size; /* ranks 2k and 2k + 1 deviate by opposite amounts */
     return index % 5 + 1 + (paired ? 1 - rank % 2 * 2 : 0);
 }
 
-/* Stores a whole number of 0 to 255; its bits below those of a bf16 are 0. */
+/* Stores a whole number from 0 to 255 as `type`; a bf16 holds it exactly. */
 static void store(const type_row *type, int64_t value, char *out) {
     float number = (float)value;
     double wide = (double)value;
@@ -185,14 +187,15 @@ typedef struct bench {
     tcc_comm *comm;
     const type_row *type;
     int op;
-    tcc_comm_plan *plans[2]; /* of one operation; sendrecv has two */
-    int64_t *counts;         /* elements that come from each rank, where an operation gathers */
+    tcc_comm_plan *plans[2]; /* plans of one operation; sendrecv has two */
+    int64_t *counts;         /* elements from each rank, where an operation gathers */
     char *send, *receive;    /* `most` bytes each */
     double *times, *copies;
-    int64_t wrong; /* of all sizes */
+    int64_t wrong; /* wrong elements of all sizes */
 } bench;
 
-/* Elements that rank `from` has for rank `to`, of `all` elements that it has for all. */
+/* Returns the number of elements that rank `from` has for rank `to`, if it has `all` elements for
+ * all ranks together. */
 static int64_t part_of(const kind_row *kind, int64_t all, int32_t size, int32_t from, int32_t to) {
     if (!kind->ragged) return all / size;
     int64_t turn = kind->kind == TCC_COMM_ALL_TO_ALL_V ? (from + to) % size : from;
@@ -201,7 +204,7 @@ static int64_t part_of(const kind_row *kind, int64_t all, int32_t size, int32_t 
     return turn + 1 < size ? (turn + 1) * share : rest;
 }
 
-/* Where in what rank `from` sends the elements for rank `to` begin. */
+/* Returns where the elements for rank `to` begin in the data that rank `from` sends. */
 static int64_t place_of_part(const kind_row *kind, int64_t all, int32_t size, int32_t from,
                              int32_t to) {
     int64_t place = 0;
@@ -209,7 +212,8 @@ static int64_t place_of_part(const kind_row *kind, int64_t all, int32_t size, in
     return place;
 }
 
-/* The element that is received at `index`; `all` counts those of all ranks together. */
+/* Returns the expected element at `index` of the received data.  `all` counts the elements of all
+ * ranks together. */
 static int64_t expected(const bench *b, int64_t all, int64_t index) {
     const kind_row *kind = &kinds[b->asked->kind];
     int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm), from = 0;
@@ -229,7 +233,7 @@ static int64_t expected(const bench *b, int64_t all, int64_t index) {
     }
 }
 
-/* Operations that begin together, or one. */
+/* Posts operations that begin together, or a single operation. */
 static void post(const bench *b, int64_t n) {
     bool grouped = n > 1 || b->plans[1];
     if (grouped) must(tcc_comm_group_start(b->comm));
@@ -257,7 +261,7 @@ static int64_t count_wrong(const bench *b, int64_t all, int64_t sent, int64_t ou
     return total;
 }
 
-/* Mean microseconds of one operation. */
+/* Returns the mean microseconds of one operation. */
 static double time_runs(bench *b, size_t bytes) {
     int64_t runs = b->asked->runs;
     double total = 0;
@@ -284,7 +288,7 @@ static double time_runs(bench *b, size_t bytes) {
 
 enum { MEAN, P50, P99, MOST, COPY, FIGURES };
 
-/* What the ranks measured, as one. */
+/* Combines the ranks' measurements. */
 static void combine(const bench *b, double figures[FIGURES]) {
     static const tcc_comm_reduction ways[] = {0, TCC_COMM_AVG, TCC_COMM_MIN, TCC_COMM_MAX};
     if (b->asked->average)
@@ -292,7 +296,7 @@ static void combine(const bench *b, double figures[FIGURES]) {
                                  ways[b->asked->average]));
 }
 
-/* Plans of one operation with these elements. */
+/* Makes the plans of one operation with this many elements. */
 static void make_plans(bench *b, int64_t count) {
     const kind_row *kind = &kinds[b->asked->kind];
     int32_t rank = tcc_comm_rank(b->comm), n = tcc_comm_size(b->comm);
@@ -380,7 +384,7 @@ static void open_comm(bench *b, int32_t rank) {
     if (sched_setaffinity(0, sizeof cpus, &cpus)) fail("a CPU to pin to");
 }
 
-/* Whether all results are right. */
+/* Runs one rank; returns true if all results are right. */
 static bool run_rank(const options *asked, int32_t rank) {
     bench b = {.asked = asked};
     open_comm(&b, rank);
@@ -467,7 +471,7 @@ static const struct option long_options[] = {
     {"backend", 1, NULL, BACKEND}, {NULL, 0, NULL, 0},
 };
 
-/* Where an option's number is kept, or NULL. */
+/* Returns the place of an option's number, or NULL. */
 static int64_t *place_of(options *out, int flag) {
     switch (flag) {
     case 'b': return &out->least;

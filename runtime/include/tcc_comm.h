@@ -12,41 +12,39 @@
  * Operations.  All ranks of a comm issue the same operations in the same order; `send` and
  * `receive` concern two ranks.  An operation returns when the calling rank's buffers may be used
  * again.  Every operation except send and receive also waits until all ranks have begun it.
- * tcc_comm_start returns before, and tcc_comm_wait when the operation is done.
- * Element types are f16, bf16, f32, f64, i8, u8, i32 and i64.  Buffers need no alignment.  Send and
- * receive buffers must not overlap, except where a function says that they may be the same.
+ * tcc_comm_start returns earlier, and tcc_comm_wait returns when the operation is done.  Element
+ * types are f16, bf16, f32, f64, i8, u8, i32 and i64.  Buffers need no alignment.  Send and receive
+ * buffers must not overlap, except where a function says that they may be the same.
  *
  * Results.  Reductions combine the ranks in the order 0, 1, 2, ...; f16 and bf16 are combined in
  * f32 and rounded once.  Results are bitwise equal on all ranks, in all runs, for every size of
  * message, on one host and between hosts, for a given number of ranks; only which of several NaNs
  * is kept is not specified.  Minimum and maximum are NaN where an operand is.  Sums and products of
- * integers wrap around.  An average is the sum divided by the number of ranks; of i8, u8 and i32
- * the sum is exact, of i64 it wraps around, and the quotient is rounded toward zero.
+ * integers wrap around.  An average is the sum divided by the number of ranks; for i8, u8 and i32
+ * the sum is exact, for i64 it wraps around, and the quotient is rounded toward zero.
  *
- * Ownership.  The caller owns all buffers, and nothing of them is kept when an operation is done.
- * The symmetric arena belongs to its comm.  Close comms of a process before it ends.  A comm that is
- * closed is there, and refuses every call with TCC_INVALID_ARGUMENT, until nobody keeps it: plans and
- * instances of artifacts do, and tcc_comm_keep.  Its memory is there until nobody keeps that
+ * Ownership.  The caller owns all buffers, and the comm keeps no pointer to them when an operation
+ * is done.  The symmetric arena belongs to its comm.  Close the comms of a process before it ends.
+ * A closed comm exists, and refuses every call with TCC_INVALID_ARGUMENT, as long as it is kept: by
+ * plans and instances of artifacts, or by tcc_comm_keep.  Its memory exists as long as it is kept
  * (tcc_comm_memory_keep).
  *
- * Threads.  A comm serves one thread at a time, and so does its device.  Where two threads are in
- * calls of one at once, both get TCC_INVALID_ARGUMENT and the comm is revoked with it on all ranks.
- * The later call returns it at once, the earlier one too, or the next call of its thread where the
- * operation was done just then.  An operation that was started and not waited for is no such call.
- * tcc_comm_abort, tcc_comm_error, tcc_comm_failed, tcc_comm_rank and tcc_comm_size may be called from
- * any thread at any time before tcc_comm_close.
+ * Threads.  A comm serves one thread at a time, and so does its device.  If two threads call a comm
+ * at the same time, both get TCC_INVALID_ARGUMENT, and the comm is revoked with that status on all
+ * ranks.  The later call returns it at once.  The earlier call returns it too, or, if its operation
+ * was just done, the next call of its thread does.  An operation that was started and not waited
+ * for does not count as a call.  tcc_comm_abort, tcc_comm_error, tcc_comm_failed, tcc_comm_rank and
+ * tcc_comm_size may be called from any thread at any time before tcc_comm_close.
  *
  * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
  * thread.  A rank that ends, stops, comes too late or issues another operation revokes the comm:
  * every rank that waits in an operation returns an error, and every later operation returns the
  * same error at once.  Buffers of the failed operation hold unspecified values.  The deadline of an
- * operation bounds the time that it waits without progress.  The end of a process is seen within
- * 20 ms by ranks that wait for it.  tcc_comm_failed tells which ranks are gone, and tcc_comm_shrink
- * makes a comm of those that are left.  After fork the child's comms refuse every operation; the
- * parent's go on.
- * TCC_INVALID_ARGUMENT, TCC_OUT_OF_MEMORY and TCC_UNSUPPORTED on one rank leave the comm usable,
- * but the other ranks wait for the operation that this rank did not begin.
- */
+ * operation bounds the time that it waits without progress.  The end of a process is seen within 20
+ * ms by ranks that wait for it.  tcc_comm_failed tells which ranks are gone, and tcc_comm_shrink
+ * makes a comm of the remaining ranks.  After fork the child's comms refuse every operation; the
+ * parent's go on.  TCC_INVALID_ARGUMENT, TCC_OUT_OF_MEMORY and TCC_UNSUPPORTED on one rank leave
+ * the comm usable, but the other ranks wait for the operation that this rank did not begin. */
 #ifndef TCC_COMM_H
 #define TCC_COMM_H
 
@@ -61,7 +59,7 @@ extern "C" {
 
 typedef struct tcc_comm tcc_comm;
 typedef struct tcc_comm_plan tcc_comm_plan;
-typedef struct tcc_comm_memory tcc_comm_memory; /* of an arena, for who keeps it */
+typedef struct tcc_comm_memory tcc_comm_memory; /* one arena, for callers that keep it */
 
 typedef enum tcc_comm_reduction {
     TCC_COMM_SUM = 0,
@@ -86,21 +84,23 @@ typedef enum tcc_comm_kind {
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Start from TCC_COMM_CONFIG and set what is known.  -1 and NULL are taken from the launcher's
- * environment variables: TCC_RANK, TCC_SIZE, TCC_LOCAL_RANK, TCC_LOCAL_SIZE, TCC_RENDEZVOUS,
- * TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra, Slurm and Kubernetes.  A program
- * with raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment
- * variable. */
+/* The settings of tcc_comm_open.  Start from TCC_COMM_CONFIG and set the known fields.  For -1 and
+ * NULL the launcher's environment variables are read: TCC_RANK, TCC_SIZE, TCC_LOCAL_RANK,
+ * TCC_LOCAL_SIZE, TCC_RENDEZVOUS, TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra,
+ * Slurm and Kubernetes.  A program with raised privileges (set-user-ID, set-group-ID, file
+ * capabilities) reads no environment variable. */
 typedef struct tcc_comm_config {
     uint32_t struct_size; /* sizeof(tcc_comm_config); of another version: see tcc.h */
     int32_t rank, size;
-    int32_t local_rank, local_size; /* among the ranks of this host */
-    int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
-    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; HOST:PORT
-                                * of rank 0's host if they may be of several: rank 0 listens on all
-                                * addresses of its host where HOST is a name, else on that one */
-    const char *token;         /* a secret of the job, up to 64 bytes, better random; "" if there is
-                                * none; "none" is the choice of none between hosts, and printed */
+    int32_t local_rank, local_size; /* number and count among the ranks of this host */
+    int32_t epoch;             /* counts restarts of the job; ranks of another epoch are refused */
+    /* a name that all ranks of one job share, 1 to 200 bytes; HOST:PORT of rank 0's host if the
+     * ranks may be on several hosts: rank 0 listens on all addresses of its host if HOST is a name,
+     * else on that address */
+    const char *rendezvous;
+    const char *token;         /* a secret of the job, up to 64 bytes, better random; "": no secret;
+                                  "none" is the explicit choice of no secret between hosts, which is
+                                  printed */
     const char *backends;      /* names by preference, "shared,plugin,mpi" if NULL */
     int32_t open_milliseconds; /* deadline of open, split, shrink and symmetric; 0: 60,000 */
     int32_t operation_milliseconds; /* deadline of an operation; 0: 300,000 */
@@ -109,85 +109,87 @@ typedef struct tcc_comm_config {
 #define TCC_COMM_CONFIG {sizeof(tcc_comm_config), -1, -1, -1, -1, -1, NULL, NULL, NULL, 0, 0}
 
 /* Joins this process to the job as one rank; returns when all ranks have come.  The first backend
- * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them,
- * which ranks find out at HOST:PORT where neither the config nor a launcher gives the local size;
- * `plugin` where TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library
- * is found.  Processes of `shared` find one another by an abstract socket whose name depends on
- * the token, have the same user, and share one network namespace.  Ranks that meet at HOST:PORT
- * need a token.  Both sides prove that they know it by hashes of fresh numbers, and never send
- * it.  Whoever does not prove it is a stranger: a rank that finds one in another's place tries
- * again until its deadline, by which every open ends (calls of MPI and of plugins apart).
- * TCC_INVALID_ARGUMENT: a field or an environment variable is wrong, two of them contradict, the
- * epoch is not the job's, or there is no token where one is needed.  TCC_MISMATCH: ranks give
+ * of the list that fits is used: `shared` where all ranks, at most 64, are on one host (ranks find
+ * that out at HOST:PORT if neither the config nor a launcher gives the local size); `plugin` where
+ * TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library is found.
+ * Processes of `shared` find one another by an abstract socket whose name depends on the token,
+ * have the same user, and share one network namespace.  Ranks that meet at HOST:PORT need a token.
+ * Both sides prove that they know it by hashes of fresh numbers, and never send it.  A process
+ * without that proof is a stranger: a rank that finds a stranger in another rank's place tries
+ * again until its deadline.  Every open ends by its deadline, except for time in calls of MPI and
+ * plugins.  TCC_INVALID_ARGUMENT: a field or an environment variable is wrong, two of them
+ * contradict, the epoch is not the job's, or a needed token is missing.  TCC_MISMATCH: ranks give
  * different sizes.  TCC_TIMEOUT: a rank did not come, or has another token; the reason has the
  * addresses that were listened on and called. */
 TCC_COMM_API tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm);
 
-/* Leaves the comm and gives it back; does not wait for other ranks, but for a call of another thread,
- * which ends by its deadline, or by tcc_comm_abort.  Ranks that still need this one get
- * TCC_MISMATCH.  `comm` may be NULL. */
+/* Leaves the comm and gives it back.  It does not wait for other ranks.  It waits for a call of
+ * another thread, which ends by its deadline or by tcc_comm_abort.  Ranks that still need this one
+ * get TCC_MISMATCH.  `comm` may be NULL. */
 TCC_COMM_API void tcc_comm_close(tcc_comm *comm);
 
-/* Keeps a comm, or the one that a subgroup belongs to, also where it is closed meanwhile: its calls
- * are refused then.  From any thread.  Every keep has its drop, behind the last use. */
+/* Keeps a comm, or the comm that a subgroup belongs to, so that it outlives a close: its calls are
+ * then refused.  Any thread may call it.  Pair each keep with a drop after the last use. */
 TCC_COMM_API tcc_status tcc_comm_keep(tcc_comm *comm);
 TCC_COMM_API void tcc_comm_drop(tcc_comm *comm); /* `comm` may be NULL */
 
 TCC_COMM_API int32_t tcc_comm_rank(const tcc_comm *comm);
 TCC_COMM_API int32_t tcc_comm_size(const tcc_comm *comm);
-/* This process's number among the job's processes on its host, and how many these are: as the config
- * or a launcher says, else as the ranks find when they meet.  Also of comms made from this one. */
+/* tcc_comm_local_rank returns this process's number among the job's processes on its host, and
+ * tcc_comm_local_size their count.  Both come from the config or a launcher, else from the ranks'
+ * meeting.  They also work on comms made from this one. */
 TCC_COMM_API int32_t tcc_comm_local_rank(const tcc_comm *comm);
 TCC_COMM_API int32_t tcc_comm_local_size(const tcc_comm *comm);
-/* "shared", "mpi", or the name of the plugin's engine. */
+/* Returns "shared", "mpi", or the name of the plugin's engine. */
 TCC_COMM_API const char *tcc_comm_backend_name(const tcc_comm *comm);
 
-/* One new comm for each color, ranked by key and then by old rank; NULL for a negative color. */
+/* Makes one new comm for each color.  Its ranks are ordered by key, then by old rank.  The result
+ * is NULL for a negative color. */
 TCC_COMM_API tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key,
                                        tcc_comm **out_comm);
 
-/* The comm of `n` ranks of `comm`, in this order and this process among them.  It belongs to `comm`,
- * which keeps it until it is closed: later calls with these ranks give the same one, and
- * tcc_comm_abort aborts it too.  All ranks of `comm` call it in the same order as operations, each
- * with the list that has it, and `out_comm` is not closed.  TCC_MISMATCH, which revokes `comm`:
- * ranks of one list give different lists. */
+/* Makes the comm of `n` ranks of `comm`, in the order of the list, with this process among them.
+ * It belongs to `comm`, which keeps it until `comm` is closed: later calls with the same ranks give
+ * the same comm, and tcc_comm_abort aborts it too.  All ranks of `comm` call it in the same order
+ * as operations, each with the list that contains it.  Do not close `out_comm`.  TCC_MISMATCH,
+ * which revokes `comm`: ranks of one list give different lists. */
 TCC_COMM_API tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
                                           tcc_comm **out_comm);
 
-/* The ranks that are gone, in their order: their processes have ended, or they have closed the comm.
- * Stores the first `room` of them in `out_ranks`, which may be NULL where `room` is 0, and how many
- * there are in `out_count`.  Also on a revoked comm, from any thread; it neither waits nor revokes.  A
- * process that writes a core dump has not ended before the dump is written; one that is stopped has
- * not ended.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`: engines report an operation that
- * failed, but not which ranks did. */
+/* Finds the ranks that are gone, in rank order: their processes have ended, or they have closed the
+ * comm.  Stores the first `room` of them in `out_ranks`, which may be NULL if `room` is 0, and
+ * their number in `out_count`.  Any thread may call it, also on a revoked comm; it neither waits
+ * nor revokes.  A process that writes a core dump has not ended before the dump is written.  A
+ * stopped process has not ended.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`: engines
+ * report a failed operation, but not the failed ranks. */
 TCC_COMM_API tcc_status tcc_comm_failed(tcc_comm *comm, int32_t *out_ranks, int32_t room,
                                         int32_t *out_count);
 
-/* A new comm of the ranks that are left, in the order of their ranks; called by all of them, also on a
- * revoked comm.  They agree by themselves on who they are, and leave out the ranks that are gone (see
- * tcc_comm_failed), also those that end during the call: `excluded` may be NULL and `n` 0.  A rank
- * that lives and will not come, a stopped one for example, is named in `excluded` by one of them or
- * more.  The comm is given to all ranks that are left or to none; one of them may be gone again by
- * then, which the first operation reports, and the new comm can be shrunk in turn.  A comm whose ranks
- * all live stays usable; else it is revoked.
- * TCC_TIMEOUT: a rank that lives did not come by the deadline of opening; its number is in the reason.
- * TCC_MISMATCH: another rank has named this one in `excluded`, which holds for good.
- * TCC_UNSUPPORTED on the backends `plugin` and `mpi`: their engines make no group of a failed one.
- * There whoever started the ranks knows which are left: these close the comm and open one with new
- * ranks, a new size and a higher epoch, or the job is started again. */
+/* Makes a new comm of the remaining ranks, in rank order.  All of them call it, also on a revoked
+ * comm.  They agree on the set of remaining ranks, and leave out the ranks that are gone (see
+ * tcc_comm_failed), also ranks that end during the call: `excluded` may be NULL and `n` 0.  At
+ * least one of them names in `excluded` each rank that lives and will not come, for example a
+ * stopped one.  Either all remaining ranks get the comm or none does.  Another rank may be gone by
+ * then; the first operation reports it, and the new comm can be shrunk again.  If all ranks of the
+ * old comm live, it stays usable; otherwise it is revoked.  TCC_TIMEOUT: a rank that lives did not
+ * come by the deadline of opening; its number is in the reason.  TCC_MISMATCH: another rank has
+ * named this one in `excluded`, which is permanent.  TCC_UNSUPPORTED on the backends `plugin` and
+ * `mpi`: their engines cannot make a group from a failed one.  There the launcher knows the
+ * remaining ranks: they close the comm and open a new one with new ranks, a new size and a higher
+ * epoch, or the job is started again. */
 TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                                         tcc_comm **out_comm);
 
-/* Revokes the comm on all ranks with TCC_CANCELLED and this reason, and its subgroups that this
- * process is in on their ranks.  On the backends `plugin` and `mpi` other ranks learn of it by their
- * deadline. */
+/* Revokes the comm on all ranks with TCC_CANCELLED and this reason.  Also revokes its subgroups
+ * that this process is in, on their ranks.  On the backends `plugin` and `mpi` other ranks learn of
+ * it by their deadline. */
 TCC_COMM_API tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason);
 
-/* TCC_OK, or the error that revoked the comm; also TCC_PEER_DEAD if a rank's process has ended
- * without closing the comm (backend `shared`), which revokes it. */
+/* Returns TCC_OK, or the error that revoked the comm.  On the backend `shared` it returns
+ * TCC_PEER_DEAD, and revokes the comm, if a rank's process has ended without closing the comm. */
 TCC_COMM_API tcc_status tcc_comm_error(tcc_comm *comm);
 
-/* The reason of the calling thread's last error. */
+/* Returns the reason of the calling thread's last error. */
 TCC_COMM_API const char *tcc_comm_last_error(void);
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -208,7 +210,7 @@ TCC_COMM_API tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send
 TCC_COMM_API tcc_status tcc_comm_all_gather(tcc_comm *comm, const void *send, void *receive,
                                             int64_t count, tcc_dtype dtype);
 
-/* As all_gather with counts[r] elements of rank r, one behind another; counts are equal on all
+/* Like all_gather, with counts[r] elements from rank r, one behind another; counts are equal on all
  * ranks.  send may be this rank's place in receive. */
 TCC_COMM_API tcc_status tcc_comm_all_gather_v(tcc_comm *comm, const void *send, void *receive,
                                               const int64_t *counts, tcc_dtype dtype);
@@ -218,8 +220,8 @@ TCC_COMM_API tcc_status tcc_comm_all_gather_v(tcc_comm *comm, const void *send, 
 TCC_COMM_API tcc_status tcc_comm_all_to_all(tcc_comm *comm, const void *send, void *receive,
                                             int64_t count, tcc_dtype dtype);
 
-/* As all_to_all with send_counts[r] elements for rank r and receive_counts[r] from it, one behind
- * another.  receive_counts[r] is rank r's send_counts[rank]. */
+/* Like all_to_all, with send_counts[r] elements for rank r and receive_counts[r] from it, one
+ * behind another.  receive_counts[r] is rank r's send_counts[rank]. */
 TCC_COMM_API tcc_status tcc_comm_all_to_all_v(tcc_comm *comm, const void *send, void *receive,
                                               const int64_t *send_counts,
                                               const int64_t *receive_counts, tcc_dtype dtype);
@@ -241,7 +243,7 @@ TCC_COMM_API tcc_status tcc_comm_barrier(tcc_comm *comm);
 
 /* Operations between group_start and group_end begin at group_end: collectives one after another,
  * then sends and receives together, so that every rank may send before it receives.  Arrays of
- * counts stay valid until then.  Groups do not nest. */
+ * counts must stay valid until group_end.  Groups do not nest. */
 TCC_COMM_API tcc_status tcc_comm_group_start(tcc_comm *comm);
 TCC_COMM_API tcc_status tcc_comm_group_end(tcc_comm *comm);
 
@@ -259,8 +261,8 @@ typedef struct tcc_comm_call {
     const int64_t *send_counts, *receive_counts;
 } tcc_comm_call;
 
-/* Checks and copies the call, counts included.  Ranks need not make plans together; a post is the
- * call's operation. */
+/* Checks and copies the call, counts included.  Ranks need not make plans together.  A post issues
+ * the call's operation. */
 TCC_COMM_API tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *call,
                                            tcc_comm_plan **out_plan);
 TCC_COMM_API tcc_status tcc_comm_plan_post(tcc_comm_plan *plan, const void *send, void *receive);
@@ -268,31 +270,31 @@ TCC_COMM_API void tcc_comm_plan_free(tcc_comm_plan *plan);
 
 /* ---- started operations ---------------------------------------------------------------------- */
 
-/* Starts a collective and gives it a ticket, a number above 0.  The buffers and arrays of counts are
- * the operation's until tcc_comm_wait.  Operations begin and end in the order of the calls: one
- * begins when those before it on this rank are done, and every blocking call first waits for all
- * that was started.
- * On the backend `shared` a rank that has begun has handed over its first slice (at most 256 KiB),
- * which others read without it; further slices move in tcc_comm_wait and later calls of
- * tcc_comm_start.  On `plugin` and `mpi` the ranks compare their operations beside the caller,
- * and data move in tcc_comm_wait.  A started operation that fails revokes the comm.
- * TCC_INVALID_ARGUMENT: also for send and receive, and while a group is open. */
+/* Starts a collective and gives it a ticket, a number above 0.  The buffers and arrays of counts
+ * belong to the operation until tcc_comm_wait.  Operations begin and end in the order of the calls:
+ * an operation begins when all earlier ones of this rank are done, and every blocking call first
+ * waits for all started operations.  On the backend `shared` a rank that has begun an operation has
+ * handed over its first slice (at most 256 KiB), which others read without its help; further slices
+ * move in tcc_comm_wait and later calls of tcc_comm_start.  On `plugin` and `mpi` the ranks compare
+ * their operations in the background, and data moves in tcc_comm_wait.  A started operation that
+ * fails revokes the comm.  TCC_INVALID_ARGUMENT also for send and receive, and while a group is
+ * open. */
 TCC_COMM_API tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                                        void *receive, uint64_t *out_ticket);
-/* The same for the plan's operation.  The plan must not be freed before the wait. */
+/* Does the same for the plan's operation.  The plan must not be freed before the wait. */
 TCC_COMM_API tcc_status tcc_comm_plan_start(tcc_comm_plan *plan, const void *send, void *receive,
                                             uint64_t *out_ticket);
-/* Returns when the operation with this ticket is done, and all that were started before it.  It may
- * be waited for more than once. */
+/* Returns when the operation with this ticket, and all operations started before it, are done.  A
+ * ticket may be waited for more than once. */
 TCC_COMM_API tcc_status tcc_comm_wait(tcc_comm *comm, uint64_t ticket);
 
 /* ---- operations on GPUs ---------------------------------------------------------------------- */
 
-/* Ranks whose buffers lie on GPUs, one GPU a rank.  NCCL (CUDA) or RCCL (ROCm) carries out the
- * operations on the caller's streams; the comm tells the ranks where they meet, and watches them.
- * These libraries choose the order of a reduction: its rounding may depend on the size, sums of f16
- * and bf16 may be rounded at every step, minimum and maximum may drop a NaN, and ranks have equal
- * bits where the library gives them. */
+/* The GPUs of ranks whose buffers lie there, one GPU per rank.  NCCL (CUDA) or RCCL (ROCm) carries
+ * out the operations on the caller's streams; the comm tells the ranks where they meet, and watches
+ * them.  These libraries choose the order of a reduction: its rounding may depend on the size, sums
+ * of f16 and bf16 may be rounded at every step, minimum and maximum may drop a NaN, and ranks have
+ * equal bits only if the library guarantees that. */
 typedef struct tcc_comm_device tcc_comm_device;
 
 /* Joins the GPU that is current in the calling thread; all ranks call it as an operation.  The
@@ -304,26 +306,26 @@ typedef struct tcc_comm_device tcc_comm_device;
 TCC_COMM_API tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
                                              tcc_comm_device **out_device);
 
-/* What was recorded in graphs must be gone before the last of its users closes a device, else that
- * call waits for it.  `device` may be NULL. */
+/* Closes a device.  Graphs with operations of it must be gone before its last user closes it;
+ * otherwise that call waits for them.  `device` may be NULL. */
 TCC_COMM_API void tcc_comm_device_close(tcc_comm_device *device);
 
-/* Puts the operation into `stream`, which may be recorded, and returns; the buffers are the
- * operation's until the stream has come past it.  The operation of one rank waits on its GPU for
- * those of the others; ranks that differ are not told, but end by their deadline.
- * TCC_UNSUPPORTED: barrier, avg of integers, and all_to_all in place. */
+/* Puts the operation into `stream`, which may be recorded, and returns.  The buffers belong to the
+ * operation until the stream has passed it.  The operation of one rank waits on its GPU for the
+ * operations of the others.  Ranks with different operations are not told so, but end by their
+ * deadline.  TCC_UNSUPPORTED: barrier, avg of integers, and all_to_all in place. */
 TCC_COMM_API tcc_status tcc_comm_device_start(tcc_comm_device *device, const tcc_comm_call *call,
                                               const void *send, void *receive, void *stream);
 
-/* Operations between group_start and group_end begin together at group_end, in no order among
- * sends and receives.  Arrays of counts stay valid until then.  Groups do not nest. */
+/* Operations between group_start and group_end begin together at group_end, in no order among sends
+ * and receives.  Arrays of counts must stay valid until group_end.  Groups do not nest. */
 TCC_COMM_API tcc_status tcc_comm_device_group_start(tcc_comm_device *device);
 TCC_COMM_API tcc_status tcc_comm_device_group_end(tcc_comm_device *device);
 
 /* Calls wait(of), which waits for a stream with operations in it, and stores its result.  The wait
- * ends by the deadline of operations at the latest: then, as where the comm is revoked at any other
- * time, operations on all ranks' GPUs are aborted, within 20 ms where the backend `shared` tells
- * the ranks, and this returns the error that revoked the comm. */
+ * ends by the deadline of operations at the latest.  At the deadline, or when the comm is revoked
+ * at any time, operations on all ranks' GPUs are aborted (within 20 ms where the backend `shared`
+ * tells the ranks), and the function returns the error that revoked the comm. */
 TCC_COMM_API tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of),
                                              void *of, int *out_result);
 
@@ -335,7 +337,7 @@ typedef struct tcc_comm_table {
     uint32_t version;     /* TCC_COMM_VERSION */
     int32_t (*rank)(const tcc_comm *comm);
     int32_t (*size)(const tcc_comm *comm);
-    /* The call's operation. */
+    /* Issues the call's operation. */
     tcc_status (*issue)(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive);
     tcc_status (*abort)(tcc_comm *comm, const char *reason);
     const char *(*last_error)(void);
@@ -356,40 +358,41 @@ typedef struct tcc_comm_table {
     void (*drop)(tcc_comm *comm);
     tcc_status (*memory_keep)(tcc_comm *comm, const void *memory, tcc_comm_memory **out_kept);
     void (*memory_drop)(tcc_comm_memory *kept);
-    /* From now on waits of the calling thread for other ranks, on any comm, call ends(of) every few
-     * milliseconds; where it returns anything but 0 they revoke their comm with TCC_CANCELLED.  NULL, as at
-     * first: nothing is called. */
+    /* Sets a function that waits of the calling thread for other ranks, on any comm, call as
+     * ends(of) every few milliseconds.  If it returns a value other than 0, the wait revokes its
+     * comm with TCC_CANCELLED.  NULL, the initial value, means no function. */
     void (*ask)(int (*ends)(void *of), void *of);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */
 
-/* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until close
- * or the drop of who keeps it.  All ranks call it with equal sizes, once a comm.  A collective of the
- * comm or of a subgroup of it is done in the arena without staging, where that is faster, if these
- * buffers lie at the same places in it on all ranks: both of all_reduce and of all_to_all (not in
- * place), send of reduce_scatter, receive of all_gather and all_gather_v.  Such buffers that some
- * ranks have in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the
- * backends `plugin` and `mpi`. */
+/* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until the
+ * close, or until the last keeper's drop.  All ranks call it with equal sizes, once per comm.  A
+ * collective of the comm or of a subgroup of it is done in the arena without staging, where that is
+ * faster, if the following buffers lie at the same places in the arena on all ranks: both of
+ * all_reduce and of all_to_all (not in place), send of reduce_scatter, receive of all_gather and
+ * all_gather_v.  It is a mismatch if only some ranks have one of the buffers in the arena, or have
+ * it at different places.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
 
-/* At least `bytes` bytes on every rank for the run at hand of an artifact, in a symmetric arena of
- * its own, valid until a call that needs more.  All ranks call it in the same order as operations;
- * where one rank needs more than there is and another does not, the comm reports a mismatch.
- * TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
+/* Returns at least `bytes` bytes on every rank for an artifact's current run, in a separate
+ * symmetric arena.  The memory is valid until a call that needs more.  All ranks call it in the
+ * same order as operations.  If one rank needs a larger arena and another does not, the comm
+ * reports a mismatch.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory);
 
-/* Keeps the arena that has the address `memory`: it stays mapped until the drop, also behind a call
- * that needs more and behind tcc_comm_close.  TCC_INVALID_ARGUMENT: the comm has no such arena. */
+/* Keeps the arena that has the address `memory`: it stays mapped until the drop, also after a call
+ * that needs more and after tcc_comm_close.  TCC_INVALID_ARGUMENT: the comm has no such arena. */
 TCC_COMM_API tcc_status tcc_comm_memory_keep(tcc_comm *comm, const void *memory,
                                              tcc_comm_memory **out_kept);
-/* From any thread; `kept` may be NULL. */
+/* Drops a kept arena.  Any thread may call it; `kept` may be NULL. */
 TCC_COMM_API void tcc_comm_memory_drop(tcc_comm_memory *kept);
 
 /* ---- the process's comm ---------------------------------------------------------------------- */
 
-/* The comm that artifacts of this process use, or NULL.  All copies of this library in a process
- * share it; the one opened first with tcc_comm_share counts until it is closed. */
+/* Returns the comm that artifacts of this process use, or NULL.  All copies of this library in a
+ * process share it.  The comm that was first passed to tcc_comm_share stays the process's until it
+ * is closed. */
 TCC_COMM_API tcc_comm *tcc_comm_shared(void);
 /* Makes `comm` the process's comm.  TCC_INVALID_ARGUMENT if there is another. */
 TCC_COMM_API tcc_status tcc_comm_share(tcc_comm *comm);

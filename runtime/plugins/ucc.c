@@ -1,18 +1,18 @@
-/* UCC as an engine of tcc_comm_plugin.h, on CPUs.  It is built where it is used, with that machine's
- * UCC (tested: 1.10 over UCX 1.22):
+/* UCC as an engine of tcc_comm_plugin.h, on CPUs.  It is built where it is used, with that
+ * machine's UCC (tested: 1.10 over UCX 1.22):
  *
  *     cc -std=c11 -O2 -fPIC -shared -I../include ucc.c -lucc -lpthread -o tcc_ucc.so
  *     TCC_COMM_PLUGIN=$PWD/tcc_ucc.so TCC_RENDEZVOUS=host0:29400 TCC_TOKEN=... \
  *         TCC_RANK=0 TCC_SIZE=2 program
  *
- * UCX_NET_DEVICES and UCX_TLS name the network.  UCC logs to the standard output where a peer has
- * left before, unless UCC_LOG_LEVEL=fatal or UCC_LOG_FILE says otherwise.
+ * UCX_NET_DEVICES and UCX_TLS name the network.  UCC logs to the standard output when a peer has
+ * left early, unless UCC_LOG_LEVEL=fatal or UCC_LOG_FILE is set.
  *
  * A group is a team; all teams share one context.  The context knows no other ranks, so that UCX
- * tells of a peer that has died, and leaving waits for nobody; teams know theirs.  A message is a
- * broadcast in the set of its two ranks, which has a tag.  Ranks meet for a new team by messages of
- * the team that it comes from.  UCC tells teams apart by numbers below 2^15, which the ranks share
- * out among themselves: the first rank of a team gives one of its own, and gets it back. */
+ * reports a peer that has died and leaving waits for no rank; a team knows its ranks.  A message is
+ * a broadcast with a tag in the set of its two ranks.  Ranks meet for a new team by messages of its
+ * parent team.  UCC tells teams apart by numbers below 2^15, which the ranks divide among
+ * themselves: the first rank of a team gives one of its own numbers, and gets it back later. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <sched.h>
@@ -26,24 +26,24 @@
 #include "tcc_comm_plugin.h"
 
 enum {
-    MEETING_TAG = 3, /* beside those of tcc_comm_plugin.h */
+    MEETING_TAG = 3, /* tags besides those of tcc_comm_plugin.h */
     NUMBERS = 1 << 15,
 };
 
 typedef struct world {
-    pthread_mutex_t mutex; /* of all below, and of UCC: its table of peers has no lock */
+    pthread_mutex_t mutex; /* guards all fields below and UCC, whose table of peers has no lock */
     ucc_lib_h library;
     ucc_context_h context;
     int32_t groups;
-    int32_t first, n, next; /* this rank's numbers for teams; the next to look at */
-    bool given[];           /* which of them are in use */
+    int32_t first, n, next; /* range of this rank's numbers for teams; the next to look at */
+    bool given[];           /* true: the number is in use */
 } world;
 
 typedef struct group {
     tcc_status (*fail)(tcc_status status, const char *reason);
     world *world;
     ucc_team_h team;
-    int32_t size, self, milliseconds; /* in which a group is made */
+    int32_t size, self, milliseconds; /* deadline for making a group */
     int32_t number;
 } group;
 
@@ -54,7 +54,8 @@ typedef struct operation {
     uint64_t *sizes; /* UCC reads them until the operation is done */
 } operation;
 
-/* `otherwise`: the status of an error that UCC calls a general one. */
+/* Fails with the status that fits UCC's `code`.  `otherwise` is the status for UCC's general
+ * error. */
 static tcc_status fail(const group *of, const char *what, ucc_status_t code, tcc_status otherwise) {
     char reason[256];
     snprintf(reason, sizeof reason, "UCC: %s: %s", what, ucc_status_string(code));
@@ -72,7 +73,8 @@ static int64_t now(void) {
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* Room for `n` requests and `sizes` sizes; NULL: there is no memory. */
+/* Makes an operation with room for `n` requests and `sizes` sizes; NULL where there is no
+ * memory. */
 static operation *make_operation(const group *of, int32_t n, int32_t sizes) {
     size_t requests = (size_t)n * sizeof(ucc_coll_req_h);
     operation *made = calloc(1, sizeof *made + requests + (size_t)sizes * sizeof *made->sizes);
@@ -91,7 +93,7 @@ static ucc_status_t begin(operation *of, ucc_coll_args_t *args) {
     return ucc_collective_post(*request);
 }
 
-/* UCC_OK: all requests are done. */
+/* Returns UCC_OK where all requests are done. */
 static ucc_status_t test_all(void *operation_of) {
     operation *of = operation_of;
     (void)ucc_context_progress(of->group->world->context);
@@ -131,8 +133,8 @@ static tcc_status out_of_memory(const group *of) {
     return of->fail(TCC_OUT_OF_MEMORY, "UCC: out of memory");
 }
 
-/* A buffer with a part for each rank; `sizes` gets counts and places: `places`, or where it is NULL
- * one part behind another. */
+/* Describes a buffer with a part for each rank.  `sizes` receives counts and places: `places`, or
+ * where it is NULL, one part behind another. */
 static ucc_coll_buffer_info_v_t parts(const void *data, const size_t *bytes, const size_t *places,
                                       int32_t n, uint64_t *sizes) {
     uint64_t place = 0;
@@ -140,7 +142,7 @@ static ucc_coll_buffer_info_v_t parts(const void *data, const size_t *bytes, con
         sizes[i] = bytes[i];
         sizes[n + i] = places ? places[i] : place;
     }
-    return (ucc_coll_buffer_info_v_t){.buffer = (void *)data, /* of the sender it is only read */
+    return (ucc_coll_buffer_info_v_t){.buffer = (void *)data, /* a sender's buffer is only read */
                                       .counts = sizes,
                                       .displacements = sizes + n,
                                       .datatype = UCC_DT_UINT8,
@@ -172,7 +174,8 @@ static tcc_status all_to_all(void *of, const void *send, const size_t *send_byte
     return hand_over(made, &args, "alltoallv", out_request);
 }
 
-/* Each rank sends its part to all others: allgatherv of UCC 1.10 needs a context that knows ranks. */
+/* Each rank sends its part to all others, because the allgatherv of UCC 1.10 needs a context that
+ * knows its ranks. */
 static tcc_status all_gather(void *of, void *data, const size_t *bytes, uintptr_t *out_request) {
     const group *g = of;
     operation *made = make_operation(g, 1, 4 * g->size);
@@ -183,7 +186,7 @@ static tcc_status all_gather(void *of, void *data, const size_t *bytes, uintptr_
         sent[i] = bytes[g->self];
         sent[g->size + i] = got[g->size + g->self];
     }
-    sent[g->self] = got[g->self] = 0; /* it is there */
+    sent[g->self] = got[g->self] = 0; /* this rank's own part is in place */
     from.counts = sent;
     from.displacements = sent + g->size;
     ucc_coll_args_t args = exchange_of(&from, &to);
@@ -245,7 +248,7 @@ typedef struct meeting {
     int32_t n, self;
 } meeting;
 
-/* Gives every rank the `bytes` bytes of all, by messages between each two. */
+/* Gives every rank the `bytes` bytes of all members, by a message between each two. */
 static ucc_status_t meet_members(void *send, void *receive, size_t bytes, void *of,
                                  void **out_request) {
     const meeting *m = of;
@@ -271,10 +274,10 @@ static ucc_status_t end_members(void *request) {
     return UCC_OK;
 }
 
-/* All ranks, which meet by the host's exchange. */
+/* All ranks of the job, which meet by the host's exchange. */
 typedef struct assembly {
     const tcc_comm_engine_host *host;
-    tcc_status status; /* of the exchange, which has told the reason */
+    tcc_status status; /* status of the exchange, which has set the reason */
 } assembly;
 
 static ucc_status_t meet_all(void *send, void *receive, size_t bytes, void *of,
@@ -292,7 +295,8 @@ static ucc_status_t done_at_once(void *request) {
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* One of this rank's numbers, of those that were free for longest; -1: all are in use. */
+/* Returns one of this rank's numbers, first those that have been free for longest; -1 where all are
+ * in use. */
 static int32_t give_number(world *of) {
     for (int32_t i = 0; i < of->n; i++) {
         int32_t which = (of->next + i) % of->n;
@@ -326,7 +330,7 @@ static void close_group(void *of) {
     free(g);
 }
 
-/* A group without its team; NULL: there is no memory. */
+/* Makes a group without its team; NULL where there is no memory. */
 static group *make_group(const group *like, int32_t size, int32_t self) {
     group *made = malloc(sizeof *made);
     if (!made) return NULL;
@@ -340,7 +344,7 @@ static group *make_group(const group *like, int32_t size, int32_t self) {
     return made;
 }
 
-/* Carries on until it is done, fails, or the deadline is over. */
+/* Calls `test_it` until it is done or fails, or the deadline has passed. */
 static ucc_status_t await(world *of, int64_t deadline, ucc_status_t (*test_it)(void *), void *it) {
     for (;;) {
         pthread_mutex_lock(&of->mutex);
@@ -382,7 +386,7 @@ static ucc_status_t make_context(world *of) {
     ucc_context_config_h config;
     ucc_status_t code = ucc_lib_config_read(NULL, NULL, &library_config);
     if (code != UCC_OK) return code;
-    /* another layer may have messages by which teams that are made at once take one another's */
+    /* other layers may use messages that teams which are made at once take from one another */
     code = ucc_lib_config_modify(library_config, "CLS", "basic");
     if (code == UCC_OK) code = ucc_init(&params, library_config, &of->library);
     ucc_lib_config_release(library_config);
@@ -393,7 +397,7 @@ static ucc_status_t make_context(world *of) {
     return code;
 }
 
-/* The world of a rank, with its numbers for teams; NULL: there is no memory. */
+/* Makes a rank's world with its numbers for teams; NULL where there is no memory. */
 static world *make_world(int32_t rank, int32_t size) {
     int32_t n = NUMBERS / size;
     world *made = calloc(1, sizeof *made + (size_t)n);
@@ -415,7 +419,7 @@ static tcc_status open_group(const tcc_comm_engine_host *host, void **out_group)
         free(like.world);
         return out_of_memory(&like);
     }
-    if (host->rank == 0) g->number = give_number(g->world); /* 0, as on all ranks */
+    if (host->rank == 0) g->number = give_number(g->world); /* number 0, as on all ranks */
     ucc_status_t code = make_context(g->world);
     if (code != UCC_OK) {
         tcc_status status = fail(g, "a context", code, TCC_SYSTEM);
@@ -429,14 +433,14 @@ static tcc_status open_group(const tcc_comm_engine_host *host, void **out_group)
                           .coll_info = &all,
                           .n_oob_eps = (uint32_t)host->size,
                           .oob_ep = (uint32_t)host->rank};
-    code = make_team(g, oob, deadline); /* a group that fails stays, for UCC may use it */
+    code = make_team(g, oob, deadline); /* a group that fails is not freed, for UCC may use it */
     if (all.status != TCC_OK) return all.status;
     if (code != UCC_OK) return fail(g, "a team", code, TCC_SYSTEM);
     *out_group = g;
     return TCC_OK;
 }
 
-/* The number for a new team, which its first rank gives; -1: it has none left. */
+/* Agrees on the number of a new team, which its first rank gives; -1 where it has none left. */
 static ucc_status_t agree_on_number(meeting *m, int64_t deadline, int32_t *out_number) {
     world *in = m->parent->world;
     int32_t *all = calloc((size_t)m->n, sizeof *all), mine = 0;
@@ -447,7 +451,7 @@ static ucc_status_t agree_on_number(meeting *m, int64_t deadline, int32_t *out_n
     ucc_status_t code = meet_members(&mine, all, sizeof mine, m, &request);
     pthread_mutex_unlock(&in->mutex);
     if (code == UCC_OK) code = await(in, deadline, test_all, request);
-    if (code != UCC_OK) return code; /* messages may be under way */
+    if (code != UCC_OK) return code; /* messages may be in transit */
     *out_number = all[0];
     free(request);
     free(all);
@@ -456,7 +460,7 @@ static ucc_status_t agree_on_number(meeting *m, int64_t deadline, int32_t *out_n
 
 static tcc_status split(void *of, const int32_t *members, int32_t n, int32_t self, const char *name,
                         void **out_group) {
-    (void)name; /* a meeting's messages are the parent's */
+    (void)name; /* the meeting uses the parent's messages */
     const group *parent = of;
     int64_t deadline = now() + parent->milliseconds;
     meeting m = {parent, members, n, self};

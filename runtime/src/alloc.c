@@ -4,7 +4,8 @@
 #include "runtime.h"
 
 #ifdef TCC_TEST_FAIL_ALLOCATION
-/* Tests set this to n: the n-th allocation from then on fails, and all after it succeed. */
+/* Tests set this to n: the n-th allocation from then on fails, and all allocations after it
+ * succeed. */
 __attribute__((visibility("default"))) int64_t tcc_test_fail_after = -1;
 
 static bool must_fail(void) {

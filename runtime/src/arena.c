@@ -1,4 +1,5 @@
-/* Large aligned ranges straight from the system, on huge pages where the system grants them. */
+/* Maps large aligned ranges straight from the system, on huge pages where the system grants
+ * them. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +13,8 @@ static const size_t huge_page = (size_t)2 << 20;
 static const size_t huge_from = (size_t)1 << 20;
 static const size_t most = SIZE_MAX / 16;
 static const size_t filled_to = (size_t)256 << 20;
-static const int64_t filling = 20000000; /* ns: a run that is cancelled meanwhile ends after them */
+static const int64_t filling = 20000000; /* nanoseconds; a run that is cancelled meanwhile ends
+                                            after them */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -26,13 +28,13 @@ size_t tcc_populate(void *memory, size_t size) {
         char *place = (char *)memory + done;
         size_t part = huge_page - (uintptr_t)place % huge_page;
         if (part > limit - done) part = limit - done;
-        if (madvise(place, part, MADV_POPULATE_WRITE)) break; /* before Linux 5.14 */
+        if (madvise(place, part, MADV_POPULATE_WRITE)) break; /* fails before Linux 5.14 */
         done += part;
     } while (done < limit && tcc_now() < end);
     return size - done;
 }
 
-/* The last huge page is one where that takes a thirty-second more memory at most. */
+/* Rounds up to whole huge pages if that takes at most a thirty-second more memory. */
 size_t tcc_arena_rounded(size_t size) {
     size = (size + LINE - 1) / LINE * LINE;
     if (size < huge_from || size > most) return size;
@@ -51,7 +53,7 @@ static tcc_status reserve_small(tcc_arena *arena, size_t size, size_t room) {
     return TCC_OK;
 }
 
-/* Maps addresses for `room` bytes, or for `size` where the system grants no more. */
+/* Maps addresses for `room` bytes, or for `size` bytes where the system grants no more. */
 static tcc_status map_room(tcc_arena *arena, size_t size, size_t room) {
     char *memory = mmap(NULL, room + huge_page, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -81,7 +83,8 @@ tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {
         return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of arena)", size);
     size_t rounded = tcc_arena_rounded(size);
     if (rounded > arena->room) {
-        size_t room = arena->size ? 4 * rounded : rounded; /* what grew once grows on */
+        size_t room = arena->size ? 4 * rounded : rounded; /* an arena that grew once will grow
+                                                              again */
         tcc_arena_release(arena);
         if (rounded < huge_from)
             return reserve_small(arena, rounded, room < huge_from ? room : huge_from);

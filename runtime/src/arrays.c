@@ -1,4 +1,5 @@
-/* The caller's arrays: their sizes, strides, and memory that the caller is asked for. */
+/* Reads the caller's arrays: their sizes and strides, and the memory that the caller's allocator
+ * gives. */
 #include <string.h>
 
 #include "runtime.h"
@@ -25,11 +26,11 @@ bool tcc_is_row_major(const tcc_tensor *tensor) {
     return true;
 }
 
-/* The least size along `axis` of a row-major array whose front along `axis` the tensor is. */
+/* Returns the smallest size along `axis` of a row-major array whose front part the tensor is. */
 int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis) {
     const int64_t rows = tensor->shape[axis];
     if (tcc_is_row_major(tensor) || !tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype)) return rows;
-    int64_t capacity = 0, expected = 1; /* no capacity yet */
+    int64_t capacity = 0, expected = 1; /* not computed yet */
     for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
         const int64_t size = tensor->shape[i], stride = tensor->strides[i];
         if (i < axis && !capacity && size != 1) {

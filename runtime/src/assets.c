@@ -1,4 +1,4 @@
-/* Files that an artifact holds beside its model, such as a tokenizer. */
+/* Finds files that an artifact holds beside its model, such as a tokenizer. */
 #include <string.h>
 
 #include "runtime.h"
@@ -10,7 +10,7 @@ static const tcc_asset *find_asset(const tcc_assets *assets, const char *name) {
     return NULL;
 }
 
-/* The bytes may be anybody's, so neither the range nor the hash is taken on trust. */
+/* Checks the range and the hash of an asset. The artifact's bytes are not trusted. */
 static tcc_status check_asset(const tcc_assets *assets, const tcc_asset *asset) {
     uint64_t room = (uint64_t)(assets->bytes_end - assets->bytes);
     if (asset->offset > room || asset->bytes > room - asset->offset)

@@ -4,7 +4,7 @@
 
 #include "tcc.h"
 
-/* A file: a range of the artifact's bytes of assets. */
+/* An asset file: its name, and the range of the artifact's bytes that holds it. */
 typedef struct tcc_asset {
     const char *name;
     uint64_t offset, bytes;

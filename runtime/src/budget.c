@@ -1,5 +1,5 @@
-/* Budgets: how many bytes a process, an instance or a pool may take, each within the one around it, and
- * the process within what the system has left. */
+/* Counts bytes in budgets of processes, instances and pools.  Each budget lies within the one
+ * around it, and the process's budget lies within what the system has left. */
 #define _GNU_SOURCE
 #include "workers.h"
 
@@ -22,10 +22,10 @@ static bool exceeds(size_t limit, size_t used, size_t bytes) {
 
 /* ---- what the system has left ---------------------------------------------------------------------- */
 
-/* Three quarters of what there would be without this process's bytes.  Those that are not resident yet
- * are still among what is left; they are counted before and not after what is left is read, so that a
- * thread which fills its pages meanwhile makes this too little, never too much.  `asked` of them are no
- * used bytes yet. */
+/* Computes three quarters of the memory that would be left without this process's bytes.  Bytes
+ * without pages yet still count in what the system reports as left.  They are counted before the
+ * report is read, not after, so a thread that fills its pages meanwhile makes the result too small,
+ * never too large.  `asked` of them are not in `used` yet. */
 TCC_RARE static size_t share_of(const tcc_budget *process, size_t used, size_t asked, tcc_room *out_room) {
     size_t absent = in_order(&process->absent) - asked;
     tcc_memory_room(out_room);
@@ -33,7 +33,8 @@ TCC_RARE static size_t share_of(const tcc_budget *process, size_t used, size_t a
     return all - all / 4;
 }
 
-/* Small growths between two looks at the system's files take together what is next to nothing. */
+/* Returns true if the system has `bytes` more.  Between two looks at the system's files only small
+ * growths are allowed, which together are negligible. */
 TCC_RARE static bool system_has(tcc_budget *process, size_t used, size_t bytes) {
     enum { MOST_UNSEEN = 4 << 20, SHARE = 64 };
     size_t unseen = load(&process->unseen);
@@ -69,7 +70,7 @@ TCC_RARE static bool take_one(tcc_budget *budget, size_t bytes) {
 
 bool tcc_budget_take(tcc_budget *budget, size_t bytes) {
     if (!bytes) return true;
-    tcc_budget_expect(budget, bytes); /* before they count as used */
+    tcc_budget_expect(budget, bytes); /* absent from before they count as used */
     for (tcc_budget *at = budget; at; at = at->parent) {
         if (take_one(at, bytes)) continue;
         for (tcc_budget *taken = budget; taken != at; taken = taken->parent)
@@ -98,7 +99,8 @@ size_t tcc_budget_used(const tcc_budget *budget) { return load(&budget->used); }
 /* ---- the process's budget --------------------------------------------------------------------------- */
 
 tcc_budget *tcc_process_budget(void) {
-    static tcc_budget own = {.name = "the process"}; /* where there is no memory to find the others' */
+    static tcc_budget own = {.name = "the process"}; /* used where there is no memory to find the
+                                                        shared budget */
     tcc_workers *workers = tcc_workers_find();
     return workers ? &workers->memory : &own;
 }

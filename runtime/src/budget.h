@@ -1,5 +1,5 @@
-/* How many bytes a process, an instance or a pool may take (budget.c), and what the system has left for
- * them (groups.c). */
+/* Declares budgets: how many bytes a process, an instance or a pool may take (budget.c), and how
+ * many bytes the system has left for them (groups.c). */
 #ifndef TCC_BUDGET_H
 #define TCC_BUDGET_H
 
@@ -11,38 +11,42 @@
 
 #define TCC_BUDGET __attribute__((cold)) /* rare: compiled for its size */
 
-/* Bytes in use within a limit, and within the budget around it.  The outermost is the process's, which
- * may add three quarters of what the machine and the control groups have left: it asks the system at
- * each take, but for some megabytes between two answers.  For any number of threads. */
+/* Counts the bytes in use within one limit.  Every take also counts in the budget around it.  The
+ * outermost budget is the process's.  It may add three quarters of the memory that the machine and
+ * the control groups have left; it asks the system at each take, except that some megabytes may be
+ * taken between two answers.  Any number of threads may use a budget. */
 typedef struct tcc_budget {
-    size_t limit; /* 0: none of its own */
+    size_t limit; /* 0: no limit of its own */
     size_t used, most;
-    struct tcc_budget *parent; /* NULL: the process's */
-    const char *name, *source; /* in messages: whose it is, and who set the limit */
-    size_t absent; /* of the process: bytes of `used` that may have no pages yet */
-    size_t unseen; /* of the process: bytes that may be taken before the system is asked again */
+    struct tcc_budget *parent; /* NULL: the parent is the process's budget */
+    const char *name, *source; /* for messages: the budget's owner, and who set the limit */
+    size_t absent; /* process only: bytes of `used` that may have no pages yet */
+    size_t unseen; /* process only: bytes that may be taken before the system is asked again */
 } tcc_budget;
 
-/* False, and nothing is taken, where a limit is reached.  What is taken is absent until it is settled. */
+/* Takes `bytes` bytes.  Returns false, and takes nothing, where a limit is reached.  Bytes that are
+ * taken count as absent (without pages) until tcc_budget_settle. */
 TCC_BUDGET bool tcc_budget_take(tcc_budget *budget, size_t bytes);
-/* What is given back was settled before. */
+/* Gives back `bytes` bytes.  They must be settled. */
 TCC_BUDGET void tcc_budget_give(tcc_budget *budget, size_t bytes);
-/* So many of the bytes in use have pages now; or may have lost theirs. */
+/* Notes that `bytes` of the bytes in use have pages now (settle), or may have lost their pages
+ * (expect). */
 TCC_BUDGET void tcc_budget_settle(tcc_budget *budget, size_t bytes);
 TCC_BUDGET void tcc_budget_expect(tcc_budget *budget, size_t bytes);
 size_t tcc_budget_used(const tcc_budget *budget);
-/* Bytes that a take may ask for now. */
+/* Returns how many bytes a take may ask for now. */
 TCC_BUDGET size_t tcc_budget_left(const tcc_budget *budget);
-/* TCC_OUT_OF_MEMORY and the reason why `bytes` more were refused, by a budget or by the system. */
+/* Returns TCC_OUT_OF_MEMORY, and sets the reason why a budget or the system refused `bytes` more
+ * bytes. */
 TCC_BUDGET tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
-/* That of all artifacts of the process. */
+/* Returns the budget that all artifacts of the process share. */
 tcc_budget *tcc_process_budget(void);
 
-/* Bytes that the machine or the control group which has fewest left can still give: its limit without
- * what it uses, with the pages of files that the system takes back where memory is short. */
+/* Describes the machine or the control group that has the fewest bytes left.  `left` is its limit
+ * minus the bytes that it uses; pages of files that the system can take back count as left. */
 typedef struct tcc_room {
     int64_t left, limit, used;
-    const char *whose; /* in messages */
+    const char *whose; /* for messages: the machine's or the group's name */
 } tcc_room;
 TCC_BUDGET void tcc_memory_room(tcc_room *out);
 

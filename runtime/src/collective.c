@@ -1,4 +1,4 @@
-/* Collectives of a program, through the table of functions that a comm begins with. */
+/* Runs a program's collectives through the table of functions that a comm begins with. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
     const tcc_comm_table *table = tcc_collective_table(comm);
-    /* what follows is of GPUs */
+    /* the functions after it are for GPUs */
     if (table->version == TCC_COMM_VERSION && TCC_HAS(table, subgroup)) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
                     table->version, TCC_COMM_VERSION);
@@ -39,7 +39,8 @@ tcc_status tcc_collective_place(const tcc_comm *comm, int32_t *out_rank, int32_t
 
 /* ---- who keeps a comm ---------------------------------------------------------------------------- */
 
-/* Older comms are there until they are closed, as their header says. */
+/* Returns true if the comm can be kept.  Comms of older libraries live only until they are closed,
+ * as their header says. */
 static bool is_kept(const tcc_comm *comm) {
     const tcc_comm_table *table = tcc_collective_table(comm);
     return table->version == TCC_COMM_VERSION &&
@@ -59,9 +60,10 @@ tcc_comm *tcc_collective_shared(void) {
     for (;;) {
         tcc_comm *comm = slot ? atomic_load(slot) : NULL;
         if (!comm) return NULL;
-        if (tcc_collective_keep(comm) != TCC_OK) continue; /* it was closed since, and is withdrawn */
+        if (tcc_collective_keep(comm) != TCC_OK) continue; /* the comm was closed in between and
+                                                              withdrawn */
         if (atomic_load(slot) == comm) return comm;
-        tcc_collective_drop(comm); /* it may be another one by now */
+        tcc_collective_drop(comm); /* it may be another comm by now */
     }
 }
 
@@ -69,19 +71,21 @@ void tcc_collective_leave(tcc_comm *comm) {
     char reason[512];
     snprintf(reason, sizeof reason, "%s", tcc_last_error());
     (void)tcc_collective_table(comm)->abort(comm, reason);
-    (void)tcc_fail(TCC_INTERNAL, "%s", reason); /* the message stays, whatever abort said */
+    (void)tcc_fail(TCC_INTERNAL, "%s", reason); /* restores the message, because abort may have
+                                                   replaced it */
 }
 
 /* ---- groups of ranks --------------------------------------------------------------------------- */
 
-/* The group's list that has the rank, and the rank's place in it; NULL: none. */
+/* Returns the group's list that has the rank, and the rank's place in the list; NULL where no list
+ * has it. */
 static const int32_t *list_of(const tcc_rank_group *group, int32_t rank) {
     for (int64_t i = 0; i < group->lists * group->length; i++)
         if (group->ranks[i] == rank) return group->ranks + i / group->length * group->length;
     return NULL;
 }
 
-/* ` in group NAME (the comm's ranks 0 2 ...)`, for messages; nothing for all ranks. */
+/* Writes ` in group NAME (the comm's ranks 0 2 ...)` for messages; an empty text for all ranks. */
 static const char *group_text(const tcc_program *program, int64_t number, int32_t rank,
                               char text[256]) {
     text[0] = 0;
@@ -95,11 +99,11 @@ static const char *group_text(const tcc_program *program, int64_t number, int32_
     return text;
 }
 
-/* Kept: the comm whose ranks have the model's plan, or NULL.  An artifact has one model. */
+/* The comm, kept, whose ranks have the model's plan, or NULL.  An artifact has one model. */
 static _Atomic(tcc_comm *) compared;
 
-/* Asks the other ranks once a model and comm, so that a rank may make further instances alone.  A comm
- * that is kept has its address alone. */
+/* Compares plans with the other ranks, once per model and comm, so that a rank may make further
+ * instances alone.  The address identifies the comm because the comm is kept. */
 static tcc_status compare(const tcc_model *model, tcc_comm *comm) {
     if (model->ranks < 2 || atomic_load(&compared) == comm) return TCC_OK;
     TCC_RETURN_IF_ERROR(tcc_plans_compare(&tcc_artifact_info, model, comm));
@@ -132,7 +136,8 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
 
 /* ---- runs ---------------------------------------------------------------------------------------- */
 
-/* Waits for other ranks end with the run; those of a library that is older end by their deadline. */
+/* Lets waits for other ranks end together with the run.  Older libraries lack this; their waits end
+ * by the deadline. */
 static void ask(const tcc_run *run, int (*ends)(void *of)) {
     const tcc_comm_table *table = tcc_collective_table(run->comm);
     if (TCC_HAS(table, ask) && table->ask) table->ask(ends, &run->instance->ending);
@@ -153,7 +158,7 @@ static tcc_status find_comm(tcc_run *run) {
         run->comm = NULL;
         return fits;
     }
-    /* a run that failed may have left some */
+    /* a run that failed may have left collectives in progress */
     memset(instance->flights, 0,
            (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
     int32_t size = tcc_collective_table(run->comm)->size(run->comm);
@@ -186,7 +191,8 @@ void tcc_collective_abort(const tcc_run *run) {
     (void)table->abort(run->comm, reason);
 }
 
-/* Fails unless the buffer holds blocks of these elements, each of them `times` times. */
+/* Fails unless the buffer holds, `times` times, a block of `counts[i]` elements for each i < n,
+ * with `element` bytes an element. */
 static tcc_status check_span(const tcc_span *span, const int64_t *counts, int64_t n, int64_t times,
                              int64_t element) {
     int64_t part, needed, total = 0;
@@ -213,7 +219,8 @@ tcc_status tcc_collective_failed(const tcc_run *run, int64_t group, tcc_status s
                     table->last_error());
 }
 
-/* The operation with the registers' counts, which stay in the instance until its wait. */
+/* Fills `call` with the operation and the registers' counts.  The counts stay in the instance until
+ * the wait. */
 static tcc_status make_call(const tcc_run *run, const tcc_code *code, tcc_comm_call *call) {
     static const tcc_comm_kind kinds[TCC_COLLECTIVE_COUNT] = {
         TCC_COMM_ALL_REDUCE, TCC_COMM_REDUCE_SCATTER, TCC_COMM_ALL_GATHER, TCC_COMM_ALL_TO_ALL,

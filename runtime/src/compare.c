@@ -1,11 +1,11 @@
-/* The ranks of a plan compare their files and plans: those that differ would wait for one another, or add
- * arrays that do not belong together. */
+/* Compares the files and plans of a job's ranks. Ranks with different plans would wait for one
+ * another, or add arrays that do not belong together. */
 #include <string.h>
 
 #include "collective.h"
 #include "ranks.h"
 
-/* What a rank tells the others: its file, and the plans that it can run, a bit each. */
+/* A rank's message to the others: its file's hash, and one bit per plan that it can run. */
 typedef struct claim {
     uint8_t sha256[32];
     uint64_t plans;

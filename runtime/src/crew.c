@@ -11,7 +11,7 @@
 #include "workers.h"
 
 enum {
-    CALM_LAUNCHES = 16, /* launches alone before a run that shared the machine takes it all again */
+    CALM_LAUNCHES = 16, /* launches with a larger share before a run takes that share */
 };
 
 __attribute__((visibility("hidden"))) _Atomic(tcc_workers *) tcc_workers_slot = NULL;
@@ -28,10 +28,10 @@ __asm__(".pushsection .note.tcc,\"a\",%note\n"
 
 /* ---- finding the process's workers ------------------------------------------------------------ */
 
-static tcc_workers *the_workers; /* cache of the slot's content; the same in all threads */
+static tcc_workers *the_workers; /* caches the slot's content; the same in all threads */
 
-/* In the child of a fork no worker exists, and whoever was launching is gone too; a team's next ticket
- * is one that no claim has seen. */
+/* Resets the workers in the child of a fork, where no worker and no launching thread exists any
+ * more.  The next ticket of each team is one that no claim has seen. */
 static void forget_workers(void) {
     tcc_workers *workers = the_workers;
     workers->forks++;
@@ -66,7 +66,7 @@ static tcc_workers *make_workers(void) {
     workers->launch = tcc_workers_launch;
     workers->settle = tcc_workers_settle;
     workers->memory = (tcc_budget){.name = "the process", .source = "process_set_memory_limit"};
-    /* what is no number was refused before */
+    /* a variable that is no number was refused before */
     (void)tcc_threads_resolve(0, &workers->cpus);
     (void)tcc_spin_resolve(&workers->spin);
     return workers;
@@ -112,7 +112,7 @@ void tcc_crew_settle(tcc_crew *crew) {
 void tcc_crew_leave(tcc_crew *crew) {
     tcc_workers *workers = crew->workers;
     if (!workers) return;
-    if (crew->team) crew->team->pause = NULL; /* what it says now would be too late */
+    if (crew->team) crew->team->pause = NULL; /* its answer would come too late now */
     tcc_crew_settle(crew);
     if (crew->team) {
         atomic_store_explicit(&workers->warm, (int32_t)crew->team->number, memory_order_relaxed);
@@ -124,7 +124,8 @@ void tcc_crew_leave(tcc_crew *crew) {
     *crew = (tcc_crew){0};
 }
 
-/* Threads for a run, in proportion to what it and the others ask; a caller has a CPU in any case. */
+/* Returns the threads for a run, in proportion to what it and the other runs ask for.  A caller
+ * always has a CPU. */
 static int32_t share_of(const tcc_crew *crew) {
     tcc_load load = tcc_load_of(crew->workers);
     int64_t all = load.runs + load.asked, asks = crew->asks;
@@ -132,8 +133,8 @@ static int32_t share_of(const tcc_crew *crew) {
     return (int32_t)(all <= cpus ? asks : (asks * cpus + all - 1) / all);
 }
 
-/* Threads for a launch that wants `threads`.  Others may come and go quickly, so a run that gave way
- * takes back only after a while. */
+/* Returns the threads for a launch that wants `threads`.  Other runs may come and go quickly, so a
+ * run that gave threads up takes them back only after CALM_LAUNCHES launches. */
 static int32_t fair_threads(tcc_crew *crew, int32_t threads) {
     if (TCC_UNLIKELY(threads > crew->asks)) {
         uint64_t more = (uint64_t)(threads - crew->asks);
@@ -162,7 +163,8 @@ static bool own_team(tcc_crew *crew, tcc_team *team) {
     return true;
 }
 
-/* The team of that number, which is made where there is none yet; NULL without memory for it. */
+/* Returns the team with that number, and makes it if it does not exist; NULL without memory for
+ * it. */
 static tcc_team *team_at(tcc_workers *workers, int32_t number) {
     _Atomic(tcc_team *) *place = &workers->teams[number];
     tcc_team *team = atomic_load_explicit(place, memory_order_acquire);
@@ -179,7 +181,8 @@ static tcc_team *team_at(tcc_workers *workers, int32_t number) {
     return team_at(workers, number);
 }
 
-/* Whether the run has a team: first of all the one that was left last, whose workers still spin. */
+/* Takes a free team for the run if it has none.  Tries the team that was left last first, because
+ * its workers still spin.  Returns false if the run has no team. */
 static bool has_team(tcc_crew *crew) {
     if (crew->team) return true;
     int32_t warm = atomic_load_explicit(&crew->workers->warm, memory_order_relaxed);

@@ -1,4 +1,4 @@
-/* Runs that end before their time: who asks for it, and where a run looks. */
+/* Ends runs early: handles requests to end a run, and the run's own checks for them. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <time.h>
@@ -7,13 +7,13 @@
 
 enum {
     PAUSE = 20000000, /* nanoseconds between two polls, at least */
-    SHARE = 10,       /* and so many times what the last one took */
-    LATE = 8000000,   /* nanoseconds after which a chunk was too large */
+    SHARE = 10,       /* and at least this many times the duration of the last poll */
+    LATE = 8000000,   /* nanoseconds above which a chunk was too large */
     GROWTH = 2,
-    PIECE = 1 << 26,  /* bytes of a copy from one look to the next */
+    PIECE = 1 << 26,  /* bytes of a copy between two checks */
 };
 
-/* A few ns, where the precise clock takes tens. */
+/* Reads the coarse clock in a few ns; the precise clock takes tens. */
 __attribute__((noinline)) static int64_t now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);

@@ -1,4 +1,5 @@
-/* Does this CPU, and the system under us, have what the kernels were compiled for? */
+/* Tests whether this CPU and the operating system have the features that the kernels were compiled
+ * for. */
 #include "runtime.h"
 
 #if defined(__x86_64__)
@@ -19,7 +20,7 @@ static bool has(const tcc_feature *feature) {
     return reg[feature->reg] >> feature->bit & 1 &&
            (enabled_state() & feature->xcr0) == feature->xcr0;
 }
-#elif defined(__linux__) /* Arm and others: what the system says */
+#elif defined(__linux__) /* Arm and others: ask the system */
 #include <sys/auxv.h>
 
 static bool has(const tcc_feature *feature) {

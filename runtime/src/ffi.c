@@ -1,13 +1,14 @@
-/* The tvm-ffi face of an artifact: the same model for `tvm_ffi.load_module` and what builds on it.
+/* The tvm-ffi interface of an artifact: the same model for `tvm_ffi.load_module` and what builds on
+ * it.
  *
- *   __tvm_ffi_main(inputs...)               -> the outputs: one tensor, an Array of them, or None
+ *   __tvm_ffi_main(inputs...) -> the outputs: one tensor, an Array of them, or None
  *   __tvm_ffi_run_into(inputs..., outputs...) -> None; the caller's output arrays are filled
  *
- * In-place outputs are the caller's input arrays, so `main` leaves them out of what it returns.
- * On a GPU a run goes to tvm-ffi's current stream of the arrays' device: where one is set the call may
- * return before its work is done.
- * The structs below restate the stable part of that ABI.  Without the library in the process the
- * artifact loads and runs all the same; only these entry points fail. */
+ * In-place outputs are the caller's input arrays, so `main` leaves them out of what it returns.  On
+ * a GPU a run goes to tvm-ffi's current stream of the arrays' device: where such a stream is set,
+ * the call may return before its work is done.  The structs below restate the stable part of that
+ * ABI.  Without the library in the process the artifact loads and runs all the same; only these
+ * entry points fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -53,7 +54,8 @@ _Static_assert(sizeof(ffi_managed_tensor) == 80, "laid out as DLManagedTensorVer
 
 enum { TYPE_NONE = 0, TYPE_TENSOR_POINTER = 7, TYPE_TENSOR = 70 };
 
-/* Looked up when first needed, not linked: the artifact may be in the process before tvm-ffi is. */
+/* Functions of tvm-ffi, looked up when first needed and not linked: the artifact may be loaded
+ * before tvm-ffi is. */
 typedef struct ffi_table {
     void (*set_error)(const char *kind, const char *message);
     int (*make_string)(const ffi_bytes *input, ffi_any *out);
@@ -64,7 +66,7 @@ typedef struct ffi_table {
     void *(*get_stream)(int32_t device_type, int32_t device_id);
 } ffi_table;
 
-static const ffi_table *ffi; /* written once, complete; without a lock, for processes fork */
+static const ffi_table *ffi; /* written once, complete; has no lock, because processes fork */
 
 static bool look_up(const char *name, void *out_function) {
     void *function = dlsym(RTLD_DEFAULT, name);
@@ -89,7 +91,7 @@ static bool find_ffi(void) {
     return found;
 }
 
-/* Whoever calls these entry points without tvm-ffi in the process sees the status only. */
+/* Fails without tvm-ffi in the process.  The caller sees the status only. */
 static int no_ffi(void) {
     tcc_fail(TCC_UNSUPPORTED, "tvm-ffi is not loaded in this process");
     return -1;
@@ -103,7 +105,7 @@ static int raise_error(tcc_status status) {
     return -1;
 }
 
-/* The model, kept from the first call to the end of the process. */
+/* Returns the model, which the first call loads and keeps until the process ends. */
 static tcc_status get_model(tcc_model **out_model) {
     static tcc_model *kept;
     tcc_model *model = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
@@ -153,7 +155,8 @@ static tcc_status to_tensors(const ffi_any *arguments, int32_t count, tcc_tensor
     return TCC_OK;
 }
 
-/* The caller's stream on the device of the first array that is on one; NULL where there is none. */
+/* Returns the caller's stream on the device of the first array that lies on a device; NULL where no
+ * array does. */
 static void *stream_of(const tcc_model *model, const tcc_tensor *tensors, int32_t count) {
     for (int32_t i = 0; model->gpu && i < count; i++)
         if (!tcc_gpu_is_host(tensors[i].device))
@@ -163,15 +166,15 @@ static void *stream_of(const tcc_model *model, const tcc_tensor *tensors, int32_
 
 /* ---- results ------------------------------------------------------------------------------------ */
 
-/* On the host its data follows, on a multiple of 64. */
+/* A result.  On the host its data follows the struct, aligned to 64. */
 typedef struct result_tensor {
-    ffi_managed_tensor managed; /* first: the deleter gets its address */
-    tcc_pool *pool;             /* that this lies in */
-    tcc_gpu *gpu;               /* the data is there; NULL: on the host */
+    ffi_managed_tensor managed; /* first, because the deleter gets its address */
+    tcc_pool *pool;             /* the pool that this struct lies in */
+    tcc_gpu *gpu;               /* the device that holds the data; NULL: the host */
     int64_t sizes[];            /* shape, then strides */
 } result_tensor;
 
-/* What allocate_result gets as its context. */
+/* The context of allocate_result. */
 typedef struct result_list {
     result_tensor **results;
     tcc_gpu *gpu;
@@ -226,7 +229,7 @@ static int make_array(ffi_any *items, int32_t count, ffi_any *result) {
     return failed;
 }
 
-/* Turns results into tensors; each result is used up or freed, whatever happens. */
+/* Turns results into tensors.  Every result is used up or freed, also on failure. */
 static int return_results(result_tensor **results, int32_t count, ffi_any *result) {
     ffi_any *items = calloc((size_t)count + 1, sizeof *items);
     int32_t made = 0;

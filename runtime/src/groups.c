@@ -1,9 +1,10 @@
-/* What the control groups around the process leave it, of version 1, version 2, or both at once.
+/* Reads how much the control groups around the process leave it.  Handles version 1, version 2, and
+ * both at once.
  *
- * A hierarchy of groups is a mounted folder; /proc/self/mountinfo says where, /proc/self/cgroup in
- * which group of each the process is.  A group's limit holds for those inside it.  In a container the
- * mount may show a part of the hierarchy only, and the process's group may not be in it: then the
- * mounted folder is as near as one gets. */
+ * A hierarchy of groups is a mounted folder: /proc/self/mountinfo says where, and /proc/self/cgroup
+ * says in which group of each hierarchy the process is.  A group's limit also holds for the groups
+ * inside it.  In a container the mount may show only a part of the hierarchy, without the process's
+ * group; then the mounted folder is the nearest that can be read. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +17,16 @@ enum { PATH = 4096 };
 
 /* ---- one group ---------------------------------------------------------------------------------------- */
 
-/* Takes what a group's files say into `out`. */
+/* Reads the files of a group's folder into `out`. */
 typedef void look(const char *folder, void *out);
 
 enum { LINE = 128 };
 
-/* The line of a file that begins with the word `key`, the first line where that is "". */
+/* Finds the line of a file that begins with the word `key`, or the first line where `key` is "".
+ * Returns false without such a line. */
 static TCC_RARE bool find_line(const char *folder, const char *name, const char *key, char text[LINE]) {
     size_t room = strlen(folder) + strlen(name) + 2, length = strlen(key);
-    char *path = malloc(room); /* a thread may have a small stack; without a path nothing is known */
+    char *path = malloc(room); /* on the heap, because a thread may have a small stack */
     if (!path) return false;
     snprintf(path, room, "%s/%s", folder, name);
     FILE *file = fopen(path, "re");
@@ -36,7 +38,7 @@ static TCC_RARE bool find_line(const char *folder, const char *name, const char 
     return found;
 }
 
-/* The number behind `key`; 0 where there is none. */
+/* Returns the number behind `key`; 0 without one. */
 static TCC_RARE int64_t number_in(const char *folder, const char *name, const char *key) {
     char text[LINE];
     long long number = 0;
@@ -67,7 +69,7 @@ static TCC_RARE void look_at_memory(const char *folder, void *out) {
     int64_t limit = number_in(folder, "memory.max", "");
     bool second = limit > 0;
     if (!second) limit = number_in(folder, "memory.limit_in_bytes", "");
-    if (limit <= 0 || limit > INT64_MAX / 2) return; /* version 1 has a number for none */
+    if (limit <= 0 || limit > INT64_MAX / 2) return; /* version 1 writes a number for "no limit" */
     int64_t used = number_in(folder, second ? "memory.current" : "memory.usage_in_bytes", "");
     int64_t files = number_in(folder, "memory.stat", second ? "inactive_file" : "total_inactive_file");
     int64_t left = limit - used + files;
@@ -84,7 +86,8 @@ static TCC_RARE bool has_word(const char *list, const char *word) {
     return false;
 }
 
-/* The process's group in the hierarchy of a controller ("": version 2), as in /proc/self/cgroup. */
+/* Finds the process's group in the hierarchy of a controller, as /proc/self/cgroup writes it.  The
+ * controller of version 2 is "". */
 static TCC_RARE bool own_group(const char *controller, char out_group[PATH]) {
     FILE *file = fopen("/proc/self/cgroup", "re");
     char *line = NULL;
@@ -103,7 +106,7 @@ static TCC_RARE bool own_group(const char *controller, char out_group[PATH]) {
     return found;
 }
 
-/* Spaces and the like are in mountinfo as \040. */
+/* Replaces escapes in place: mountinfo writes a space as \040. */
 static TCC_RARE void unescape(char *text) {
     char *to = text;
     for (const char *at = text; *at; to++) {
@@ -120,14 +123,15 @@ static TCC_RARE void unescape(char *text) {
 }
 
 typedef struct hierarchy {
-    char top[PATH];   /* the group that is mounted */
-    char place[PATH]; /* where */
-    char group[PATH]; /* the process's */
+    char top[PATH];   /* the group at the mounted folder */
+    char place[PATH]; /* the folder */
+    char group[PATH]; /* the process's group */
     char folder[2 * PATH];
-    bool second; /* version 2 */
+    bool second; /* version 2 of control groups */
 } hierarchy;
 
-/* The hierarchy that a line of mountinfo mounts, if it may have limits of the controller. */
+/* Reads the hierarchy that a line of mountinfo mounts.  Returns false if it cannot have limits of
+ * the controller. */
 static TCC_RARE bool read_mount(const char *line, const char *controller, hierarchy *out) {
     char type[32], options[256];
     const char *behind = strstr(line, " - ");
@@ -140,14 +144,14 @@ static TCC_RARE bool read_mount(const char *line, const char *controller, hierar
     return out->second || (!strcmp(type, "cgroup") && has_word(options, controller));
 }
 
-/* The path of `group` below the mounted one; "" where it is not seen there. */
+/* Returns the path of `group` below the mounted group; "" where the mount does not show it. */
 static const char *path_below(const char *top, const char *group) {
     size_t length = strcmp(top, "/") ? strlen(top) : 0;
     bool below = !strncmp(group, top, length) && (group[length] == '/' || !group[length]);
     return below && !strstr(group, "/..") ? group + length : "";
 }
 
-/* Looks at the process's group in that hierarchy and at those around it. */
+/* Reads the process's group in that hierarchy and the groups around it. */
 static TCC_RARE void look_around(hierarchy *in, const char *controller, look *look, void *out) {
     if (!own_group(in->second ? "" : controller, in->group)) return;
     size_t top = strlen(in->place);

@@ -1,4 +1,4 @@
-/* Strings and lists of one run.  Strings are found again by their contents; lists that grow at the
+/* Holds the strings and lists of one run.  Equal strings are stored once.  Lists that grow at the
  * end share their entries, so that a loop which appends takes linear time and memory. */
 #define _GNU_SOURCE
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "runtime.h"
 
 enum { CHUNK = 1 << 16, ALIGNMENT = 64, FIRST_ROOM = 64 };
-#define MOST_ENTRIES (INT64_C(1) << 24) /* of all lists of a run */
-#define MOST_NAMES (INT64_C(1) << 31)   /* strings, and lists */
+#define MOST_ENTRIES (INT64_C(1) << 24) /* in all lists of a run */
+#define MOST_NAMES (INT64_C(1) << 31)   /* handles of strings, and of lists */
 
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count) {
     int64_t bits;
@@ -36,7 +36,7 @@ tcc_status tcc_heap_take(tcc_heap *heap, size_t bytes, void **out_memory) {
     return TCC_OK;
 }
 
-/* Room for one more of `size` bytes in a table. */
+/* Makes room in a table for one more entry of `size` bytes. */
 static tcc_status grow(tcc_heap *heap, void **table, int64_t used, int64_t *room, size_t size) {
     if (used < *room) return TCC_OK;
     if (used >= MOST_NAMES)
@@ -50,7 +50,8 @@ static tcc_status grow(tcc_heap *heap, void **table, int64_t used, int64_t *room
 
 /* ---- strings ------------------------------------------------------------------------------------- */
 
-/* Who chooses the strings does not know the key, so nobody can make them collide. */
+/* Returns the key of the hash function.  Callers who choose strings do not know it, so they cannot
+ * make strings collide. */
 static uint64_t secret(void) {
     static uint64_t kept;
     uint64_t key = __atomic_load_n(&kept, __ATOMIC_RELAXED);
@@ -155,7 +156,7 @@ tcc_status tcc_heap_name_list(tcc_heap *heap, tcc_list_value list, uint64_t *out
     return TCC_OK;
 }
 
-/* Entries of their own, with room for more. */
+/* Copies a list's entries into a table of its own, with room for more. */
 static tcc_status own_entries(tcc_heap *heap, tcc_list_value list, tcc_entries **out_entries) {
     void *memory = NULL, *items = NULL;
     int64_t room = list.count < 4 ? 8 : list.count * 2;

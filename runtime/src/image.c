@@ -1,12 +1,12 @@
-/* Makes the loaded code independent of the file it came from, as soon as it is loaded.
+/* Makes the loaded code independent of its file, as soon as it is loaded.
  *
- * The dynamic linker maps a library's file.  Where somebody overwrites that file in place or cuts it
- * short, even pages that were written to are gone, and with them every thread that runs the code:
- * the process's workers among them.  The image is some hundred KiB, so it is copied, once, before
- * anybody can call it.  Where the system allows no executable memory without a file, code stays as
- * it is.  An executable's own file cannot be written to as long as it runs.  A library that links the
- * artifact as an object has data of others, which they may write already: it stays as it is, and stays
- * loaded. */
+ * The dynamic linker maps a library's file.  If another process overwrites that file in place or
+ * cuts it short, even pages that this process wrote to are gone.  Every thread that runs the code
+ * then fails, among them the process's workers.  The image is some hundred KiB, so it is copied
+ * once, before any call.  Where the system allows no executable memory without a file, code stays
+ * in the file.  An executable's file cannot be written to while it runs.  If a library links the
+ * artifact as an object, the image also holds the library's data, which may be in use already: it
+ * stays in the file, and the library stays loaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,14 +25,15 @@ typedef struct range {
     uintptr_t begin, end;
 } range;
 
-/* Pages of a file that are mapped in one piece: addresses, access as in "r-xp", and the file. */
+/* One mapping of a file: addresses, access as in "r-xp", and the file's path. */
 typedef struct mapping {
     range pages;
     char access[5], line[sizeof own_path + 128];
-    const char *path; /* in `line` */
+    const char *path; /* points into `line` */
 } mapping;
 
-/* Finds the mapping with the address `here` in the kernel's own list.  False where it is no file's. */
+/* Finds the mapping that holds the address `here`, in the kernel's own list.  Returns false where
+ * it maps no file. */
 static bool find_mapping(uintptr_t here, mapping *out) {
     FILE *maps = fopen("/proc/self/maps", "re");
     bool found = false;
@@ -50,8 +51,8 @@ static bool find_mapping(uintptr_t here, mapping *out) {
     return found;
 }
 
-/* The file that this object is mapped from.  The dynamic linker's name may be relative to a folder
- * that is no longer current, so the kernel's own list comes first. */
+/* Finds the file that this object is mapped from.  It reads the kernel's list first, because the
+ * dynamic linker's name may be relative to a folder that is no longer current. */
 static void find_own_path(void) {
     mapping own;
     Dl_info info;
@@ -70,12 +71,13 @@ bool tcc_image_is_file(const void *begin, size_t size) {
 }
 
 const char *tcc_image_path(void) {
-    if (!own_path[0]) find_own_path(); /* the program's own constructors may come before this object's */
+    if (!own_path[0]) find_own_path(); /* the program's constructors may run before this object's */
     return own_path;
 }
 
-/* Keeps the file's number taken, also when its last name is gone: the dynamic linker knows libraries
- * by that number, and would take a later file that got it for this one.  The page is never read. */
+/* Keeps the file's inode number in use, even when its last name is gone.  The dynamic linker
+ * identifies libraries by that number, and would take a later file with the same number for this
+ * one.  The page is never read. */
 static void keep_number(void) {
     int file = open(own_path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return;
@@ -83,27 +85,29 @@ static void keep_number(void) {
     close(file);
 }
 
-/* Not memcpy: sanitizers forbid it what lies between variables. */
+/* Copies words.  memcpy will not do: sanitizers forbid it to read between variables. */
 __attribute__((no_sanitize("address"))) static void copy_words(uint64_t *to, uintptr_t from,
                                                                size_t size) {
     const volatile uint64_t *words = (const volatile uint64_t *)from;
     for (size_t i = 0; i < size / sizeof *to; i++) to[i] = words[i];
 }
 
-/* Memory goes in place of `pages`; nobody writes them, though others may read them. */
+/* Puts a copy in memory in place of `pages`.  No thread writes to the pages meanwhile; others may
+ * read them. */
 static void copy_pages(range pages, int protection) {
     if (pages.end <= pages.begin) return;
     size_t size = pages.end - pages.begin;
     uint64_t *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) return;
     copy_words(copy, pages.begin, size);
-    __builtin___clear_cache((char *)copy, (char *)copy + size); /* nothing on x86-64 */
+    __builtin___clear_cache((char *)copy, (char *)copy + size); /* does nothing on x86-64 */
     if (mprotect(copy, size, protection) ||
         mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)pages.begin) == MAP_FAILED)
         munmap(copy, size);
 }
 
-/* The bytes of the file that `header` stands for, of whose last page the file has a part. */
+/* Returns the bytes of the file that `header` maps.  The file may have only a part of the last
+ * page. */
 static range segment(const struct dl_phdr_info *object, const ElfW(Phdr) * header) {
     uintptr_t begin = object->dlpi_addr + header->p_vaddr;
     return (range){begin, begin + header->p_filesz};
@@ -119,7 +123,7 @@ static bool is_own(const struct dl_phdr_info *object) {
     return false;
 }
 
-/* The pages that the dynamic linker made read-only after it had written them. */
+/* Returns the pages that the dynamic linker made read-only after it had written them. */
 static range read_only_pages(const struct dl_phdr_info *object, uintptr_t page) {
     for (int i = 0; i < object->dlpi_phnum; i++) {
         if (object->dlpi_phdr[i].p_type != PT_GNU_RELRO) continue;
@@ -161,7 +165,8 @@ static int name_library(struct dl_phdr_info *object, size_t size, void *out_name
     return 1;
 }
 
-/* Keeps a library with this object loaded, as -z nodelete does, because idle workers wait in its code. */
+/* Keeps a library with this object loaded, as -z nodelete does, because idle workers wait in its
+ * code. */
 static void keep_library(void) {
     const char *name = NULL;
     dl_iterate_phdr(name_library, &name);

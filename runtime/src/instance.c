@@ -1,4 +1,4 @@
-/* Instances: the memory of one run at a time. */
+/* Makes instances: the memory of one run at a time. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -7,8 +7,9 @@
 #include "place.h"
 #include "runtime.h"
 
-/* Arenas and the pool count together: what the pool does not need makes room for an arena of so many
- * bytes, of which `more` are new. */
+/* Counts an arena's bytes in the budget that it shares with the pool.  The pool gives back what it
+ * does not need if the budget lacks room.  `size` is the arena's new size, `more` the bytes that it
+ * adds. */
 TCC_COLD static tcc_status charge(tcc_instance *instance, size_t more, size_t size) {
     tcc_budget *budget = &instance->budget;
     if (tcc_budget_take(budget, more)) return TCC_OK;
@@ -19,7 +20,8 @@ TCC_COLD static tcc_status charge(tcc_instance *instance, size_t more, size_t si
 TCC_COLD static tcc_status grow(tcc_instance *instance, tcc_arena *arena, size_t size) {
     size = tcc_arena_rounded(size);
     size_t absent = size - arena->size + arena->absent;
-    TCC_RETURN_IF_ERROR(charge(instance, size - arena->size, size)); /* made anew, the old goes first */
+    /* an arena that is made anew frees the old one first */
+    TCC_RETURN_IF_ERROR(charge(instance, size - arena->size, size));
     if (size > arena->room) {
         tcc_budget_expect(&instance->budget, size - absent);
         absent = size;
@@ -34,7 +36,8 @@ static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size)
     return size <= arena->size ? TCC_OK : grow(instance, arena, size);
 }
 
-/* After a run all pages are there that runs need, and before the arenas go it does not matter. */
+/* Notes that the arenas' pages exist.  After a run all pages that runs need are there, and before
+ * the arenas are freed the count does not matter. */
 TCC_COLD static void settle_arenas(tcc_instance *instance) {
     tcc_arena *all[] = {&instance->arena, &instance->scratch, &instance->state, &instance->symmetric};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -51,10 +54,10 @@ static tcc_status set_threads(tcc_instance *instance) {
     int32_t threads = 0;
     int64_t spin = 0;
     TCC_RETURN_IF_ERROR(tcc_threads_resolve(wanted, &threads));
-    TCC_RETURN_IF_ERROR(tcc_spin_resolve(&spin)); /* for whoever starts workers */
+    TCC_RETURN_IF_ERROR(tcc_spin_resolve(&spin)); /* for the thread that starts workers */
     /* whole pages, so that no two threads write to one cache line or huge page needlessly */
     size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
-    instance->threads = 0; /* without memory for the new ones there is none for the old ones */
+    instance->threads = 0; /* a failure below leaves no scratch memory, neither old nor new */
     TCC_RETURN_IF_ERROR(reserve(instance, &instance->scratch, stride * (size_t)threads));
     instance->scratch_stride = stride;
     instance->threads = threads;
@@ -98,7 +101,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         head[-2] = instance;
         head[-3] = &instance->ending;
         int (*asks)(void *) = tcc_run_asks;
-        memcpy(&head[-4], &asks, sizeof asks); /* kernels of long units call it */
+        memcpy(&head[-4], &asks, sizeof asks); /* kernels with long tiles call it */
     }
     bool proved = instance->flags & TCC_POISON;
     for (const tcc_code *code = program->plans; code; code = code->plan)
@@ -118,7 +121,8 @@ static tcc_status reserve_memory(tcc_instance *instance) {
 tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes) {
     if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
     size_t limit = (size_t)bytes;
-    if (!bytes) TCC_RETURN_IF_ERROR(tcc_memory_limit(&limit)); /* 0: what the process has is enough */
+    /* 0: the limit in TCC_MEMORY, or none */
+    if (!bytes) TCC_RETURN_IF_ERROR(tcc_memory_limit(&limit));
     instance->budget.limit = limit;
     instance->budget.source = bytes ? "instance_set_memory_limit" : "TCC_MEMORY";
     return TCC_OK;
@@ -166,7 +170,8 @@ tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *co
     }
     if (status == TCC_OK)
         status = model->gpu ? tcc_gpu_instance_create(instance) : reserve_memory(instance);
-    if (status != TCC_OK && comm && model->ranks > 1) tcc_collective_leave(comm); /* others compare plans */
+    /* other ranks would wait to compare plans */
+    if (status != TCC_OK && comm && model->ranks > 1) tcc_collective_leave(comm);
     if (status == TCC_OK && comm) status = tcc_collective_groups(instance, comm);
     if (status != TCC_OK) {
         tcc_instance_destroy(instance);
@@ -213,8 +218,8 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance);
 }
 
-/* From the comm, where ranks reduce in place; else the instance's own, and they do not.  It counts as
- * the instance's either way. */
+/* Takes symmetric memory from the comm, where ranks reduce in place, else from the instance, where
+ * they do not.  Both count as the instance's. */
 static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
     tcc_instance *instance = run->instance;
     int64_t size = 0;
@@ -224,7 +229,8 @@ static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
     tcc_arena *own = &instance->symmetric;
     if (!own->base && own->size < (size_t)size) {
         TCC_RETURN_IF_ERROR(charge(instance, (size_t)size - own->size, (size_t)size));
-        tcc_budget_settle(&instance->budget, (size_t)size - own->size); /* the comm makes its pages */
+        /* the comm has made the pages */
+        tcc_budget_settle(&instance->budget, (size_t)size - own->size);
         own->size = (size_t)size;
     }
     tcc_status status = tcc_collective_memory(run, out_memory);

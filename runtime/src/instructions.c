@@ -13,7 +13,7 @@ static const uint8_t OPERANDS[TCC_INT_COUNT][2] = TCC_OPERANDS;
 
 /* ---- numbers ------------------------------------------------------------------------------------ */
 
-/* What a buffer's place must be for what is done to it. */
+/* Fails unless a buffer in `place` may be used in the way that `kind` says. */
 static tcc_status check_place(int32_t place, int32_t kind) {
     if (kind == TCC_KIND_WRITTEN && (place == TCC_PLACE_INPUT || place == TCC_PLACE_WEIGHT))
         return damaged("writes to what is read-only");
@@ -56,7 +56,8 @@ static tcc_status read_integer_type(tcc_reader *reader, tcc_dtype *out_dtype) {
     return known ? TCC_OK : damaged("reads a size that is no integer");
 }
 
-/* A buffer, -1, or the complement of a register where one may stand for it. */
+/* Reads a condition: a buffer, -1, or, where the instruction allows a register instead, the
+ * complement of a register. */
 static tcc_status read_condition(tcc_reader *reader, const tcc_field *next, int64_t *out_number) {
     int64_t low = next->kind == TCC_KIND_WHEN ? -reader->program->n_registers : -1;
     return tcc_read_in(reader, low, reader->program->n_buffers, out_number);
@@ -152,7 +153,7 @@ static void prepare_launch(const tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
     code->kernel = reader->kernels ? reader->kernels[code->as.launch.kernel] : NULL;
     code->number = (int32_t)program->n_steps++;
-    code->proof = -1; /* unless its kernel says what it needs */
+    code->proof = -1; /* -1, unless its kernel's needs are known */
     raise_to(&program->max_buffers, code->as.launch.buffers.count);
     raise_to(&program->max_ints, code->as.launch.ints.count);
 }
@@ -205,7 +206,7 @@ static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
     if (group < 0 ? ranks && program->ranks > 0 && ranks != program->ranks
                   : ranks != program->groups[group].length)
         return damaged("is for another number of ranks than one before it, or than its group");
-    if (group >= 0) ranks = 0; /* of the comm */
+    if (group >= 0) ranks = 0; /* the group's lists fix the number of ranks, and not the program */
     if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
     code->number = (int32_t)program->n_steps++;
     program->sharers = !program->n_tickets || program->sharers == group ? group : -1;
@@ -218,7 +219,8 @@ static void prepare_wait(const tcc_reader *reader, tcc_code *code) {
     raise_to(&reader->program->n_tickets, code->as.wait.ticket + 1);
 }
 
-/* A program that asks for its rank needs a comm, of any size.  An input has room along one axis. */
+/* Checks a let.  A program that asks for its rank needs a comm, of any size.  An input has room
+ * along one axis only. */
 static tcc_status prepare_let(const tcc_reader *reader, const tcc_code *code) {
     bool asks = code->as.let.op == TCC_INT_RANK;
     if (asks && reader->program->ranks < 0) reader->program->ranks = 0;
@@ -243,7 +245,8 @@ static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *
     return kind == TCC_CODE_CALL ? prepare_call(reader, code) : TCC_OK;
 }
 
-/* The register that an instruction itself writes as number `index`; -1 behind the last. */
+/* Returns the register that an instruction writes as its result number `index`; -1 behind the last.
+ * Nested bodies do not count. */
 static int64_t defined(const tcc_code *code, int64_t index) {
     for (const tcc_field *field = FIELDS[code->kind]; field->kind; field++) {
         const void *at = (const char *)&code->as + field->at;
@@ -276,7 +279,7 @@ int64_t tcc_written_buffer(const tcc_code *code, int64_t index) {
     return -1;
 }
 
-/* The largest weight that a launch reads; -1: none. */
+/* Returns the largest weight that a launch reads; -1 for none. */
 static int32_t largest_weight(const tcc_program *program, const tcc_code *code) {
     int32_t found = -1;
     for (int64_t i = 0; i < code->as.launch.buffers.count; i++) {
@@ -287,7 +290,7 @@ static int32_t largest_weight(const tcc_program *program, const tcc_code *code) 
     return found;
 }
 
-/* Tells each launch what the next one of its body reads. */
+/* Tells each launch which weight the next launch of its body reads. */
 static void look_ahead(const tcc_program *program, tcc_code *code, int64_t count) {
     int32_t ahead = -1;
     for (int64_t i = count - 1; i >= 0; i--) {
@@ -315,7 +318,7 @@ tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body) 
 enum { WRITTEN = 1, SIZES_ARENA = 2 };
 #define NO_CONSTANT INT64_MIN
 
-/* Fails where `body` writes a register that the arena needs. */
+/* Fails where `body` writes a register that sizes the arena. */
 static tcc_status refuse_arena_writes(const tcc_body *body, const uint8_t *marks) {
     const tcc_body *inner;
     for (int64_t i = 0, target; i < body->count; i++) {
@@ -336,7 +339,7 @@ static bool is_prologue(const tcc_program *program, const tcc_code *code) {
             program->buffers[code->as.read.buffer].place == TCC_PLACE_INPUT);
 }
 
-/* Sizes that are constants become part of the port's description. */
+/* Copies sizes that are constants into the ports' descriptions. */
 static void fill_static_shapes(const tcc_port_info *ports, int32_t count, const uint8_t *writes,
                                const int64_t *constants) {
     for (int32_t i = 0; i < count; i++)
@@ -347,7 +350,8 @@ static void fill_static_shapes(const tcc_port_info *ports, int32_t count, const 
         }
 }
 
-/* How often each register is written anywhere, up to 2, and by what constant. */
+/* Counts how often each register is written anywhere, up to 2, and stores the constant that it
+ * gets. */
 static void count_writes(const tcc_body *body, uint8_t *writes, int64_t *constants) {
     const tcc_body *inner;
     for (int64_t i = 0, target; i < body->count; i++) {

@@ -1,4 +1,4 @@
-/* Runs a decoded program.  Nothing here allocates, except what `Allocate` asks for. */
+/* Runs a decoded program.  Only the instruction `Allocate` allocates memory. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -39,7 +39,7 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
-/* Reads a buffer whose writers are done, or will be waited for. */
+/* Reads a buffer after the launches that write it are done. */
 static tcc_status fetch(tcc_run *run, int64_t buffer, int64_t offset, int64_t size, void *out) {
     const tcc_executor *executor = run->instance->executor;
     if (TCC_UNLIKELY(executor != NULL)) return executor->fetch(run, buffer, offset, size, out);
@@ -52,7 +52,7 @@ static tcc_status read_int(tcc_run *run, const tcc_code *code) {
     tcc_dtype dtype = code->as.read.dtype;
     int64_t bytes = dtype.bits / 8, offset = code->as.read.element * bytes, value;
     if (!span->data || offset > span->size - bytes) return broken("reads outside an array");
-    uint64_t bits = 0; /* little-endian: DESIGN's targets all are */
+    uint64_t bits = 0; /* little-endian, as all machines that tcc supports */
     TCC_RETURN_IF_ERROR(fetch(run, code->as.read.buffer, offset, bytes, &bits));
     if (dtype.code == 0) {
         int32_t shift = 64 - dtype.bits;
@@ -83,7 +83,7 @@ static tcc_status check(const tcc_run *run, const tcc_code *code) {
 static tcc_status allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
     tcc_span found = {NULL, 0};
     TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, (tcc_device){1, 0}, &found));
-    if (!found.data) return TCC_OK; /* the caller's input is the output */
+    if (!found.data) return TCC_OK; /* the caller's input array is the output */
     if (run->instance->flags & TCC_POISON) memset(found.data, 0xFF, (size_t)found.size);
     *span = found;
     return TCC_OK;
@@ -122,8 +122,9 @@ static tcc_status view(tcc_run *run, const tcc_code *code) {
 }
 
 enum {
-    BRIEF = 512,  /* what so many threads are worth: microseconds within which no run needs to end */
-    LOOKS = 1024, /* so much from one look at the clock to the next */
+    BRIEF = 512,  /* work per thread, in microseconds, below which a run need not look whether it
+                     ends */
+    LOOKS = 1024, /* work between two looks at the clock */
 };
 
 TCC_COLD static tcc_status look_closely(tcc_run *run) {
@@ -132,20 +133,21 @@ TCC_COLD static tcc_status look_closely(tcc_run *run) {
     return tcc_run_ends(ending) ? tcc_cancelled(ending) : TCC_OK;
 }
 
-/* Fails where the run is to end; polls where it is time for that. */
+/* Fails where the run must end.  Polls when a poll is due. */
 static tcc_status look_up(tcc_run *run) {
     bool closely = run->since >= LOOKS || tcc_is_cancelled(&run->instance->ending);
     return TCC_UNLIKELY(closely) ? look_closely(run) : TCC_OK;
 }
 
-/* Waits for all launches; fails where one of them may have ended with the run. */
+/* Waits for all launches.  Fails where one of them may have ended early. */
 __attribute__((noinline)) static tcc_status wait_for_launches(tcc_run *run) {
     tcc_crew_settle(&run->crew);
     run->cut = false;
     return look_up(run);
 }
 
-/* What was right is right again: most runs compare a few numbers. */
+/* Returns true if the launch is right.  Values that passed the check before are only compared, so
+ * most runs compare a few numbers. */
 static bool is_proved(tcc_instance *instance, const tcc_code *code) {
     const tcc_operands *buffers = &code->as.launch.buffers, *ints = &code->as.launch.ints;
     const int64_t *registers = instance->registers;
@@ -155,18 +157,20 @@ static bool is_proved(tcc_instance *instance, const tcc_code *code) {
     for (int64_t i = 0; i < buffers->count; i++)
         differ |= (uint64_t)(*at++ ^ instance->spans[buffers->numbers[i]].size);
     if (!differ) return true;
-    __atomic_store_n(&instance->chunks[code->number], 0, __ATOMIC_RELAXED); /* units are others now */
+    /* the launch's units changed */
+    __atomic_store_n(&instance->chunks[code->number], 0, __ATOMIC_RELAXED);
     return tcc_needs_prove(&instance->model->program, code, registers, instance->spans,
                            instance->need_values, proof);
 }
 
-/* Units of a launch on any thread, as far as the run goes on. */
+/* Runs units of a launch on any thread. */
 static void run_units(const void *of, int64_t begin, int64_t end, void *scratch) {
     const tcc_job *job = of;
     job->kernel(job->buffers, job->ints, begin, end, scratch);
 }
 
-/* The kernel of launches that end with their run.  What is ahead of the operands says which it is. */
+/* Stands in as the kernel of launches that may end early with their run.  The words ahead of the
+ * operands hold the real launch. */
 static void run_chunks(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end, void *scratch) {
     const tcc_code *code = buffers[-1];
     const tcc_instance *instance = buffers[-2];
@@ -175,8 +179,9 @@ static void run_chunks(void *const *buffers, const int64_t *ints, int64_t begin,
     tcc_by_chunks(buffers[-3], &work, begin, end, scratch, &instance->chunks[code->number]);
 }
 
-/* On how many threads the launch finds enough to do, and whether it ends with the run: that its kernels
- * may be long, or read what another such launch left half done. */
+/* Sets the number of threads for which the launch has enough work, and whether it may end early
+ * with its run.  It may if its kernels can take long, or if it reads data that another such launch
+ * may have left unfinished. */
 static void set_threads(tcc_run *run, const tcc_code *code, tcc_job *job) {
     int64_t least = code->as.launch.least < 0 ? 1 : run->instance->registers[code->as.launch.least];
     int64_t worth = least > 1 ? job->units / least : job->units;
@@ -188,7 +193,7 @@ static void set_threads(tcc_run *run, const tcc_code *code, tcc_job *job) {
     run->cut = true;
 }
 
-/* The kernel of launches that are stamped. */
+/* Stands in as the kernel of launches that are stamped. */
 static void run_stamped(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end, void *scratch) {
     const tcc_code *code = buffers[-1];
     tcc_kernel kernel;
@@ -210,7 +215,7 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
         run->since += BRIEF / 8;
         return instance->executor->launch(run, code, units);
     }
-    /* the launch before may still read its half of the tables */
+    /* the previous launch may still read its half of the tables */
     run->odd = !run->odd;
     void **buffers =
         instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers) + TCC_LAUNCH_HEAD;
@@ -313,7 +318,7 @@ static tcc_status read_condition(tcc_run *run, int64_t buffer, bool *out_value) 
 }
 
 #ifdef TCC_TEST_FAIL_ALLOCATION
-/* Tests of damaged programs set this to the trips that all loops may take from then on. */
+/* Tests of damaged programs set this to the total number of iterations that loops may take. */
 __attribute__((visibility("default"))) int64_t tcc_test_trips = INT64_MAX;
 
 static bool may_go_on(void) { return tcc_test_trips > 0 && --tcc_test_trips > 0; }
@@ -353,7 +358,7 @@ static tcc_status settle(tcc_run *run) {
     return wait_for_launches(run);
 }
 
-/* What takes time of its own. */
+/* Executes an instruction that takes time worth measuring. */
 static tcc_status step(tcc_run *run, const tcc_code *code) {
     switch (code->kind) {
     case TCC_CODE_LAUNCH: return launch(run, code);
@@ -363,7 +368,7 @@ static tcc_status step(tcc_run *run, const tcc_code *code) {
     }
 }
 
-/* Nothing overlaps: each step's time is its own, and the whole run takes a little longer. */
+/* Executes and times a step.  Steps do not overlap, so the whole run takes a little longer. */
 static tcc_status timed(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(settle(run));
@@ -377,7 +382,8 @@ static tcc_status timed(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
-/* A step of an instance with times or stamps.  The threads of a launch on CPUs stamp their own parts. */
+/* Executes a step of an instance with times or stamps.  On CPUs the threads of a launch stamp their
+ * own parts. */
 TCC_COLD static tcc_status watched(tcc_run *run, const tcc_code *code) {
     const tcc_instance *instance = run->instance;
     run->executions++;
@@ -393,14 +399,15 @@ static bool is_watched(const tcc_instance *instance) {
 }
 
 static tcc_status execute(tcc_run *run, const tcc_code *code) {
-    switch (code->kind) { /* what neither reads nor frees data may run ahead of the workers */
+    switch (code->kind) { /* instructions that neither read nor free data may run before the workers
+                             are done */
     case TCC_CODE_LET: return evaluate(run, code);
     case TCC_CODE_CHECK: return check(run, code);
     case TCC_CODE_VIEW: return view(run, code);
     case TCC_CODE_PLAN:
         return tcc_placer_run(run->instance->placers[code->number], run->instance->registers);
     case TCC_CODE_LAUNCH: return is_watched(run->instance) ? watched(run, code) : launch(run, code);
-    case TCC_CODE_WAIT: /* its start has waited for those that write its buffers */
+    case TCC_CODE_WAIT: /* its start has waited for the launches that write its buffers */
         return is_watched(run->instance) ? watched(run, code) : tcc_collective_wait(run, code);
     default: break;
     }
@@ -420,7 +427,8 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
 
 tcc_status tcc_interpret_all(tcc_run *run) {
     TCC_RETURN_IF_ERROR(tcc_interpret(run, run->instance->model->program.body));
-    return run->cut ? wait_for_launches(run) : look_up(run); /* whose poll said so is told */
+    /* a poll that asked for the end still reports it */
+    return run->cut ? wait_for_launches(run) : look_up(run);
 }
 
 __attribute__((noinline)) tcc_status tcc_interpret(tcc_run *run, tcc_body body) {

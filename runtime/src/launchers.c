@@ -1,4 +1,4 @@
-/* What launchers put into the environment. */
+/* Reads the environment variables that launchers set. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -7,15 +7,17 @@
 
 #include "launchers.h"
 
-/* One launcher's variables; NULL where it has none.  Launchers nest: Slurm and Kubernetes start
- * others, whose ranks are finer than theirs, so they count only where no inner one is. */
+/* One launcher's variables; NULL where it has no such variable.  Launchers nest: Slurm and
+ * Kubernetes start other launchers, whose ranks are finer.  Their variables (`outer`) therefore
+ * count only without an inner launcher's. */
 typedef struct launcher {
     const char *rank, *size, *local_rank, *local_size, *epoch;
-    const char *marker;     /* it must be set, too */
-    const char *meeting[3]; /* together they name the job */
-    const char *node;       /* this host's number; the local size is a list, by host */
-    const char *nodes;      /* the list of hosts: ranks meet at a port of the first, by the job */
-    int32_t port_offset;    /* 1: the launcher listens at the meeting's port itself */
+    const char *marker;     /* must be set, too */
+    const char *meeting[3]; /* variables that together name the job */
+    const char *node;       /* this host's number, where the local size is a list by host */
+    const char *nodes;      /* the list of hosts: ranks meet at a port of the first host, derived
+                               from the job */
+    int32_t port_offset;    /* 1: the launcher itself listens at the meeting's port */
     bool outer;
 } launcher;
 
@@ -71,7 +73,7 @@ const char *tcc_variable(const char *name) {
     return value && *value ? value : NULL;
 }
 
-/* `*out` stays as it is where the variable is not set. */
+/* Reads a number.  `*out` stays unchanged where the variable is not set. */
 static tcc_status number_of(const char *name, int32_t *out) {
     const char *value = tcc_variable(name);
     if (!value) return TCC_OK;
@@ -89,7 +91,8 @@ static bool is_complete(const launcher *from) {
            (!from->marker || tcc_variable(from->marker));
 }
 
-/* The number of this host in a list as in "2(x3),1"; -1 where the host's own is not set. */
+/* Reads this host's number from a list as in "2(x3),1"; -1 where the variable for this host is not
+ * set. */
 static tcc_status number_of_host(const launcher *from, int32_t *out) {
     const char *list = tcc_variable(from->local_size);
     int32_t node = -1;
@@ -130,7 +133,7 @@ static tcc_status read_launcher(const launcher *from, tcc_launch *out) {
     return TCC_OK;
 }
 
-/* The first host of Slurm's list, as in "a", "a,b" and "a[01-04,7],b". */
+/* Copies the first host of Slurm's list, as in "a", "a,b" and "a[01-04,7],b". */
 static void copy_first_host(const char *list, char *out, size_t room) {
     size_t used = 0;
     for (bool inside = false; *list && used + 1 < room; list++) {
@@ -141,7 +144,7 @@ static void copy_first_host(const char *list, char *out, size_t room) {
     out[used] = 0;
 }
 
-enum { FIRST_PORT = 61440, PORTS = 4096 }; /* above those that systems give out */
+enum { FIRST_PORT = 61440, PORTS = 4096 }; /* above the ports that systems assign */
 
 static tcc_status name_address(const launcher *from, tcc_launch *out) {
     const char *nodes = tcc_variable(from->nodes);
@@ -170,7 +173,7 @@ static tcc_status name_meeting(const launcher *from, tcc_launch *out) {
     return name_address(from, out);
 }
 
-/* Two variables for one number; -1: not set. */
+/* Fails where two variables give different numbers; -1 means not set. */
 static tcc_status compare(const char *a, int32_t from_a, const char *b, int32_t from_b) {
     if (from_a < 0 || from_b < 0 || from_a == from_b) return TCC_OK;
     return tcc_fail(TCC_INVALID_ARGUMENT, "%s=%d and %s=%d contradict: unset one of them", a,
@@ -188,7 +191,7 @@ static tcc_status compare_all(const launcher *a, const tcc_launch *from_a, const
     return compare(a->epoch, from_a->epoch, b->epoch, from_b->epoch);
 }
 
-/* What the launcher does not say, TCC's own variables may. */
+/* Completes the launcher's settings with TCC's own variables. */
 static tcc_status complete(const launcher *from, tcc_launch *settings) {
     const launcher *own = &launchers[0];
     tcc_launch its = nothing;
@@ -210,7 +213,7 @@ static tcc_status half_set(const launcher *from) {
                     rank ? from->size : from->rank);
 }
 
-/* The innermost launcher's; those of two at the same depth must agree. */
+/* The innermost launcher counts.  Two launchers at the same depth must agree. */
 tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
     const launcher *found = NULL;
     *out = nothing;
@@ -233,7 +236,7 @@ tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
     *out_found = true;
     TCC_RETURN_IF_ERROR(complete(found, out));
     if (out->local_size < 0 && found->outer && !found->marker)
-        out->local_size = 1; /* a pod is a host of its own */
+        out->local_size = 1; /* each pod counts as a host */
     return name_meeting(&launchers[0], out);
 }
 

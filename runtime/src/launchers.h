@@ -1,22 +1,25 @@
-/* launchers.c: which rank a process is, as launchers say in the environment. */
+/* Declares how a process finds its rank in the environment variables that launchers set
+ * (launchers.c). */
 #ifndef TCC_LAUNCHERS_H
 #define TCC_LAUNCHERS_H
 
 #include "runtime.h"
 
-/* Numbers are -1 where nothing says them. */
+/* Numbers are -1 where no variable gives them. */
 typedef struct tcc_launch {
     int32_t rank, size, local_rank, local_size, epoch;
-    char rendezvous[201]; /* names the job; "": nothing does */
+    char rendezvous[201]; /* names the job; "": no variable does */
     char address[201];    /* where ranks of several hosts meet; "": at the rendezvous */
-    int32_t port_offset;  /* from its port to one that the launcher does not have */
+    int32_t port_offset;  /* distance from its port to a port that the launcher does not use */
 } tcc_launch;
 
-/* What launchers and TCC's own variables say; nothing is found where no launcher says a rank and a
- * number of ranks.  TCC_INVALID_ARGUMENT: a variable is wrong, or two contradict: both are named. */
+/* Reads the variables of launchers and TCC's own.  Sets `*out_found` to false where no launcher
+ * gives a rank and a number of ranks.  Fails with TCC_INVALID_ARGUMENT where a variable is wrong or
+ * two variables contradict; the message names both. */
 tcc_status tcc_launch_read(tcc_launch *out, bool *out_found);
-/* What TCC's own variables say to a process that knows its rank: the job and the epoch. */
+/* Reads the job's name and the epoch from TCC's own variables, for a process that knows its
+ * rank. */
 tcc_status tcc_launch_name(tcc_launch *out);
-const char *tcc_variable(const char *name); /* NULL: it is not set, or empty */
+const char *tcc_variable(const char *name); /* NULL: the variable is not set, or empty */
 
 #endif

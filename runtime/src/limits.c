@@ -1,5 +1,5 @@
-/* What a process may use, threads and memory: what it is told, else what the machine and its control
- * groups leave it. */
+/* Finds how many threads and how much memory a process may use: from environment variables, else
+ * from the machine and its control groups. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@ static int64_t default_threads(void) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* The number that an environment variable holds, the largest there is where it is larger; `otherwise`
- * where it is empty or not set. */
+/* Reads the number in an environment variable, or the largest int64 where it is larger; `otherwise`
+ * where the variable is empty or not set. */
 static tcc_status told(const char *variable, const char *expected, int64_t otherwise,
                        int64_t *out_number) {
     const char *text = secure_getenv(variable);

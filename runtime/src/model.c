@@ -1,21 +1,23 @@
-/* The artifact's one model: loaded at first use, counted, with its idle instances. */
+/* Holds the artifact's one model: loads it at first use, counts its users, and keeps its idle
+ * instances. */
 #include <pthread.h>
 #include <string.h>
 
 #include "collective.h"
 #include "ranks.h"
 
-/* An artifact holds one model, so its lifetime state is the file's own.  Nobody holds the lock while
- * code of others runs, drivers above all: that may take its time, and fork. */
+/* The state of the artifact's only model.  No thread holds the lock while it calls other code,
+ * above all drivers, because that code may take long and may fork. */
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* the model is there or gone, or a stateful model's instance is idle */
-    bool changing; /* a thread loads or closes the model, and alone may touch it */
+    pthread_cond_t changed; /* signalled when the model is loaded or gone, or a stateful model's
+                               instance is idle */
+    bool changing; /* a thread loads or closes the model; only it may touch the model */
     int64_t users;
     bool fork_handled;
     tcc_instance *idle;
-    tcc_instance *stateful; /* the only instance `call` uses, where state outlives a run, or where a
-                             * comm serves one at a time */
+    tcc_instance *stateful; /* the only instance of `call` for a model with state or with
+                               collectives */
     bool stateful_busy;
     tcc_model model;
 } the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -24,7 +26,7 @@ static void before_fork(void) { pthread_mutex_lock(&the.lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&the.lock); }
 
 static void after_fork_in_child(void) {
-    /* what another thread was at stays half-way for ever: leave it */
+    /* the other thread's change stays unfinished for ever: leave it */
     if (the.changing) {
         the.changing = false;
         memset(&the.model, 0, sizeof the.model);
@@ -52,7 +54,8 @@ static tcc_status load(tcc_comm *comm) {
     return tcc_variant_open(artifact, &the.model);
 }
 
-/* With the lock held, which is given away meanwhile. */
+/* Waits for changes of other threads to end, and begins one.  The caller holds the lock, which is
+ * released while waiting. */
 static void begin_change(void) {
     the.changing = true;
     pthread_mutex_unlock(&the.lock);

@@ -1,4 +1,4 @@
-/* Holds launches against what their kernels need: memory, numbers, units. */
+/* Checks launches against the memory, numbers and units that their kernels need. */
 #include "needs.h"
 
 #include "program.h"
@@ -6,7 +6,7 @@
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
-/* Its integers; their signs are in their lowest bits. */
+/* Decodes the table's integers; the lowest bit of each holds its sign. */
 TCC_RARE static void read_numbers(const uint8_t *table, const uint8_t *end, int64_t *out_numbers) {
     uint64_t number = 0;
     for (int shift = 0; table < end; table++) {
@@ -19,7 +19,7 @@ TCC_RARE static void read_numbers(const uint8_t *table, const uint8_t *end, int6
     }
 }
 
-/* One kernel's numbers, as kernel_needs.py lists them. */
+/* The numbers of one kernel's row, as kernel_needs.py lists them. */
 enum { WRITES = 1, REGISTER = 2 };
 
 typedef struct need {
@@ -64,7 +64,7 @@ bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch,
         int64_t a = constant ? let[1] : values[let[1]], b = constant ? 0 : values[let[2]];
         if (!tcc_compute(let[0], a, b, &values[row.sizes + i])) return false;
     }
-    proof[0] = 0; /* no proof yet */
+    proof[0] = 0; /* 0 units: not proved yet */
     if (units > value_of(row.wanted[0], values)) return false;
     for (int64_t i = 0; i < row.sizes; i++) proof[1 + i] = values[i];
     for (int64_t i = 0; i < row.buffers; i++) {
@@ -78,14 +78,14 @@ bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch,
 
 /* ---- before the first run ------------------------------------------------------------------------------- */
 
-/* What is known then. */
+/* The facts that hold before the first run. */
 typedef struct known {
     tcc_program *program;
-    tcc_span *spans; /* sizes of buffers; -1 where a run decides */
+    tcc_span *spans; /* buffers' sizes; -1 where a run decides the size */
     int64_t *values, *proof;
-    int32_t proofs; /* words so far */
-    bool *written; /* by buffer: something writes to it, or to a view of it */
-    bool news;     /* the last walk found one more of these */
+    int32_t proofs; /* words of proofs so far */
+    bool *written; /* by buffer: an instruction writes to it, or to a view of it */
+    bool news;     /* the last walk found another written buffer */
 } known;
 
 TCC_RARE static void mark(known *known, int64_t buffer) {
@@ -93,7 +93,8 @@ TCC_RARE static void mark(known *known, int64_t buffer) {
     known->written[buffer] = true;
 }
 
-/* What a run would find of a launch, where inputs cannot change it. */
+/* Checks a launch whose numbers inputs cannot change. For any other launch it reserves room for a
+ * proof. */
 TCC_RARE static bool settle(known *known, tcc_code *launch) {
     const tcc_program *program = known->program;
     const need row = need_of(program->needs[launch->as.launch.kernel]);
@@ -112,7 +113,9 @@ TCC_RARE static bool settle(known *known, tcc_code *launch) {
                            known->proof);
 }
 
-/* The program's own code, as it is decoded; from its end, as views come before what uses them. */
+/* Walks a body and its nested bodies. It writes to the program's code, which is still being
+ * decoded. It goes from the end to the start, because views come before the instructions that use
+ * them. */
 TCC_RARE static bool walk(known *known, const tcc_body *body) {
     const tcc_body *inner;
     for (int64_t i = body->count - 1, id; i >= 0; i--) {
@@ -138,7 +141,7 @@ TCC_RARE static bool is_right(known *known) {
             program->fixed[buffer->b])
             known->spans[i].size = program->constants[buffer->b];
     }
-    int turns = TCC_MAX_DEPTH; /* of views of views */
+    int turns = TCC_MAX_DEPTH; /* bounds the depth of views of views */
     do {
         known->news = false;
         known->proofs = 0;

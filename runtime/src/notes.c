@@ -1,5 +1,5 @@
-/* Slots that libraries of one process share: each has an ELF note of name "tcc" with the distance to
- * its slot, and the slot of the first object in load order counts. */
+/* Finds the slots that libraries of one process share. Each library has an ELF note of name "tcc"
+ * with the distance to its slot; the slot of the first library in load order is used. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <string.h>
@@ -13,7 +13,7 @@ typedef struct search {
     char *slot;
 } search;
 
-/* The place of the slot in a segment of notes, or NULL. */
+/* Returns the slot that a segment of notes names, or NULL. */
 static char *slot_in(char *note, const char *end, uint32_t type) {
     while (end - note >= BYTES) {
         uint32_t header[3];

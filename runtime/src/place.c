@@ -1,38 +1,40 @@
-/* Places buffers in an arena when a run knows their sizes; equal sizes have equal plans. */
+/* Places buffers in an arena when a run knows their sizes. Equal sizes have equal plans. */
 #include "place.h"
 
 #include <string.h>
 
 #include "plan/plan.h"
 
-/* Plans that are kept; bytes of a cache line, of which offsets are multiples. */
+/* KEPT: number of plans that are kept. LINE: bytes of a cache line; offsets are multiples of it. */
 enum { KEPT = 16, LINE = 64 };
 
 typedef struct placed {
     int64_t *sizes, *offsets;
-    int64_t end; /* -1: none yet */
+    int64_t end; /* bytes of the plan; -1: no plan yet */
 } placed;
 
 struct tcc_placer {
     const tcc_code *code;
     bool proved;
-    tcc_life *buffers; /* with this run's sizes; so are `lives` */
+    tcc_life *buffers; /* the buffers with this run's sizes, like `lives` */
     tcc_lives lives;
     tcc_greedy greedy;
-    int64_t *sizes; /* as the registers have them */
-    int64_t *live;  /* bytes by section */
+    int64_t *sizes; /* in the order of the registers */
+    int64_t *live;  /* bytes per section */
     placed kept[KEPT];
-    int32_t last, next; /* the plan used last, and the one that a new plan replaces */
+    int32_t last, next; /* the plan used last, and the plan that a new one replaces */
 };
 
-/* Until a run comes all buffers have a byte, as empty ones do then: each has an address. */
+/* Sets the lifetimes. Until the first run every buffer has one byte, as empty buffers always do, so
+ * that each has an address. */
 static tcc_status set_lives(tcc_placer *placer, int64_t count) {
     const int64_t *spans = placer->code->as.plan.lives.numbers;
     placer->buffers = tcc_allocate((size_t)count * sizeof *placer->buffers);
     if (!placer->buffers) return TCC_OUT_OF_MEMORY;
     for (int64_t b = 0; b < count; b++) {
         int64_t last = spans[3 * b + 1];
-        int64_t upper = last < INT64_MAX ? last + 1 : INT64_MIN; /* which is no life */
+        /* INT64_MIN makes an invalid lifetime */
+        int64_t upper = last < INT64_MAX ? last + 1 : INT64_MIN;
         placer->buffers[b] = (tcc_life){spans[3 * b], upper, 1, LINE, spans[3 * b + 2], -1};
     }
     tcc_status status = tcc_lives_make(placer->buffers, count, &placer->lives);
@@ -53,7 +55,7 @@ static tcc_status allocate(tcc_placer *placer) {
 
 tcc_status tcc_placer_make(const tcc_code *code, bool proved, tcc_placer **out_placer) {
     tcc_placer *placer = tcc_allocate_zero(1, sizeof *placer);
-    *out_placer = placer; /* freed with the instance, whole or not */
+    *out_placer = placer; /* freed with the instance, also if it is incomplete */
     if (!placer) return TCC_OUT_OF_MEMORY;
     placer->code = code;
     placer->proved = proved;
@@ -84,7 +86,7 @@ static tcc_status set_sizes(tcc_placer *placer) {
     return TCC_OK;
 }
 
-/* A plan for sizes that are not kept replaces the oldest. */
+/* Makes a plan for sizes without a kept plan. It replaces the oldest plan. */
 static tcc_status plan_anew(tcc_placer *placer) {
     TCC_RETURN_IF_ERROR(set_sizes(placer));
     placed *plan = &placer->kept[placer->next];

@@ -1,5 +1,5 @@
-/* Which of the plans for a job's number of ranks is loaded: the first that fits the memory of all ranks.
- * Nothing is measured, so equal jobs run equal plans. */
+/* Chooses which of the plans for a job's number of ranks is loaded: the first that fits the memory
+ * of all ranks.  It measures nothing, so equal jobs run equal plans. */
 #include <string.h>
 
 #include "collective.h"
@@ -16,7 +16,7 @@ static int32_t plan_count(const tcc_artifact *artifact, int32_t ranks) {
     return count < TCC_MAX_PLANS ? count : TCC_MAX_PLANS;
 }
 
-/* Bytes that this process may still take for a model, and who says so. */
+/* The bytes that this process may still take for a model, and the name of the limit. */
 typedef struct room {
     size_t bytes;
     const char *source;
@@ -30,8 +30,9 @@ static tcc_status read_room(room *out) {
     return TCC_OK;
 }
 
-/* The plans for a number of ranks that fit, a bit each, and the bytes of the smallest of all.  A plan that
- * this machine cannot run has no bit; where it can run none, the first has one, and opening it says why. */
+/* The plans for a number of ranks that fit, one bit each, and the bytes of the smallest plan.  A
+ * plan that this machine cannot run has no bit.  If it can run no plan, the first has a bit, and
+ * opening it reports the reason. */
 typedef struct fit {
     uint64_t plans, least;
 } fit;
@@ -48,7 +49,8 @@ static fit find_fitting(const tcc_artifact *artifact, int32_t ranks, size_t room
     return all;
 }
 
-/* Names the plan that would fit: for the fewest ranks; else the one that needs least. */
+/* Refuses to load.  Names the plan that would fit with the fewest ranks, else the plan that needs
+ * the least memory. */
 static tcc_status refuse(const tcc_artifact *artifact, int32_t ranks, uint64_t bytes, const room *room) {
     int32_t best = ranks;
     uint64_t least = bytes;

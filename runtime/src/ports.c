@@ -1,10 +1,10 @@
-/* The caller's arrays against the model's ports. */
+/* Checks the caller's arrays against the model's ports. */
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime.h"
 
-/* DLPack's codes from 7 on are floats of a byte and less. */
+/* names of DLPack's codes from 7 on: floats of one byte or less */
 static const char *const narrow_names[] = {
     "f8e3m4",     "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2",
     "f8e5m2fnuz", "f8e8m0", "f6e2m3",        "f6e3m2",   "f4e2m1"};
@@ -82,9 +82,9 @@ bool tcc_ports_feeds_state(const tcc_program *program, int32_t input) {
     return false;
 }
 
-/* The program's view of one input: the caller's memory, or a row-major copy of it. */
+/* Binds one input: to the caller's memory, or to a row-major copy of it. */
 static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
-    static char nothing[64]; /* where arrays of no elements may point */
+    static char nothing[64]; /* address for arrays without elements */
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     const tcc_tensor *tensor = &run->inputs[index];
@@ -152,13 +152,13 @@ tcc_status tcc_ports_bind_inputs(tcc_run *run) {
         case TCC_PLACE_SYMMETRIC:
         case TCC_PLACE_DYNAMIC:
         case TCC_PLACE_ALIAS: *span = (tcc_span){NULL, 0}; break;
-        default: break; /* weights and state never move */
+        default: break; /* weights and state have fixed addresses */
         }
     }
     return TCC_OK;
 }
 
-/* The sizes the prologue computed against the sizes that came. */
+/* Compares the sizes that the prologue computed with the sizes of the arrays. */
 tcc_status tcc_ports_check_inputs(const tcc_run *run) {
     const tcc_program *program = &run->instance->model->program;
     for (int32_t i = 0; i < program->n_inputs; i++) {
@@ -175,7 +175,7 @@ static bool overlap(const char *a, int64_t a_size, const char *b, int64_t b_size
            (uintptr_t)b < (uintptr_t)a + (uintptr_t)a_size;
 }
 
-/* Elements lie row-major, or as in the input that the output updates. */
+/* Returns true if the elements are row-major, or lie as in the input that the output updates. */
 static bool lies_right(const tcc_run *run, const tcc_port *port, const tcc_tensor *tensor) {
     const tcc_port_info *inputs = run->instance->model->program.inputs;
     const int32_t axis = port->state < 0 ? -1 : inputs[port->state].axis;
@@ -220,7 +220,8 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
     return TCC_OK;
 }
 
-/* What is updated in place must be no other input too: it would change while that is read. */
+/* Fails where an input that the run updates shares memory with another input, which would change
+ * while it is read. */
 static tcc_status check_updated(const tcc_run *run, int32_t state) {
     const tcc_program *program = &run->instance->model->program;
     const tcc_span *bound = run->instance->bound, own = bound[state];
@@ -249,7 +250,8 @@ tcc_status tcc_ports_bind_outputs(tcc_run *run) {
     return TCC_OK;
 }
 
-/* The run knows the size of output `index`: checks the caller's array or asks for one. */
+/* Checks the caller's array for output `index`, whose size the run knows now, or asks the allocator
+ * for an array. */
 tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_device device,
                                      tcc_span *span) {
     static char nothing[64];
@@ -259,7 +261,8 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
     int64_t *shape = instance->shape;
     for (int32_t i = 0; i < port->ndim; i++) shape[i] = instance->registers[info->dims[i]];
     bool opaque = port->dtype.code == TCC_OPAQUE;
-    tcc_dtype stored = opaque ? (tcc_dtype){1, 64, 1} : port->dtype; /* handles */
+    /* elements of strings and lists are handles */
+    tcc_dtype stored = opaque ? (tcc_dtype){1, 64, 1} : port->dtype;
     int64_t bytes = tcc_byte_count(shape, port->ndim, stored);
     if (bytes < 0 || size > bytes)
         return tcc_fail(TCC_INTERNAL, "output '%.128s' has %lld bytes by its shape, %lld by its size",
@@ -290,7 +293,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
                                 port->name, needed, got);
             }
         data = (char *)given->data + given->byte_offset;
-    } else if (bytes || run->allocator) { /* an empty array of the caller may be at NULL */
+    } else if (bytes || run->allocator) { /* the caller's pointer to an empty array may be NULL */
         tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
         TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &wanted, &data));

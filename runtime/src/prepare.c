@@ -1,9 +1,9 @@
-/* What runs on every device begin with: buffers are aimed, sizes known. */
+/* Prepares a run on any device: sets the addresses of buffers and computes sizes. */
 #include <string.h>
 
 #include "runtime.h"
 
-static char nothing[64]; /* where buffers of no bytes lie */
+static char nothing[64]; /* address for buffers of no bytes */
 
 static tcc_span part_of(const void *base, int64_t offset, int64_t size) {
     return size ? (tcc_span){(char *)base + offset, size} : (tcc_span){nothing, 0};
@@ -20,7 +20,7 @@ void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, cha
     }
 }
 
-/* The prologue has set the registers. */
+/* The prologue must have set the registers. */
 tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size) {
     *out_size = instance->registers[instance->model->program.arena];
     if (*out_size >= 0) return TCC_OK;

@@ -1,4 +1,4 @@
-/* Decodes a program's header, ports and buffers; every value is checked where it is read. */
+/* Decodes a program's header, ports and buffers. Every value is checked where it is read. */
 #include "program.h"
 
 #include <string.h>
@@ -23,7 +23,8 @@ static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
         TCC_RETURN_IF_ERROR(
             tcc_read_in(reader, -1, output ? reader->program->n_inputs : 0, &state));
         TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, rank, sizeof *shape, (void **)&shape));
-        for (int64_t dim = 0; dim < rank; dim++) shape[dim] = -1; /* until the plan knows better */
+        /* unknown, until decoding finds a constant size */
+        for (int64_t dim = 0; dim < rank; dim++) shape[dim] = -1;
         port->shape = shape;
         port->ndim = (int32_t)rank;
         port->state = (int32_t)state;
@@ -60,13 +61,14 @@ static tcc_status check_buffer(tcc_reader *reader, tcc_buffer *buffer, bool *out
             buffer->b >= program->n_registers)
             return tcc_damaged("an arena range without registers");
         program->n_arena_buffers++;
-        if (buffer->place == TCC_PLACE_SYMMETRIC) program->ranks = 0; /* it needs a comm */
+        /* such a buffer needs a comm */
+        if (buffer->place == TCC_PLACE_SYMMETRIC) program->ranks = 0;
         return TCC_OK;
     case TCC_PLACE_STATE: {
         int64_t size = buffer->a;
         if (size < 0 || size > (INT64_C(1) << 40) || program->state_bytes > (INT64_C(1) << 40))
             return tcc_damaged("a state of no sensible size");
-        buffer->a = program->state_bytes; /* from here on an offset */
+        buffer->a = program->state_bytes; /* holds an offset from here on */
         buffer->b = size;
         program->state_bytes += (size + 63) / 64 * 64;
         return TCC_OK;

@@ -18,8 +18,8 @@
 #include "runtime.h"
 
 #define TCC_PROGRAM_MAGIC INT64_C(0x0147525043435474) /* "tTCCPRG\1" */
-/* A program with groups of ranks has version TCC_PROGRAM_GROUPS, any other that needs a comm
- * TCC_PROGRAM_COLLECTIVES, and all others TCC_PROGRAM_VERSION. */
+/* The version of a program with groups of ranks is TCC_PROGRAM_GROUPS, of any other program that
+ * needs a comm TCC_PROGRAM_COLLECTIVES, and of all others TCC_PROGRAM_VERSION. */
 enum { TCC_PROGRAM_VERSION = 9, TCC_PROGRAM_COLLECTIVES = 10, TCC_PROGRAM_GROUPS = 11 };
 enum { TCC_PROGRAM_HEADER = 5, TCC_MAX_DEPTH = 64, TCC_MAX_RANK = 64 };
 #define TCC_MAX_TICKETS (1 << 16)
@@ -36,20 +36,20 @@ typedef struct tcc_reader {
 
 /* ---- reader.c ----------------------------------------------------------------------------------- */
 
-/* The failure of a program that has `what`. */
+/* Fails for a damaged program; `what` says what is wrong with it. */
 TCC_RARE tcc_status tcc_damaged(const char *what);
 TCC_RARE tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value);
-/* A word in low <= value < high. */
+/* Reads a word and fails unless low <= word < high. */
 TCC_RARE tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value);
-/* A count of things that take at least `least` words each. */
+/* Reads a count of items that take at least `least` words each. */
 TCC_RARE tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value);
 TCC_RARE tcc_status tcc_read_string(tcc_reader *reader, const char **out_text);
 TCC_RARE tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype);
-/* `count` words in 0 <= value < high. */
+/* Reads `count` words and fails unless 0 <= word < high for each. */
 TCC_RARE tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
                             const int64_t **out_values);
 uint32_t tcc_crc32(const uint8_t *bytes, size_t size);
-/* Zeroed memory that tcc_program_free gives back. */
+/* Allocates zeroed memory that tcc_program_free gives back. */
 TCC_RARE tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory);
 TCC_RARE tcc_status tcc_program_allocate(tcc_program *program, int64_t count, size_t size, void **out_memory);
 
@@ -57,13 +57,13 @@ TCC_RARE tcc_status tcc_program_allocate(tcc_program *program, int64_t count, si
 
 TCC_RARE tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body);
 
-/* An instruction's body number `index`; NULL behind the last. */
+/* Returns an instruction's body number `index`; NULL behind the last body. */
 TCC_RARE const tcc_body *tcc_nested_body(const tcc_code *code, int64_t index);
-/* The buffer that an instruction writes to as number `index`; -1 behind the last, and of a launch, whose
- * kernel alone knows. */
+/* Returns the id of the buffer number `index` that an instruction writes to; -1 behind the last.
+ * The result for a launch is always -1, because only its kernel knows. */
 TCC_RARE int64_t tcc_written_buffer(const tcc_code *code, int64_t index);
 
-/* Splits off the prologue and proves that the arena's registers are written there and only there. */
+/* Splits off the prologue, and proves that only the prologue writes the arena's registers. */
 TCC_RARE tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body);
 
 #endif

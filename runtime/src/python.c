@@ -1,23 +1,25 @@
-/* Calls from Python: NumPy arrays to descriptors and back without an object of Python's between them.
+/* Calls from Python: NumPy arrays to descriptors and back without an object of Python's between
+ * them.
  *
- * The artifact is linked with neither: Python's functions, all of its stable ABI of 3.11, are looked up
- * in the process, NumPy's are at fixed places of the table in its capsule `_ARRAY_API`.  The layouts
- * below are those that NumPy's macros compile into other libraries, the same in its versions 1 and 2.
- * Called with the GIL held; it is released while the model runs. */
+ * The artifact is linked with neither library.  Python's functions are looked up in the process;
+ * all belong to the stable ABI of 3.11.  NumPy's functions are at fixed places of the table in its
+ * capsule `_ARRAY_API`.  The layouts below are those that NumPy's macros compile into other
+ * libraries, the same in its versions 1 and 2.  The functions are called with the GIL held; they
+ * release it while the model runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <string.h>
 
 #include "runtime.h"
 
-/* What follows the header of an object that is an element type (PyArray_Descr). */
+/* The fields of an element type (PyArray_Descr) behind the object's header. */
 typedef struct py_element {
     void *type;
     char kind, letter, order, unused;
     int number;
 } py_element;
 
-/* What follows the header of an array (PyArrayObject). */
+/* The fields of an array (PyArrayObject) behind the object's header. */
 typedef struct py_array {
     void *data;
     int rank;
@@ -33,7 +35,7 @@ _Static_assert(sizeof(ptrdiff_t) == sizeof(int64_t), "sizes of arrays are tcc_te
 #define WRITABLE 0x400u
 #define WARNS_OF_WRITES 0x80000000u
 
-/* By NumPy's number of an element type; no bits: it is none of the machine's plain numbers. */
+/* Element types by NumPy's type number; 0 bits: none of the machine's plain numbers. */
 static const tcc_dtype element_types[] = {
     [0] = {6, 8, 1},  [1] = {0, 8, 1},  [2] = {1, 8, 1},  [3] = {0, 16, 1},  [4] = {1, 16, 1},
     [5] = {0, 32, 1}, [6] = {1, 32, 1}, [7] = {0, 64, 1}, [8] = {1, 64, 1},  [9] = {0, 64, 1},
@@ -41,8 +43,8 @@ static const tcc_dtype element_types[] = {
 };
 enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types, UNSUITED = -1 };
 
-/* Bytes from which the memory of a result comes from the pool: the system clears what it lends, page by
- * page, which costs more than writing a result once. */
+/* Results of this many bytes or more get memory from the pool.  The system clears fresh memory page
+ * by page, which costs more than writing a result once. */
 static const int64_t least_lent = 1 << 16;
 
 #define EXPORT __attribute__((visibility("default")))
@@ -65,15 +67,15 @@ typedef struct py_table {
     void *(*new_function)(void *method, void *self, void *module);
     void *(*save_thread)(void);
     void (*restore_thread)(void *state);
-    ptrdiff_t header; /* bytes of an object before what is its own */
-    void *array;      /* the type of arrays */
+    ptrdiff_t header; /* bytes of an object's header */
+    void *array;      /* Python's type of arrays */
     void *(*element)(int number);
     void *(*new_array)(void *type, void *element, int rank, const int64_t *sizes, const int64_t *strides,
                        void *data, int flags, void *object);
     int (*set_base)(void *array, void *base);
 } py_table;
 
-static py_table py; /* written and read with the GIL held */
+static py_table py; /* read and written with the GIL held */
 
 static bool look_up(const char *name, void *out_function) {
     void *function = dlsym(RTLD_DEFAULT, name);
@@ -96,7 +98,7 @@ static bool find_python(void) {
            look_up("PyEval_RestoreThread", &py.restore_thread);
 }
 
-/* Takes what is needed from NumPy's table; false where it is of another version. */
+/* Takes the needed functions from NumPy's table.  Returns false where it has another version. */
 static bool find_numpy(void *const *table) {
     unsigned (*version)(void) = NULL;
     if (!table) return false;
@@ -119,7 +121,8 @@ static void give_back(void *capsule) {
         (void)tcc_pool_give(pool, py.pointer_of(capsule, lent_name));
 }
 
-/* A capsule of memory from the pool, which has it back when the capsule dies. */
+/* Returns a capsule with memory from the pool, which gets it back when the capsule dies; NULL with
+ * an error of Python's set. */
 static void *lend(int64_t bytes, void **out_memory) {
     tcc_pool *pool = NULL;
     if (bytes < 0) {
@@ -135,7 +138,7 @@ static void *lend(int64_t bytes, void **out_memory) {
     return capsule;
 }
 
-/* A new row-major array of any contents; NULL with an error of Python's set. */
+/* Returns a new row-major array with undefined contents; NULL with an error of Python's set. */
 static void *new_array(tcc_dtype dtype, int32_t rank, const int64_t *sizes, void **out_data) {
     int64_t bytes = tcc_byte_count(sizes, rank, dtype);
     int number = 0, flags = 0;
@@ -162,13 +165,14 @@ static void *new_array(tcc_dtype dtype, int32_t rank, const int64_t *sizes, void
 typedef struct py_call {
     const tcc_program *program;
     tcc_tensor *inputs, *outputs;
-    int64_t *sizes; /* of the inputs, and steps of states: arrays may be reshaped while the model runs */
-    void **made;    /* by output: its array, or NULL */
-    void *thread;   /* of Python, while it does not hold the GIL */
-    bool failed;    /* an error of Python's is set */
+    int64_t *sizes; /* sizes of the inputs, and steps of states, copied because arrays may be
+                       reshaped while the model runs */
+    void **made;    /* by output: its new array, or NULL */
+    void *thread;   /* Python's thread state while the GIL is released */
+    bool failed;    /* Python has an error set */
 } py_call;
 
-/* The tables of an instance's calls, made at the first one. */
+/* Returns true if the tables for an instance's calls exist; the first call makes them. */
 static bool make_tables(tcc_instance *instance, py_call *call) {
     const tcc_program *program = call->program;
     size_t n_in = (size_t)program->n_inputs, n_out = (size_t)program->n_outputs, rank = 0;
@@ -184,12 +188,12 @@ static bool make_tables(tcc_instance *instance, py_call *call) {
     return instance->views != NULL;
 }
 
-/* Looks into an input; false if it is no array of exactly NumPy's own type, of the port's rank, row-major
- * (but for states with room behind their rows) and of plain numbers. */
+/* Reads an input.  Returns false unless it is an array of exactly NumPy's own type, of the port's
+ * rank, row-major (states may have room behind their rows), with plain numbers. */
 static bool view(py_call *call, void *object, const tcc_port_info *info, tcc_tensor *tensor, bool updated) {
     const tcc_port *port = &info->port;
     void *type = py.type(object);
-    py.drop(type); /* the object keeps it */
+    py.drop(type); /* the object keeps its type alive */
     if (type != py.array) return false;
     const py_array *array = (py_array *)((char *)object + py.header);
     const py_element *element = (py_element *)((char *)array->element + py.header);
@@ -226,7 +230,8 @@ static bool is_known(const tcc_port *port) {
     return port->state < 0;
 }
 
-/* Makes the outputs whose sizes are known; the run asks for others that are not updated in place. */
+/* Makes the outputs whose sizes are known.  The run asks for the other outputs, unless they are
+ * updated in place. */
 static bool make_known(py_call *call) {
     for (int32_t i = 0; i < call->program->n_outputs; i++) {
         const tcc_port *port = &call->program->outputs[i].port;
@@ -248,7 +253,7 @@ static int make_asked(void *context, int32_t output, const tcc_tensor *wanted, v
     return call->failed;
 }
 
-/* A tuple of the outputs, which has taken what was made. */
+/* Returns a tuple of the outputs.  It takes over the arrays that were made. */
 static void *finish(py_call *call, void *inputs) {
     void *results = py.new_tuple(call->program->n_outputs);
     for (int32_t i = 0; results && i < call->program->n_outputs; i++) {
@@ -303,13 +308,13 @@ static void *new_memory(void *self, void *bytes) {
     return NULL;
 }
 
-/* A tuple of two functions of Python:
+/* Returns a tuple of two Python functions:
  *
  *   run(instance, inputs): runs an instance, by its address, of a model of plain numbers, on a tuple.
  *     Returns a tuple of the outputs, or a tcc_status where the run fails, or -1, and nothing has
- *     happened, where an input is no array of NumPy's own type that can be used as it is.  Raises what
+ *     happened, where an input is no array of NumPy's own type that can be used as it is. Raises what
  *     making an output raises.
- *   memory(bytes): a new array of bytes, from the pool of results if it is large.  Raises MemoryError.
+ *   memory(bytes): a new array of bytes, from the pool of results if it is large. Raises MemoryError.
  *
  * `numpy` is NumPy's capsule, `header` the size of an object without anything of its own.  Raises
  * ValueError where the process's Python or NumPy is none that this file knows. */

@@ -1,5 +1,5 @@
-/* For which rank of how many a model is loaded.  An artifact may have plans, which are variants, for each
- * of several numbers of ranks; each rank has weights of its own. */
+/* Sets the rank and the number of ranks that a model is loaded for.  An artifact may have plans,
+ * which are variants, for several numbers of ranks.  Each rank has its own weights. */
 #include "ranks.h"
 
 bool tcc_ranks_matter(const tcc_artifact *artifact) {
@@ -14,7 +14,7 @@ static bool has_plan(const tcc_artifact *artifact, int32_t ranks) {
     return false;
 }
 
-/* `1, 2, 4`: the numbers of ranks that the artifact has plans for, in order. */
+/* Returns `1, 2, 4`: the numbers of ranks that the artifact has plans for, in order. */
 static const char *plans_text(const tcc_artifact *artifact, char text[320]) {
     size_t used = 0;
     *text = 0;

@@ -1,37 +1,42 @@
-/* ranks.c: for which rank of how many a model is loaded; plans.c: by which plan; compare.c: whether all
- * ranks have that plan. */
+/* Declares the choice of a rank (ranks.c) and of a plan (plans.c) for a model, and the check that
+ * all ranks have the same plan (compare.c). */
 #ifndef TCC_RANKS_H
 #define TCC_RANKS_H
 
 #include "runtime.h"
 
-/* Whether the variant is of that plan for that number of ranks; 0 ranks: of an artifact that has one plan
- * for all. */
+/* Returns true if the variant belongs to plan `plan` for `ranks` ranks.  `ranks` is 0 for an
+ * artifact that has one plan for any number. */
 static inline bool tcc_ranks_serve(const tcc_variant *variant, int32_t ranks, int32_t plan) {
     return !ranks || (variant->ranks == ranks && variant->plan == plan);
 }
-/* Whether the artifact has a plan for several ranks; else any number runs its only one. */
+/* Returns true if the artifact has a plan for several ranks.  Otherwise any number of ranks runs
+ * its only plan. */
 TCC_RARE bool tcc_ranks_matter(const tcc_artifact *artifact);
-/* Sets `ranks` and `rank` of a model that is about to be loaded.  TCC_UNSUPPORTED: the artifact has no
- * plan for that number. */
+/* Sets `ranks` and `rank` of a model that is about to be loaded.  Fails with TCC_UNSUPPORTED where
+ * the artifact has no plan for that number of ranks. */
 TCC_RARE tcc_status tcc_ranks_set(const tcc_artifact *artifact, int32_t rank, int32_t ranks,
                                   tcc_model *model);
-/* TCC_UNSUPPORTED: the model is loaded for another rank or another number of ranks. */
+/* Fails with TCC_UNSUPPORTED where the model is loaded for another rank or another number of
+ * ranks. */
 tcc_status tcc_ranks_check(const tcc_model *model, int32_t rank, int32_t ranks);
-/* Bytes of this process's memory that a rank needs at least for a plan: its weights, and what an instance of
- * one thread holds of sizes that inputs do not change.  0: the plan may run on a GPU, whose memory nobody
- * counts here. */
+/* Computes the bytes of this process's memory that a rank needs at least for a plan: its weights,
+ * and the part of a one-thread instance whose size does not depend on inputs.  The result is 0
+ * where the plan may run on a GPU, whose memory is not counted here. */
 TCC_RARE tcc_status tcc_variant_bytes(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
                                       uint64_t *out_bytes);
-/* Sets `plan` of a model whose rank is set: the first that fits the memory of this process.  With `comm`,
- * or else the process's comm, and several plans for its number of ranks, this is an operation of the comm,
- * and the first that fits all ranks.  TCC_OUT_OF_MEMORY: none fits, and the comm, if any, is aborted. */
+/* Sets `plan` of a model whose rank is set, to the first plan that fits this process's memory.  If
+ * there are several plans for the number of ranks and a comm (`comm`, else the process's), the call
+ * is an operation of the comm, and the plan is the first that fits all ranks.  Fails with
+ * TCC_OUT_OF_MEMORY where no plan fits, and then aborts the comm, if any. */
 TCC_RARE tcc_status tcc_plans_choose(const tcc_artifact *artifact, tcc_comm *comm, tcc_model *model);
-/* An operation of the comm: the plans that all its ranks can run, a bit each, of the `plans` that this one
- * can.  TCC_MISMATCH on all ranks: they have other files, or no plan in common. */
+/* Finds the plans that all ranks can run, from `plans`, which this rank can run; both have one bit
+ * per plan.  It is an operation of the comm.  Fails with TCC_MISMATCH on all ranks where they have
+ * different files or no plan in common. */
 TCC_RARE tcc_status tcc_plans_exchange(const tcc_artifact *artifact, tcc_comm *comm, uint64_t plans,
                                        int32_t ranks, uint64_t *out_common);
-/* An operation of the comm.  TCC_MISMATCH on all ranks: they have loaded other files or other plans. */
+/* Compares the loaded files and plans of all ranks, as an operation of the comm.  Fails with
+ * TCC_MISMATCH on all ranks where they differ. */
 TCC_RARE tcc_status tcc_plans_compare(const tcc_artifact *artifact, const tcc_model *model, tcc_comm *comm);
 
 #endif

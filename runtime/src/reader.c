@@ -1,4 +1,5 @@
-/* Reads a program's words, each checked where it is read, and keeps what decoding allocates. */
+/* Reads a program's words, checks each where it is read, and keeps the memory that decoding
+ * allocates. */
 #include "program.h"
 
 #include <string.h>
@@ -30,14 +31,14 @@ tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value)
     return TCC_OK;
 }
 
-/* Whether all of it is UTF-8, which no code point has in two ways. */
+/* Returns true if all of the text is UTF-8 with the shortest form of each code point. */
 static bool is_text(const uint8_t *text, int64_t length) {
     static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
     for (int64_t i = 0; i < length; i++) {
         int more = text[i] < 0x80 ? 0 : text[i] < 0xE0 ? 1 : text[i] < 0xF0 ? 2 : 3;
         uint32_t point = more ? text[i] & (0x3Fu >> more) : text[i];
         if ((more && text[i] < 0xC0) || text[i] > 0xF7) return false;
-        for (int left = more; left; left--) { /* the end is a 0, which continues nothing */
+        for (int left = more; left; left--) { /* the final 0 byte is no continuation byte */
             if ((text[++i] & 0xC0) != 0x80) return false;
             point = point << 6 | (text[i] & 0x3Fu);
         }
@@ -56,7 +57,7 @@ tcc_status tcc_read_string(tcc_reader *reader, const char **out_text) {
 }
 
 tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype) {
-    /* by DLPack's code, the sum of the widths that compiler/ir/types.py has */
+    /* by DLPack's code: the sum of the widths in compiler/ir/types.py */
     static const uint8_t widths[] = {126, 126, 112, 192, 16, 0, 8, 0, 0, 0, 8, 8, 8, 8, 8, 0, 0, 4};
     int64_t value;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1 << 16, &value));
@@ -78,7 +79,7 @@ tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Allocations form a list through a header in front of each. */
+/* The header in front of each allocation, which makes a list of them. */
 typedef union header {
     void *next;
     char room[16];

@@ -1,4 +1,4 @@
-/* Seeds of runs. */
+/* Draws the seeds of runs. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -8,8 +8,9 @@
 
 #include "seed.h"
 
-/* The kernel's generator, which forked processes share no state of; where a sandbox keeps it away, the
- * time, the process and a counter. */
+/* Returns a random number of the kernel's generator, whose state forked processes do not share.
+ * Where a sandbox forbids the call, the number mixes the time, the process's number and a
+ * counter. */
 static uint64_t fresh_seed(void) {
     static uint64_t count;
     uint64_t seed = 0;

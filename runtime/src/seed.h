@@ -4,8 +4,9 @@
 
 #include "runtime.h"
 
-/* The run's seed, the same whenever it is asked for: that of the instance, else TCC_SEED, else one that
- * no other run has (`run->fresh` is true then).  Fails if TCC_SEED is no number of 64 bits. */
+/* Computes the run's seed: the instance's, else TCC_SEED, else one that no other run has
+ * (`run->fresh` is then true).  Every call in a run gives the same seed.  Fails if TCC_SEED is no
+ * number of 64 bits. */
 tcc_status tcc_run_seed(tcc_run *run, int64_t *out_seed);
 
 #endif

@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4), written to be small: only who asks for it pays. */
+/* Computes SHA-256 (FIPS 180-4). The code is small rather than fast. */
 #include "sha256.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@ static uint32_t constants[64];
 
 static uint32_t turned(uint32_t word, int by) { return word >> by | word << (32 - by); }
 
-/* The first 32 bits behind the point of the cube root of each of the first 64 primes. */
+/* Computes the constants: the first 32 fractional bits of the cube roots of the first 64 primes. */
 __attribute__((cold)) static void make_constants(void) {
     for (uint32_t made = 0, prime = 2; made < 64; prime++) {
         uint32_t by = 2;
@@ -23,7 +23,8 @@ __attribute__((cold)) static void make_constants(void) {
     }
 }
 
-/* The registers stand still and their names move: a is at[0] of the step, h at[7]. */
+/* Adds a block to the state. The registers' names rotate instead of their values: in each step a is
+ * at[0] and h is at[7]. */
 static void mix(uint32_t state[8], const uint8_t block[64]) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     uint32_t words[64], room[72], *at = room + 64;

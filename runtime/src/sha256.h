@@ -1,4 +1,4 @@
-/* sha256.c: the hash of weights, and of what ranks prove to one another. */
+/* Declares the hash of weights and of the proofs that ranks exchange (sha256.c). */
 #ifndef TCC_SHA256_H
 #define TCC_SHA256_H
 
@@ -11,9 +11,9 @@ enum { TCC_SHA256_BYTES = 32, TCC_SHA256_BLOCK = 64 };
 __attribute__((cold)) void tcc_sha256(const void *bytes, size_t n,
                                       uint8_t out_digest[TCC_SHA256_BYTES]);
 
-/* The same of what is added between begin and end. */
+/* A hash in progress: it hashes all bytes added between begin and end. */
 typedef struct tcc_hash {
-    uint32_t state[8]; /* of no meaning before the first bytes */
+    uint32_t state[8]; /* undefined before the first bytes */
     uint64_t bytes;
     uint8_t block[TCC_SHA256_BLOCK];
 } tcc_hash;

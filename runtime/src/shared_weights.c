@@ -1,5 +1,6 @@
-/* One memory file of weights for all processes of a user: made by the first, found by the others in
- * /proc among the descriptors of those that have it.  It lives as long as one of them. */
+/* Shares one memory file of weights between all processes of a user.  The first process makes it.
+ * Others find it in /proc among the descriptors of the processes that have it.  It exists as long
+ * as one of them does. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -31,8 +32,8 @@ enum { SEALS = 0xF, MFD = 0x3 }; /* F_SEAL_SEAL, _SHRINK, _GROW, _WRITE; MFD_CLO
 static const size_t huge_page = (size_t)2 << 20;
 static const struct timespec pause_10_ms = {0, 10000000};
 
-/* Puts mapped pages on huge pages.  The system refuses that for a moment while another process does it with
- * pages of the same file. */
+/* Puts mapped pages on huge pages.  The system refuses for a moment while another process does so
+ * with pages of the same file. */
 static bool collapse(const char *base, size_t size) {
     enum { TRIES = 50 };
     for (int i = 0; i < TRIES; i++) {
@@ -58,7 +59,7 @@ static bool map(int file, int access, size_t size, tcc_weights *out_weights) {
 /* Processes that start together agree on one maker by Lamport's bakery algorithm (Communications of the
  * ACM 17(8), 1974).  Each has a memory file that only it has locked.  The number of bytes past the weights
  * is the ticket of that process; without a ticket it still looks at the tickets of the others. */
-enum { TICKETS = 1 << 20 }; /* a larger one comes from no process of ours */
+enum { TICKETS = 1 << 20 }; /* no process makes a larger ticket */
 
 /* The weights that a process looks for, and its place among the processes that make them. */
 typedef struct wanted {
@@ -66,14 +67,14 @@ typedef struct wanted {
     const tcc_weight_source *from;
     size_t size;
     char *block;     /* room for a block of the weights */
-    uint64_t inode;  /* of the file that this process makes; 0 before there is one */
+    uint64_t inode;  /* inode of the file that this process makes; 0 before there is one */
     int64_t ticket;  /* 0 before it has one */
-    int64_t largest; /* ticket of the others, at the last look */
-    bool busy;       /* another process makes the file first, or has no ticket yet */
+    int64_t largest; /* the largest ticket of the others at the last look */
+    bool busy;       /* another process comes first in making the file, or has no ticket yet */
 } wanted;
 
-/* Locks a whole file, or asks who has it locked.  The question changes nothing, unlike a lock for a moment,
- * which would make the owner's own lock fail. */
+/* Locks a whole file, or asks which process has it locked.  The question changes nothing.  A short
+ * lock would make the owner's own attempt fail. */
 static bool lock(int file, int command, struct flock *lock) {
     *lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (command == F_OFD_GETLK) lock->l_type = F_RDLCK;
@@ -106,7 +107,8 @@ static bool is_equal(const char *base, const wanted *wanted) {
     return true;
 }
 
-/* Writes, because that fails where there is no memory; a new page that is touched would end in a signal. */
+/* Writes, because a write fails where there is no memory, whereas touching a new page would end in
+ * a signal. */
 static bool write_all(int file, const char *bytes, size_t size, size_t at) {
     for (size_t done = 0; done < size;) {
         ssize_t wrote = pwrite(file, bytes + done, size - done, (off_t)(at + done));
@@ -117,9 +119,10 @@ static bool write_all(int file, const char *bytes, size_t size, size_t at) {
     return true;
 }
 
-/* Writes the weights to an empty file that is mapped at `base`.  A huge page is made as soon as its first byte
- * is written: a system without huge pages says so at once, and no bytes move from small pages to huge ones.
- * The huge page is there, so it can be touched, and the weights are read to their place. */
+/* Writes the weights to an empty file that is mapped at `base`.  For each huge page it first writes
+ * one byte by a call and makes the page huge.  So a system without huge pages reports the failure
+ * at once, and no bytes move from small pages to huge ones.  The huge page exists then, and the
+ * weights are read straight into it. */
 static bool write_weights(int file, char *base, const wanted *wanted) {
     size_t at = 0, size;
     for (; wanted->size - at >= huge_page; at += huge_page)
@@ -135,7 +138,8 @@ static bool write_weights(int file, char *base, const wanted *wanted) {
     return true;
 }
 
-/* The mapping ends before the file is sealed: a file that can be written through a mapping cannot be. */
+/* Writes the file and seals it.  The mapping ends first, because a file with a writable mapping
+ * cannot be sealed. */
 static bool fill(int file, const wanted *wanted) {
     tcc_weights mapped;
     if (!map(file, PROT_READ | PROT_WRITE, wanted->size, &mapped)) return false;
@@ -144,9 +148,11 @@ static bool fill(int file, const wanted *wanted) {
     return full;
 }
 
-/* Nobody can change or cut the file, it is this user's, and it holds just these bytes. */
+/* Returns true if the file can be neither changed nor cut, belongs to this user, and holds exactly
+ * the weights. */
 static bool is_sound(int file, wanted *wanted, tcc_weights *out_weights) {
-    struct stat about; /* the kernel's own layout; a C library of 2012 has no function fstat */
+    struct stat about; /* the kernel's own layout, because a C library of 2012 has no function
+                          fstat */
     int seals = fcntl(file, F_GET_SEALS);
     if (seals < 0 || syscall(SYS_fstat, file, &about) || about.st_uid != geteuid()) return false;
     if ((seals & SEALS) != SEALS) {
@@ -166,7 +172,7 @@ static bool find_in(const char *process, wanted *wanted, tcc_weights *out_weight
     char path[600], target[300];
     (void)snprintf(path, sizeof path, "/proc/%.20s/fd", process);
     DIR *folder = opendir(path);
-    if (!folder) return false; /* another user's, or it has ended */
+    if (!folder) return false; /* the process belongs to another user, or has ended */
     struct stat about;
     bool own = !syscall(SYS_fstat, dirfd(folder), &about) && about.st_uid == geteuid(), found = false;
     for (struct dirent *entry; own && !found && (entry = readdir(folder));) {
@@ -198,8 +204,8 @@ static bool find(wanted *wanted, tcc_weights *out_weights) {
 
 /* ---- making ------------------------------------------------------------------------------------------ */
 
-/* Takes a ticket for this process and waits for those with a smaller one.  Returns true if one of them
- * made the file.  After two seconds a process makes its own. */
+/* Takes a ticket for this process and waits for the processes with a smaller ticket.  Returns true
+ * if one of them made the file.  After two seconds a process makes its own. */
 static bool find_first(int file, wanted *wanted, tcc_weights *out_weights) {
     enum { TRIES = 200 };
     struct stat about;
@@ -219,7 +225,7 @@ static bool find_first(int file, wanted *wanted, tcc_weights *out_weights) {
 
 /* The file keeps its ticket while it is written. */
 static bool make(const char *name, wanted *wanted, tcc_weights *out_weights) {
-    struct rlimit limit; /* a file past it is a signal, which ends the process */
+    struct rlimit limit; /* a file beyond the limit raises a signal, which ends the process */
     if (!getrlimit(RLIMIT_FSIZE, &limit) && wanted->size + TICKETS > limit.rlim_cur) return false;
     int file = (int)syscall(SYS_memfd_create, name, MFD);
     if (file < 0) return false;
@@ -227,7 +233,8 @@ static bool make(const char *name, wanted *wanted, tcc_weights *out_weights) {
     bool made = !found && fill(file, wanted) && ftruncate(file, (off_t)wanted->size) == 0 &&
                 fcntl(file, F_ADD_SEALS, SEALS) == 0 && map(file, PROT_READ, wanted->size, out_weights);
     if (made) out_weights->counted = wanted->size;
-    if (made) (void)collapse(out_weights->base, wanted->size); /* no fault at a huge page's first use */
+    /* avoids a fault at a huge page's first use */
+    if (made) (void)collapse(out_weights->base, wanted->size);
     if (!made) close(file);
     return found || made;
 }
@@ -237,6 +244,6 @@ bool tcc_weights_share(const char *name, const tcc_weight_source *from, size_t s
     (void)snprintf(wanted.shown, sizeof wanted.shown, "/memfd:%s (deleted)", name);
     bool shared = wanted.block && (find(&wanted, out_weights) || make(name, &wanted, out_weights));
     free(wanted.block);
-    if (!shared) memset(out_weights, 0, sizeof *out_weights); /* a file that did not serve was mapped */
+    if (!shared) memset(out_weights, 0, sizeof *out_weights); /* an unsuitable file was mapped */
     return shared;
 }

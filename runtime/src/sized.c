@@ -1,11 +1,12 @@
-/* Structs of callers that were compiled with an older or a newer header. */
+/* Reads and writes structs of callers that were compiled with an older or a newer header. */
 #include "sized.h"
 
 #include <string.h>
 
-/* Bytes that both sides know; 0, with a reason, where the caller's struct cannot be taken. */
+/* Returns the bytes that both sides know; 0, with a reason, where the caller's struct is
+ * invalid. */
 static uint32_t common(const tcc_sized *kind, const void *theirs, bool read) {
-    enum { MOST = 4096 }; /* bytes of a struct of any version */
+    enum { MOST = 4096 }; /* bytes of the largest struct of any version */
     uint32_t size = 0, known = kind->size;
     if (theirs) memcpy(&size, theirs, sizeof size);
     bool good = size % 4 == 0 && size >= kind->least && size <= MOST &&

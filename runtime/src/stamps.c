@@ -6,7 +6,8 @@
 #include "clock.h"
 #include "runtime.h"
 
-/* The system is asked once a thread, because a system call takes longer than a short kernel. */
+/* Returns the system's number of the thread. It asks once per thread, because a system call takes
+ * longer than a short kernel. */
 static int32_t thread_number(void) {
     static _Thread_local int32_t number;
     if (!number) number = (int32_t)syscall(SYS_gettid);

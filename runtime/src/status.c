@@ -1,4 +1,4 @@
-/* The calling thread's last error message. */
+/* Stores the calling thread's last error message. */
 #include <stdarg.h>
 #include <stdio.h>
 

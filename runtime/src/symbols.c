@@ -1,8 +1,9 @@
 /* Names of this artifact's functions for profilers that attach to the process.
  *
- * The code lies in memory without a file (image.c), so who attaches later finds no names for it.
- * With TCC_PERF_MAP=1 they are appended to /tmp/perf-PID.map as the artifact is loaded, where perf
- * and others look for them: a line for each function, "start size name", in hexadecimal. */
+ * The code lies in memory without a file (image.c), so a profiler that attaches later finds no
+ * names for it. With TCC_PERF_MAP=1 they are appended to /tmp/perf-PID.map as the artifact is
+ * loaded, where perf and others look for them: a line for each function, "start size name", in
+ * hexadecimal. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,7 +25,7 @@ typedef struct bytes {
     size_t size;
 } bytes;
 
-/* Part of the file; NULL where the file has no such part. */
+/* Returns a part of the file; NULL where the part lies outside. */
 static const void *part(bytes file, uint64_t offset, uint64_t size) {
     return offset <= file.size && size <= file.size - offset ? file.data + offset : NULL;
 }
@@ -52,14 +53,14 @@ static void write_symbols(FILE *out, bytes file, uintptr_t base) {
             write_table(out, file, &sections[i], &sections[sections[i].sh_link], base);
 }
 
-/* The profilers' file: the user's own, and no link to another. */
+/* Opens the profilers' file. It must belong to this user and be no symbolic link. */
 static FILE *open_map(void) {
     char path[64];
     struct stat found;
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) return NULL;
-    /* the call of the kernel, for `fstat` would need a C library of 2021 */
+    /* a direct system call, because `fstat` would need a C library of 2021 */
     FILE *out = !syscall(SYS_fstat, file, &found) && S_ISREG(found.st_mode) && found.st_uid == geteuid()
                     ? fdopen(file, "a")
                     : NULL;
@@ -72,7 +73,7 @@ void tcc_symbols_tell(const char *path) {
     Dl_info own;
     struct rlimit limit;
     if (!asked || strcmp(asked, "1") || !dladdr(&tcc_artifact_info, &own)) return;
-    /* a file past a limit is a signal, which ends the process */
+    /* a file beyond the limit raises a signal, which ends the process */
     if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur != RLIM_INFINITY) return;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return;

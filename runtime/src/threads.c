@@ -1,28 +1,30 @@
-/* How a launch's units come to threads: every thread has a range of its own, the same one at every
- * launch of as many units, so that what it reads stays in its caches; who is done helps the others.
+/* Divides a launch's units among threads.  Every thread has its own range.  The range is the same
+ * at every launch with as many units, so that its data stays in the thread's caches.  A thread that
+ * has finished its range helps the others.
  *
- * Nobody waits for a thread that has not begun: its pieces are taken over.  So a sleeping or
- * descheduled worker costs its share of the speed and no more. */
+ * No thread waits for a thread that has not begun: the others take over its pieces.  So a sleeping
+ * or descheduled worker costs only its share of the speed. */
 #define _GNU_SOURCE
 #include <sched.h>
 
 #include "workers.h"
 
 enum {
-    SLICE = 50000, /* nanoseconds of sleep while another thread has lost its CPU */
-    LOST = 100000, /* nanoseconds between two looks at the clock: a spinner has lost its CPU */
-    MOST_AHEAD = 1 << 18, /* bytes: they are to stay in a core's second-level cache */
+    SLICE = 50000, /* nanoseconds that the caller sleeps while another thread has lost its CPU */
+    LOST = 100000, /* nanoseconds between two looks at the clock that show that a spinning thread
+                      lost its CPU */
+    MOST_AHEAD = 1 << 18, /* bytes, few enough to stay in a core's second-level cache */
 };
 
-/* A launch as its word tells it. */
+/* A launch, as its published word describes it. */
 typedef struct launch {
     const tcc_slot *slot;
     uint64_t ticket;
-    int32_t threads; /* 0: there was none */
+    int32_t threads; /* 0: there was no launch */
 } launch;
 
 typedef struct pieces {
-    int64_t first, behind; /* of `count` pieces of the range */
+    int64_t first, behind; /* pieces first .. behind - 1 of the range's `count` pieces */
     int64_t count;
 } pieces;
 
@@ -58,8 +60,8 @@ static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces take
            scratch ? scratch + (size_t)self * stride : NULL);
 }
 
-/* Takes half of what is left of the range of one of the launch's seats.  False if nothing is, or the
- * launch is over. */
+/* Takes half of the pieces that are left in a seat's range.  Returns false if no piece is left or
+ * the launch is over. */
 static bool claim(tcc_team *team, const launch *at, int32_t seat, uint64_t mark,
                   pieces *out_taken) {
     _Atomic uint64_t *word = &team->seats[seat].claim;
@@ -95,9 +97,9 @@ static bool steal(tcc_team *team, const launch *at, int32_t self, int32_t seat) 
     return true;
 }
 
-/* A pause in a wait for others that are at a piece; `since` is the wait's first pause.  Returns the
- * turns until the next one.  A caller that waits for a thread without a CPU sleeps, for its own CPU
- * may be what the other one needs. */
+/* Pauses in a wait for threads that still run a piece.  `since` becomes the time of the wait's
+ * first pause.  Returns the turns until the next pause.  If the caller waits for a thread without a
+ * CPU, it sleeps, because the other thread may need the caller's CPU. */
 TCC_COLD static int32_t pause_waiting(const tcc_team *team, int32_t self, int64_t *since) {
     if (!*since) *since = tcc_now();
     if (self == 0 && team->pause) (void)team->pause(team->pause_of);
@@ -118,10 +120,10 @@ static void run_own_range(tcc_team *team, const launch *at, int32_t self) {
     while (claim(team, at, self, CLAIM_INSIDE, &taken)) {
         inside = true;
         run_pieces(at, self, self, taken);
-        /* again, for one of them may have fallen asleep as the launch went out */
+        /* again, because a worker may have fallen asleep while the launch was published */
         if (self == 0) (void)tcc_team_man(team, at->threads, serve);
     }
-    if (!inside && self) return; /* but no one looks at whether the caller's range is done */
+    if (!inside && self) return; /* no thread reads `done` of the caller's seat */
     int64_t since = 0;
     for (int32_t turns = YIELD_AFTER;
          atomic_load_explicit(&seat->claim, memory_order_acquire) & CLAIM_THIEVES;) {
@@ -137,7 +139,8 @@ static bool is_done(const tcc_seat *seat, uint64_t ticket) {
     return atomic_load_explicit(&seat->done, memory_order_acquire) >= ticket;
 }
 
-/* Whether a range whose owner did not say so is done: it was taken over whole. */
+/* Returns true if other threads took over and finished all pieces of a range whose owner never took
+ * one. */
 static bool is_exhausted(const tcc_seat *seat, uint64_t ticket) {
     uint64_t claim = atomic_load_explicit(&seat->claim, memory_order_acquire);
     if (claim >> CLAIM_TICKET != ticket) return claim >> CLAIM_TICKET > ticket;
@@ -153,8 +156,9 @@ static tcc_ahead share_ahead(const launch *at, int32_t self) {
     return (tcc_ahead){start, start + (share < MOST_AHEAD ? share : MOST_AHEAD)};
 }
 
-/* Until every range of the launch is done.  The first seat is the caller's, which hands out the
- * next launch only when its own range is. */
+/* Waits until every range of the launch is done, and steals pieces meanwhile.  The caller's range
+ * (seat 0) needs no check, because the caller publishes the next launch only after its own range is
+ * done. */
 static void settle(tcc_team *team, const launch *at, int32_t self) {
     tcc_ahead ahead = share_ahead(at, self);
     for (int32_t seat = 1; seat < at->threads; seat++) {
@@ -172,7 +176,8 @@ static void settle(tcc_team *team, const launch *at, int32_t self) {
     }
 }
 
-/* Takes over pieces of a launch that their owners have not begun; false if none are left. */
+/* Takes over pieces of a launch that their owners have not begun.  Returns false if none are
+ * left. */
 static bool help(tcc_team *team, int32_t self, uint64_t word) {
     launch at = launch_of(team, word);
     bool helped = false;
@@ -181,11 +186,12 @@ static bool help(tcc_team *team, int32_t self, uint64_t word) {
     return helped;
 }
 
-/* What worker `self` does for the launch whose word it found.  False if it has no part in it. */
+/* Takes part in the launch of `word` as seat `self`: waits for the launch before, then runs its own
+ * range.  Returns false if the launch has no such seat. */
 static bool join(tcc_team *team, int32_t self, uint64_t word) {
     launch at = launch_of(team, word), before = launch_before(team, word);
     if (self >= at.threads) return false;
-    /* perhaps another launch's by now, which costs a wasted line */
+    /* the slot may hold another launch by now; then the prefetch is wasted */
     __builtin_prefetch((const void *)atomic_load_explicit(&at.slot->buffers, memory_order_relaxed));
     __builtin_prefetch(atomic_load_explicit(&at.slot->ints, memory_order_relaxed));
     settle(team, &before, self);
@@ -199,8 +205,9 @@ static uint64_t next_word(const tcc_team *team, uint64_t last) {
     return atomic_load_explicit(&team->slots[(last + 1) & 1].word, memory_order_acquire);
 }
 
-/* Nanoseconds that a worker may spin.  The shares of all workers, 1/self each, are a budget: they add
- * up to at most the number of binary digits of how many there are. */
+/* Returns the nanoseconds that a worker may spin.  The workers share a budget: worker n gets 1/n of
+ * it, divided by the number of binary digits of the number of workers, so the shares add up to at
+ * most the budget. */
 static int64_t patience(const tcc_workers *workers, int32_t self) {
     int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
     return workers->spin / (self * (32 - __builtin_clz((uint32_t)started)));
@@ -208,8 +215,9 @@ static int64_t patience(const tcc_workers *workers, int32_t self) {
 
 static int64_t at_most(int64_t value, int64_t most) { return value < most ? value : most; }
 
-/* Whether a worker has spun for long enough.  What it spins in vain it owes, and all that it may if it
- * lost its CPU meanwhile; and others may want the CPU of a worker whose team has no run. */
+/* Returns true if a worker has spun for long enough.  A worker owes the time that it spins in vain,
+ * and its whole share if it lost its CPU meanwhile.  It spins only briefly if its team has no run
+ * while other runs may want the CPU. */
 static bool is_tired(const tcc_team *team, int32_t self, tcc_idle *idle) {
     int64_t now = tcc_now(), share = patience(team->workers, self);
     int64_t brief = at_most(share, FREE_NANOSECONDS), most = share - idle->debt;
@@ -224,9 +232,9 @@ static bool is_tired(const tcc_team *team, int32_t self, tcc_idle *idle) {
     return true;
 }
 
-/* A wait that was short enough for spinning pays as much debt as it took. */
+/* Reduces a worker's debt by the length of a wait, if spinning covered the whole wait. */
 static void note_work(const tcc_team *team, int32_t self, tcc_idle *idle) {
-    if (!idle->since) return; /* the team's lines are the caller's at this moment */
+    if (!idle->since) return; /* the caller is using the team's cache lines at this moment */
     int64_t waited = tcc_now() - idle->since;
     if (waited <= patience(team->workers, self)) idle->debt -= at_most(waited, idle->debt);
     idle->since = idle->began = idle->looked = 0;
@@ -234,7 +242,7 @@ static void note_work(const tcc_team *team, int32_t self, tcc_idle *idle) {
 
 static void serve(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle) {
     uint64_t word = 0, last = 0;
-    bool part = false; /* in a launch that others may still be at */
+    bool part = false; /* takes part in a launch that other threads may still run */
     tcc_ahead ahead = {0};
     idle->began = idle->looked = 0;
     for (uint32_t spins = 1;; spins++) {

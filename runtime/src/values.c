@@ -1,5 +1,6 @@
-/* Strings and lists between callers and the run's heap.  What a caller gives is believed as far as
- * tcc.h says: pointers point to as many things as counts say; counts, types and depth are checked. */
+/* Passes strings and lists between callers and the run's heap.  tcc.h says how far a caller's data
+ * is trusted: pointers must point to as many items as counts say.  Counts, types and depth are
+ * checked. */
 #include <string.h>
 
 #include "runtime.h"
@@ -56,7 +57,7 @@ static bool is_known(tcc_dtype dtype) {
     }
 }
 
-/* The array in row-major order: the caller's own memory, or a copy. */
+/* Finds the array in row-major order: the caller's own memory, or a copy. */
 static tcc_status take_elements(tcc_heap *heap, const tcc_tensor *given, const char *name,
                                 int64_t bytes, void **out_data) {
     static char nothing[ALIGNMENT];
@@ -117,8 +118,8 @@ tcc_status tcc_values_bind(tcc_run *run, int32_t index, tcc_span *out_span) {
 
 /* ---- out ----------------------------------------------------------------------------------------- */
 
-/* Memory that is filled from its front; without `base` only what it takes is counted.  What lists
- * share is written as often as it is held, so entries are counted again. */
+/* Memory that is filled from its front.  With `base` NULL only the bytes are counted.  Entries that
+ * lists share are written once per list, so they are counted once per list too. */
 typedef struct writer {
     char *base;
     size_t used;

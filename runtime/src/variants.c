@@ -1,4 +1,5 @@
-/* Which of an artifact's variants runs here: one for a GPU that is there, else one for the CPU. */
+/* Chooses which of an artifact's variants runs here: one for a GPU of this machine, else the one
+ * for the CPU. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static bool has_some(const tcc_artifact *artifact, int32_t ranks, int32_t plan, 
     return false;
 }
 
-/* What TCC_DEVICE says: the CPU, the number of a GPU, or NULL. */
+/* Returns the value of TCC_DEVICE (the CPU, or the number of a GPU), or NULL. */
 static const char *told_device(void) {
     const char *device = secure_getenv("TCC_DEVICE");
     return device && *device ? device : NULL;
@@ -34,7 +35,7 @@ static tcc_status check_features(const tcc_artifact *artifact, const tcc_variant
     return tcc_features_check(variant->features, variant->n_features, artifact->name);
 }
 
-/* The first whose features are there. */
+/* Finds the first variant whose CPU features are there. */
 static tcc_status find_for_cpu(const tcc_artifact *artifact, int32_t ranks, int32_t plan,
                                const tcc_variant **out_variant) {
     tcc_status status =
@@ -72,7 +73,8 @@ static bool same_port(const tcc_port *a, const tcc_port *b, bool sizes) {
            (!sizes || !a->ndim || !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape));
 }
 
-/* `whole`: the states have one size, too; those of another plan need not. */
+/* Returns true if both programs have the same ports. With `whole` the states have equal sizes, too;
+ * the states of another plan need not. */
 static bool same_ports(const tcc_program *own, const tcc_program *other, bool whole) {
     bool same = own->n_inputs == other->n_inputs && own->n_outputs == other->n_outputs;
     for (int32_t i = 0; same && i < own->n_inputs; i++)
@@ -84,7 +86,8 @@ static bool same_ports(const tcc_program *own, const tcc_program *other, bool wh
     return same;
 }
 
-/* Callers know the ports from the manifest, whatever runs. */
+/* Fails unless all variants have the same ports: callers know the ports from the manifest, whatever
+ * variant runs. */
 static tcc_status check_ports(const tcc_artifact *artifact, const tcc_model *model) {
     for (int32_t i = 0; i < artifact->n_variants; i++) {
         tcc_program other = {0};
@@ -159,7 +162,7 @@ static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
         tcc_gpu_close(model->gpu);
         model->gpu = NULL;
     }
-    tcc_weights_unmap(&model->weights); /* the device has them */
+    tcc_weights_unmap(&model->weights); /* the device holds the weights now */
     return status;
 }
 
@@ -181,7 +184,7 @@ tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model) {
     if (status == TCC_OK || !has_some(artifact, model->ranks, model->plan, false)) return status;
     char reason[640];
     snprintf(reason, sizeof reason, "%s", tcc_last_error());
-    /* who names a GPU wants that one, and one that fails is not left in silence */
+    /* a caller that names a GPU wants that GPU, and a GPU that fails must be reported */
     if (status != TCC_UNSUPPORTED || number)
         return tcc_fail(status, "%s (the model runs on the CPU too: TCC_DEVICE=cpu)", reason);
     status = open_on_cpu(artifact, model);

@@ -1,4 +1,4 @@
-/* Reads weights, from their file or from memory of the program that links them. */
+/* Reads weights from their file, or from memory of the program that links them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>

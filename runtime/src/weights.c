@@ -1,14 +1,15 @@
 /* Finds and maps the weights.
  *
- * An object that a program links has them in a read-only section.  Else they lie behind the last byte of
- * the ELF image of this very file, or in a side file, at the page-aligned offset that the file's last 64
- * bytes tell:
+ * An object that a program links has the weights in a read-only section.  Otherwise they lie behind
+ * the last byte of this file's ELF image, or in a side file.  The file's last 64 bytes give their
+ * page-aligned offset:
  *
  *   "TCCWGTS\0", u64 version, u64 offset, u64 size, u8 sha256[32]
  *
  * File pages are shared between processes.  They are mapped on huge pages where the file system can
- * do that; where it cannot, large weights are copied to a memory file on huge pages (one TLB miss per
- * 2 MiB instead of per 4 KiB) that processes share, if memory allows.  TCC_WEIGHTS chooses otherwise. */
+ * do that; where it cannot, large weights are copied to a memory file on huge pages (one TLB miss
+ * per 2 MiB instead of per 4 KiB) that processes share, if memory allows.  TCC_WEIGHTS overrides
+ * the choice. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,14 +38,14 @@ typedef struct trailer {
 _Static_assert(sizeof(trailer) == TRAILER, "the trailer has no padding");
 
 static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
-    *out_length = lseek(file, 0, SEEK_END); /* fstat would need a C library of 2021 */
+    *out_length = lseek(file, 0, SEEK_END); /* because fstat would need a C library of 2021 */
     if (*out_length < TRAILER) return false;
     return pread(file, out_trailer, TRAILER, *out_length - TRAILER) == TRAILER &&
            memcmp(out_trailer->magic, "TCCWGTS", 8) == 0 && out_trailer->version == VERSION;
 }
 
-/* Opens `path` if it ends with the section wanted; -1 otherwise, and errno is 0 where it could be read or
- * does not exist. */
+/* Opens `path` and returns its descriptor if the file ends with the wanted section.  Otherwise
+ * returns -1; errno is 0 where the file could be read or does not exist. */
 TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
     trailer found;
     int64_t length;
@@ -81,7 +82,8 @@ static tcc_status read_to_huge_pages(const tcc_weight_source *from, size_t size,
         return tcc_fail(TCC_CORRUPT, "reading %zu bytes of weights failed: %s", size,
                         errno ? strerror(errno) : "the file is cut short");
     }
-    (void)mprotect(memory, room, PROT_READ); /* a guard against our own faults; not needed to run */
+    (void)mprotect(memory, room, PROT_READ); /* guards against the runtime's own faults; runs do not
+                                                need it */
     *out_weights = (tcc_weights){base, size, memory, room, 0, size};
     return TCC_OK;
 }
@@ -127,9 +129,10 @@ void tcc_weights_unmap(tcc_weights *weights) {
     memset(weights, 0, sizeof *weights);
 }
 
-/* Copies the weights to a memory file that processes share, or to memory of the process's own.  What the
- * user did not ask for may take half of what the process and an instance may: the system can drop pages of
- * the file where memory is short, but of a copy it kills the process. */
+/* Copies the weights to a memory file that processes share, or to private memory.  A copy that the
+ * user did not ask for may take half of the memory that the process and an instance may take: where
+ * memory is short the system can drop pages of the file, but for pages of a copy it kills the
+ * process. */
 TCC_RARE static tcc_status copy(const tcc_weight_source *from, const char *name, choice told,
                                 const tcc_weights *mapped, tcc_weights *out_better) {
     size_t size = mapped->size, spare = told == CHOOSE ? size : 0, limit = 0;
@@ -145,7 +148,8 @@ TCC_RARE static tcc_status copy(const tcc_weight_source *from, const char *name,
     return told == CHOOSE && status == TCC_OUT_OF_MEMORY ? TCC_OK : status;
 }
 
-/* `mapped` is the file's own pages, which serve where nothing better can be had. */
+/* Maps the weights in the best way.  `mapped` holds the file's own pages, which are used where
+ * nothing better is possible. */
 TCC_RARE static tcc_status map_best(const tcc_weight_source *from, const char *name, choice told,
                                     tcc_weights *mapped) {
     size_t size = mapped->size;
@@ -162,14 +166,14 @@ TCC_RARE static tcc_status map_best(const tcc_weight_source *from, const char *n
     return TCC_OK;
 }
 
-/* The memory file of a part: the same for all files that hold the same section. */
+/* Writes the name of a part's memory file.  Files with the same section have the same name. */
 static void name_part(const uint8_t sha256[32], tcc_range part, char out_name[128]) {
     int used = snprintf(out_name, 128, "tcc-weights-");
     for (int i = 0; i < 32; i++) used += snprintf(out_name + used, 3, "%02x", sha256[i]);
     (void)snprintf(out_name + used, 32, "-%llx", (unsigned long long)part.offset);
 }
 
-/* Compares all of the section with its hash, where TCC_VERIFY asks for it. */
+/* Compares the whole section with its hash if TCC_VERIFY asks for it. */
 static tcc_status verify(const tcc_weight_source *from, uint64_t size, const uint8_t sha256[32]) {
     const char *told = secure_getenv("TCC_VERIFY");
     if (!told || !*told || strcmp(told, "0") == 0) return TCC_OK;
@@ -186,7 +190,7 @@ static tcc_status verify(const tcc_weight_source *from, uint64_t size, const uin
                     tcc_image_path());
 }
 
-/* Finds a section in a file: in this object's own, where it has one, else in the side file. */
+/* Finds a section in a file: in this object's own file if it has one, else in the side file. */
 TCC_RARE static tcc_status find_in_files(uint64_t size, const uint8_t sha256[32],
                                          tcc_weight_source *out_source) {
     const char *path = tcc_image_path(), *name = tcc_artifact_info.side_name;

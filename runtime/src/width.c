@@ -1,28 +1,32 @@
-/* How many threads a run's launches have where other programs use the same CPUs.
+/* Limits the threads of a run's launches where other programs use the same CPUs.
  *
- * Two events show that they do: a launch waits for a worker that lost its CPU, and the caller itself runs
- * for less time than passes.  After a wait the launches have one thread less; after a loss they have as
- * many as its threads had CPUs, if all lost as much.  They are narrow for twice the time that was lost.
- * Then the run tries all threads again, and backs off for twice the last time if it loses more before
- * they were of use for PAYS times as long.  Results do not depend on any of this. */
+ * Two events show such use: a launch waits for a worker that lost its CPU, or the caller's CPU time
+ * grows more slowly than the clock.  After a wait, launches have one thread less.  After a loss of
+ * CPU time they have as many threads as the run had CPUs, assuming that all threads lost as much as
+ * the caller.  Launches stay narrow for twice the time that was lost.  Then the run tries all
+ * threads again.  If it loses more before they were of use for PAYS times as long, it backs off for
+ * twice the previous time.  Results do not depend on the number of threads. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 
 #include "workers.h"
 
 enum {
-    STALL = 300000,          /* nanoseconds of waiting that show that a worker has lost its CPU */
-    PAYS = 8,                /* times what was lost that threads are to be of use before it */
+    STALL = 300000,          /* nanoseconds of waiting after which a worker has lost its CPU */
+    PAYS = 8,                /* threads must be of use for this many times the time lost before
+                                them */
     MOST_NARROW = 500000000, /* nanoseconds */
-    WINDOW = 2000000,        /* nanoseconds at least from one look at the CPU time to the next */
-    LOSS = 4,                /* a thread that lacks a CPU for this part of a window shares it */
+    WINDOW = 2000000,        /* nanoseconds between two looks at the CPU time, at least */
+    LOSS = 4,                /* a thread that lacks a CPU for a quarter (1 / LOSS) of a window
+                                shares it */
 };
 
 bool tcc_team_stalls(const tcc_team *team, int64_t since, int64_t now) {
     return now - since >= STALL && now - since >= since - team->began;
 }
 
-/* `lost` nanoseconds from `since` on show that launches are to have `threads` threads, for now. */
+/* Limits launches to `threads` threads for a while, because `lost` nanoseconds from `since` on were
+ * lost. */
 static void narrow(tcc_team *team, int32_t threads, int64_t since, int64_t lost) {
     bool again = since - team->narrow_until < PAYS * lost && team->narrow_for > lost;
     int64_t span = 2 * (again ? team->narrow_for : lost);
@@ -46,7 +50,8 @@ static tcc_use use_at(int64_t now) {
     return (tcc_use){now, nanoseconds, counts.ru_nvcsw, counts.ru_nivcsw};
 }
 
-static _Thread_local int64_t looked; /* when this thread did: another one may have looked since */
+static _Thread_local int64_t looked; /* this thread's last look; another thread may have looked
+                                        since */
 
 TCC_COLD static void look_at_use(tcc_team *team) {
     tcc_use last = team->used, now = use_at(team->began);
@@ -54,8 +59,9 @@ TCC_COLD static void look_at_use(tcc_team *team) {
     team->used = now;
     looked = now.at;
     if (!same || last.cpu < 0 || now.cpu < 0) return;
-    if (last.sleeps != now.sleeps) return; /* who slept did not want a CPU */
-    if (last.yields == now.yields) return; /* no thread of this machine took it: a hypervisor did */
+    if (last.sleeps != now.sleeps) return; /* a thread that slept did not want a CPU */
+    if (last.yields == now.yields) return; /* no thread of this machine took the CPU, but a
+                                              hypervisor */
     int64_t passed = now.at - last.at, lost = passed - (now.cpu - last.cpu);
     if (lost >= passed / LOSS)
         narrow(team, (int32_t)(team->open * (passed - lost) / passed), last.at, lost);

@@ -1,4 +1,5 @@
-/* The threads behind a launch: they are started, sleep where nothing happens, and are woken. */
+/* Starts the threads behind a launch, puts them to sleep where they have no work, and wakes
+ * them. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -89,16 +90,16 @@ static void *begin(void *argument) {
 
 /* ---- starting one ---------------------------------------------------------------------------------- */
 
-/* Signals sent to the process stay with the program's own threads.  Those that a thread's own
- * instructions raise must reach a handler, or the kernel kills the process without asking it; and
- * profilers want to interrupt whoever uses the CPU. */
+/* Fills the set of signals that workers block.  Signals sent to the process go to the program's own
+ * threads.  Signals that a thread's own instructions raise must reach a handler, or the kernel
+ * kills the process.  Profilers interrupt any thread that uses the CPU. */
 static void signals_to_block(sigset_t *out_set) {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
     sigfillset(out_set);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
 }
 
-enum { LEAST_STACK = 1 << 20 }; /* of a worker, for kernels and functions, whatever `ulimit -s` says */
+enum { LEAST_STACK = 1 << 20 }; /* bytes of a worker's stack at least, whatever `ulimit -s` says */
 
 static bool start_thread(worker_start *start) {
     sigset_t blocked, old;
@@ -117,7 +118,8 @@ static bool start_thread(worker_start *start) {
     return started;
 }
 
-/* A new worker that serves as `post` says; 0 where the system gives none. */
+/* Starts a worker with the post `post`.  Returns its number, or 0 where the system gives no
+ * thread. */
 static int32_t start_worker(tcc_workers *workers, uint32_t post, tcc_service *service) {
     int32_t last = atomic_load_explicit(&workers->started, memory_order_relaxed);
     do {
@@ -141,7 +143,7 @@ static int32_t start_worker(tcc_workers *workers, uint32_t post, tcc_service *se
 
 /* ---- the owner's side: who serves a team --------------------------------------------------------------- */
 
-/* Counts one more worker, where the runs in progress leave it a CPU. */
+/* Counts one more serving worker.  Returns false where the runs in progress leave it no CPU. */
 static bool note_one_more(tcc_workers *workers, int32_t wanted) {
     uint64_t old = atomic_load_explicit(&workers->load, memory_order_relaxed);
     int64_t cpus = workers->cpus > wanted ? workers->cpus : wanted;
@@ -152,7 +154,7 @@ static bool note_one_more(tcc_workers *workers, int32_t wanted) {
     return true;
 }
 
-/* Takes out of `left` the CPUs where other workers were last, as long as one remains. */
+/* Removes from `left` the CPUs that other workers used last, as long as one CPU remains. */
 static void leave_others_out(const tcc_workers *workers, int32_t self, cpu_set_t *left) {
     int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
     for (int32_t i = 1; i <= started && CPU_COUNT(left) > 1; i++) {
@@ -161,11 +163,12 @@ static void leave_others_out(const tcc_workers *workers, int32_t self, cpu_set_t
     }
 }
 
-/* Wakes a worker, which may then run anywhere, at first off the caller's CPU: where it fell asleep or,
- * if that was here, where no other worker was.
+/* Wakes a worker off the caller's CPU; afterwards it may run anywhere.  It wakes on the CPU where
+ * it fell asleep or, if that is the caller's, on a CPU where no other worker was.
  *
- * A system may wake a thread beside the one that wakes it though other CPUs are idle, and the two take
- * turns until it notices: to Linux as a guest a virtual CPU without work may count as taken. */
+ * Some systems wake a thread beside the thread that wakes it though other CPUs are idle, and the
+ * two take turns until the system notices.  A virtual CPU without work may count as taken to Linux
+ * as a guest. */
 static void wake(tcc_workers *workers, int32_t self) {
     tcc_post *own = &workers->posts[self];
     int32_t thread = atomic_load_explicit(&own->thread, memory_order_relaxed);
@@ -177,7 +180,7 @@ static void wake(tcc_workers *workers, int32_t self) {
         CPU_CLR((size_t)here, &left);
         if (atomic_load_explicit(&own->cpu, memory_order_relaxed) == here)
             leave_others_out(workers, self, &left);
-        apart = !sched_setaffinity(thread, sizeof left, &left); /* not where `left` is empty */
+        apart = !sched_setaffinity(thread, sizeof left, &left); /* fails where `left` is empty */
     }
     syscall(SYS_futex, &own->post, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     if (apart) sched_setaffinity(thread, sizeof allowed, &allowed);
@@ -190,7 +193,8 @@ static bool hire(tcc_workers *workers, int32_t self, uint32_t post) {
     return true;
 }
 
-/* A worker for the seat: the one that it had, another one, a new one; 0 if there is none. */
+/* Finds a worker for the seat: its last worker, another one, or a new one.  Returns 0 if there is
+ * none. */
 static int32_t find_worker(tcc_team *team, int32_t seat, tcc_service *service) {
     tcc_workers *workers = team->workers;
     uint32_t post = post_at(team, seat);
@@ -204,11 +208,12 @@ static int32_t find_worker(tcc_team *team, int32_t seat, tcc_service *service) {
     return start_worker(workers, post, service);
 }
 
-/* Whether the seat has a worker now. */
+/* Gives the seat a worker.  Returns true if it has one now. */
 static bool man(tcc_team *team, int32_t seat, int32_t wanted, tcc_service *service) {
     int32_t last = team->members[seat];
     uint32_t post = post_at(team, seat);
-    if (last) { /* perhaps it still serves, or did not hear yet that it is to leave */
+    if (last) { /* the last worker may still serve, or may not have noticed yet that it shall
+                   leave */
         uint32_t now =
             atomic_load_explicit(&team->workers->posts[last].post, memory_order_relaxed);
         if (now == post || change_post(team->workers, last, post | POST_LEAVE, post)) return true;
@@ -220,7 +225,7 @@ static bool man(tcc_team *team, int32_t seat, int32_t wanted, tcc_service *servi
     return found != 0;
 }
 
-/* Forgets seats whose workers fell asleep. */
+/* Clears the seats whose workers fell asleep. */
 static void see_gone(tcc_team *team, int32_t threads) {
     for (int32_t group = 0; group * 64 < threads; group++) {
         if (!atomic_load_explicit(&team->gone[group], memory_order_relaxed)) continue;

@@ -1,30 +1,34 @@
-/* The process's workers and how a launch passes between threads; crew.c, threads.c and workers.c only.
+/* The process's workers and how a launch passes between threads; crew.c, threads.c and workers.c
+ * only.
  *
- * Runs in progress have a *team* each: the run's caller has its first seat, workers have the others.
- * A worker's *post* says which seat of which team it serves.  The team's owner hires a worker that
- * serves nobody and tells it to leave; the worker itself leaves, between launches, and whoever falls
- * asleep has left.  So a seat never has two workers.
+ * Each run in progress has a *team*: the run's caller has its first seat, workers have the other
+ * seats.  A worker's *post* says which seat of which team it serves.  The team's owner hires a
+ * worker that serves nobody and tells it to leave; the worker itself leaves, between launches, and
+ * a worker that falls asleep has left.  So a seat never has two workers.
  *
  * A run's launches are numbered by *tickets*.  A launch lies in one of two slots, by the parity of
  * its ticket, so that the caller can hand out launch t while t-1 still has units in flight.  Every
- * thread walks the tickets in order and crosses from one to the next by reading how far the others
- * are: no thread is told anything, and a launch costs each thread one cache line of every other.
+ * thread walks the tickets in order and crosses from one to the next by reading the other threads'
+ * progress.  No thread sends a message, and a launch costs each thread one cache line of every
+ * other thread.
  *
- * One word publishes a launch: its ticket, its number of threads, and that of the launch before it.
- * So a thread that reads the word late still knows which seats the launch has, whatever the caller
- * writes to the slot at that moment:
+ * One word publishes a launch: its ticket, its number of threads, and the number of threads of the
+ * launch before it.  So a thread that reads the word late still knows which seats the launch has,
+ * whatever the caller writes to the slot at that moment:
  *
  *   ticket << 17 | threads of the launch before, less 1 << 8 | threads, less 1
  *
- * Thread s owns the s-th range of a launch's units, cut into at most PIECES pieces.  `claim` of its
- * seat says which are taken; it is in the owner's cache unless someone steals from it:
+ * Thread s owns the s-th range of a launch's units, cut into at most PIECES pieces.  The seat's
+ * `claim` says which pieces are taken.  It is in the owner's cache unless another thread steals
+ * from the range:
  *
  *   ticket << 17 | owner has taken some << 16 | thieves at work << 8 | pieces left
  *
- * A claim of an older ticket means that nothing of this launch's range is taken yet; so nobody has to
- * prepare ranges.  Claims only ever change to a later state, and the caller overwrites a slot when the
- * claims of all seats of its launch are used up.  So a successful compare-and-swap at such a seat
- * proves that the launch is still open, and that what was read of its slot before is the launch's. */
+ * A claim of an older ticket means that no piece of this launch's range is taken yet, so ranges
+ * need no preparation.  A claim only ever changes to a later state, and the caller overwrites a
+ * slot only when the claims of all seats of its launch are used up.  So a successful
+ * compare-and-swap at such a seat proves that the launch is still open, and that the values read
+ * from its slot before belong to that launch. */
 #ifndef TCC_WORKERS_H
 #define TCC_WORKERS_H
 
@@ -36,17 +40,17 @@
 #include "clock.h"
 #include "runtime.h"
 
-/* of the shared object's layout */
+/* version of the shared object's layout */
 #define WORKERS_VERSION 9
 
 enum {
     PIECES = 16,
     LINE_PAIR = 128,
     MOST_TEAMS = TCC_MAX_THREADS / 2,
-    FREE_NANOSECONDS = 20000, /* spinning where other runs may want the CPU */
+    FREE_NANOSECONDS = 20000, /* spinning time where other runs may want the CPU */
 };
 
-/* What a test's header changes: waits between the steps of a launch, or how threads wait. */
+/* A test's header may define these: waits between the steps of a launch, or how threads wait. */
 #ifdef TCC_TRIAL
 #include TCC_TRIAL
 #endif
@@ -54,11 +58,11 @@ enum {
 #define TCC_BETWEEN()
 #endif
 #ifndef TCC_OWN_TURNS
-enum { /* turns of waiting threads */
-    STEAL_AFTER = 8, /* looking at a working thread's claim costs it a cache miss */
+enum { /* numbers of turns of a waiting thread */
+    STEAL_AFTER = 8, /* a look at a working thread's claim costs that thread a cache miss */
     HELP_AFTER = 16,
     LOOK_AT_CLOCK = 64,
-    YIELD_AFTER = 1024, /* a worker may wait for this very CPU */
+    YIELD_AFTER = 1024, /* a worker may be waiting for this very CPU */
 };
 
 static inline void tcc_relax(void) {
@@ -79,7 +83,8 @@ static inline void tcc_relax(void) {
 #define CLAIM_THIEVES UINT64_C(0xFF00)
 #define CLAIM_LEFT UINT64_C(0xFF)
 
-/* One cache line but for the hint.  A claim proves all but `word`. */
+/* A launch.  It takes one cache line, plus one for the hint `ahead`.  A claim proves that all
+ * fields but `word` belong to the launch. */
 typedef struct tcc_slot {
     _Alignas(LINE_PAIR) _Atomic uint64_t word;
     _Atomic(tcc_kernel) kernel;
@@ -88,71 +93,74 @@ typedef struct tcc_slot {
     _Atomic int64_t units;
     _Atomic(char *) scratch;
     _Atomic size_t scratch_stride;
-    /* on a line that only idle threads read, for a hint: nothing proves them */
+    /* the hint: no claim proves it; on a line that only idle threads read */
     _Alignas(LINE_PAIR / 2) _Atomic(const char *) ahead;
     _Atomic int64_t ahead_bytes;
 } tcc_slot;
 
-/* What an idle thread fetches while it waits: its share of what the next launch reads. */
+/* The bytes that an idle thread prefetches while it waits: its share of the next launch's
+ * constants. */
 typedef struct tcc_ahead {
     const char *next, *end;
 } tcc_ahead;
 
 typedef struct tcc_seat {
     _Alignas(LINE_PAIR) _Atomic uint64_t claim;
-    _Alignas(LINE_PAIR) _Atomic uint64_t done; /* the last launch whose range is done, if its owner
-                                                  took part; written by the owner alone */
+    _Alignas(LINE_PAIR) _Atomic uint64_t done; /* ticket of the last launch whose range is done, if
+                                                  the owner took part; only it writes this */
 } tcc_seat;
 
-/* What a worker does, a word that it sleeps on: it is free, or asleep and free, or it serves. */
+/* The states of a worker's post, the word that it sleeps on: free, asleep (and free), or serving a
+ * seat. */
 enum {
     POST_NOBODY = 0, /* no such worker */
     POST_FREE = 1,
     POST_ASLEEP = 2,
     POST_SERVES = 4,
-    POST_LEAVE = 8, /* it is to leave the seat */
-    POST_SEAT = 8, /* bits up to the seat */
+    POST_LEAVE = 8, /* the worker is told to leave the seat */
+    POST_SEAT = 8, /* position of the seat's bits */
     POST_TEAM = 16,
 };
 
 typedef struct tcc_post {
     _Alignas(LINE_PAIR) _Atomic uint32_t post;
-    _Atomic int32_t thread; /* the worker's number in the system; 0: it has not begun */
-    _Atomic int32_t cpu;    /* where it fell asleep; -1: not known */
+    _Atomic int32_t thread; /* the system's thread number; 0: the worker has not begun */
+    _Atomic int32_t cpu;    /* CPU where it fell asleep; -1: not known */
 } tcc_post;
 
-/* What a thread has used at a time; `at` (tcc_now) is 0 where nobody looked, and `cpu` -1 where the system
- * does not say. */
+/* The CPU time of a thread at a moment.  `at` (tcc_now) is 0 where no look was taken, and `cpu` is
+ * -1 where the system does not say. */
 typedef struct tcc_use {
     int64_t at, cpu; /* nanoseconds */
-    int64_t sleeps;  /* how often it gave its CPU up of its own accord */
-    int64_t yields;  /* how often it made room for another thread though it had work */
+    int64_t sleeps;  /* voluntary context switches */
+    int64_t yields;  /* involuntary context switches */
 } tcc_use;
 
-/* A run's seats and launches.  What stands before `busy` belongs to the owner of `busy`. */
+/* A run's seats and launches.  The fields before `busy` belong to the run that set `busy`. */
 struct tcc_team {
-    uint64_t ticket;     /* of the last launch */
-    int64_t narrow_until; /* when launches have all their threads again (tcc_now) */
-    int64_t narrow_for;   /* how long they had fewer the last time; 0: never */
-    int64_t began;       /* the last launch (tcc_now); only its maker reads it */
+    uint64_t ticket;     /* the last launch's */
+    int64_t narrow_until; /* time (tcc_now) when launches have all their threads again */
+    int64_t narrow_for;   /* nanoseconds that they last had fewer threads; 0: never */
+    int64_t began;       /* time (tcc_now) of the last launch; only the caller reads it */
     uint16_t open;       /* threads of the last launch; 0 once it is settled */
-    int32_t manned;      /* seats that have a thread, as far as the owner knows: 0 .. manned - 1 */
-    int32_t reached;     /* seats from here on never had a worker, or it was told to leave */
+    int32_t manned;      /* seats 0 .. manned - 1 have a thread, as far as the owner knows */
+    int32_t reached;     /* seats from here on never had a worker, or their worker was told to
+                            leave */
     uint8_t members[TCC_MAX_THREADS]; /* the last worker of each seat; 0: none yet */
     int32_t width;       /* the most threads of a launch until `narrow_until`; 0: no limit */
-    tcc_use used;        /* by the owner when it last looked */
+    tcc_use used;        /* the owner's CPU time at its last look */
     int (*pause)(void *of); /* as in tcc_crew; artifacts of earlier builds neither set nor call it */
     void *pause_of;
-    _Alignas(LINE_PAIR) atomic_bool busy; /* a run has the team */
-    /* what workers read */
+    _Alignas(LINE_PAIR) atomic_bool busy; /* a run owns the team */
+    /* the fields that workers read */
     _Alignas(LINE_PAIR) tcc_workers *workers;
-    uint32_t number;                             /* in `teams` */
+    uint32_t number;                             /* index in `teams` */
     _Atomic uint64_t gone[TCC_MAX_THREADS / 64]; /* seats whose worker fell asleep */
     tcc_slot slots[2];
     tcc_seat seats[TCC_MAX_THREADS];
 };
 
-/* Runs in progress, workers that they ask for, and workers that serve, in one word. */
+/* The fields of one word: runs in progress, workers that they ask for, and workers that serve. */
 #define LOAD_RUN UINT64_C(1)
 #define LOAD_ASKED (UINT64_C(1) << 16)
 #define LOAD_HIRED (UINT64_C(1) << 40)
@@ -161,25 +169,26 @@ typedef struct tcc_load {
     int64_t runs, asked, hired;
 } tcc_load;
 
-/* The shared object; another layout has another version, which is the type of the note. */
+/* The object that all artifacts share.  Another layout has another version, which is the type of
+ * the note. */
 struct tcc_workers {
     uint32_t version;
-    int32_t cpus; /* threads that all runs have together, unless one run asks for more */
+    int32_t cpus; /* threads of all runs together, unless a single run asks for more */
     void (*launch)(tcc_team *team, const tcc_job *job);
     void (*settle)(tcc_team *team);
     int64_t spin;   /* nanoseconds that all idle workers together spin before the last one sleeps */
-    uint32_t forks; /* how often this process is the child of a fork */
+    uint32_t forks; /* forks between this process and the first */
     _Alignas(LINE_PAIR) _Atomic uint64_t load;
     _Alignas(LINE_PAIR) _Atomic int32_t started; /* workers are 1 .. started */
-    atomic_bool refused;  /* the system gave no more threads: do not ask at every launch */
-    _Atomic int32_t warm; /* the team that was left last */
-    tcc_budget memory;    /* of all artifacts */
+    atomic_bool refused;  /* the system refused a thread, so launches stop asking */
+    _Atomic int32_t warm; /* the team that a run left last */
+    tcc_budget memory;    /* used by all artifacts together */
     _Atomic(tcc_team *) teams[MOST_TEAMS];
     tcc_post posts[TCC_MAX_THREADS];
 };
 
 
-/* Artifacts of other builds read the same object.  Where a number here has to change, so does
+/* Artifacts of other builds read the same object.  A change of a number below needs a new
  * WORKERS_VERSION. */
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #member " moved")
 _Static_assert(sizeof(tcc_workers) == 34176 && sizeof(tcc_team) == 66432 && sizeof(tcc_job) == 72,
@@ -248,51 +257,53 @@ static inline tcc_load tcc_load_of(const tcc_workers *workers) {
 
 /* ---- workers.c ---------------------------------------------------------------------------------- */
 
-/* What a worker knows of its idle times. */
+/* A worker's idle times, as tcc_now. */
 typedef struct tcc_idle {
-    int64_t since; /* its last launch; 0: it has not been long */
-    int64_t began; /* to spin; 0: it has not been long */
-    int64_t looked; /* at the clock, as it spun */
-    int64_t debt;  /* nanoseconds that it spun in vain, and has not made up for */
+    int64_t since; /* end of its last launch; 0: it is not idle */
+    int64_t began; /* when it began to spin; 0: it does not spin */
+    int64_t looked; /* when it last read the clock while spinning */
+    int64_t debt;  /* nanoseconds that it spun in vain and has not made up for */
 } tcc_idle;
 
-/* A worker's service at a seat of a team, until it leaves. */
+/* Serves a seat of a team until the worker leaves it. */
 typedef void tcc_service(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle);
 
-/* Sees to it that seats 1 .. threads-1 have workers; returns how many seats from the first on have a
- * thread, `threads` at most.  For the team's owner. */
+/* Finds workers for seats 1 .. threads-1.  Returns how many seats, counted from the first, have a
+ * thread, at most `threads`.  Only the team's owner calls it. */
 int32_t tcc_team_man(tcc_team *team, int32_t threads, tcc_service *service);
-/* Tells the workers of seats `threads` and up to leave.  For the team's owner. */
+/* Tells the workers of seats `threads` and up to leave.  Only the team's owner calls it. */
 void tcc_team_trim(tcc_team *team, int32_t threads);
-/* Whether the worker left its seat, as it was told. */
+/* Returns true if the worker left its seat because it was told to. */
 bool tcc_worker_leaves(tcc_team *team, int32_t self, int32_t seat);
-/* The worker leaves its seat and sleeps until it is hired, unless it was told to leave just now. */
+/* Leaves the seat and sleeps until the worker is hired, unless the worker has just been told to
+ * leave. */
 void tcc_worker_sleep(tcc_team *team, int32_t self, int32_t seat);
 
 /* ---- width.c ------------------------------------------------------------------------------------ */
 
-/* Whether a wait shows that another thread has lost its CPU.  A thread that has it is at a piece of at
- * most half its range, which takes no longer than the caller's own range took. */
+/* Returns true if a wait shows that another thread has lost its CPU.  A thread with a CPU is at a
+ * piece of at most half its range, which takes no longer than the caller's own range took. */
 bool tcc_team_stalls(const tcc_team *team, int64_t since, int64_t now);
-/* After a wait for the other threads of a launch, which had `threads`. */
+/* Notes a wait for the other threads of a launch that had `threads` threads. */
 void tcc_team_note_wait(tcc_team *team, int32_t threads, int64_t since);
-/* As a launch begins, on `open` threads. */
+/* Notes the begin of a launch on `open` threads. */
 void tcc_team_note_launch(tcc_team *team);
-/* The most threads that the next launch is to have; workers beyond them are told to leave. */
+/* Returns the most threads that the next launch may have.  Workers beyond them are told to
+ * leave. */
 int32_t tcc_team_width(tcc_team *team);
 
 /* ---- threads.c ---------------------------------------------------------------------------------- */
 
-/* What tcc_workers holds: launches, and waits for all of them. */
+/* The two functions of the tcc_workers table: launch, and wait for all launches. */
 void tcc_workers_launch(tcc_team *team, const tcc_job *job);
 void tcc_workers_settle(tcc_team *team);
 
 /* ---- crew.c ------------------------------------------------------------------------------------- */
 
-/* The process's workers, made at the first call; NULL without memory for them. */
+/* Returns the process's workers, which the first call makes; NULL without memory for them. */
 tcc_workers *tcc_workers_find(void);
 
-/* Asks for a few lines: so few that whoever waits looks up again at once. */
+/* Prefetches a few cache lines, few enough that the waiting thread looks up again at once. */
 static inline void tcc_fetch(tcc_ahead *ahead) {
     enum { LINE = 64, LINES = 4 };
     for (int i = 0; i < LINES && ahead->next < ahead->end; i++, ahead->next += LINE)

@@ -1,5 +1,5 @@
-/* On which CPUs workers wake, on three CPUs that need not be there: what the runtime asks of the system
- * is answered here.  Prints "ok". */
+/* Checks on which CPUs workers wake, for three CPUs that need not exist: this file replaces the
+ * system calls of the runtime.  Prints "ok". */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@ const tcc_artifact tcc_artifact_info = {.name = "apart"};
 
 enum { THREADS = 3, ALL = 7, MOST = 64, TURNS = 1000 };
 
-/* The calls of one launch: masks of CPUs. */
+/* The affinity calls of one launch, as masks of CPUs. */
 static unsigned asked[MOST];
 static int asks;
 static int caller_at;
-static _Atomic int workers_at; /* where threads that are not the caller say that they are */
+static _Atomic int workers_at; /* the CPU that threads other than the caller report */
 static _Thread_local int is_caller;
 
 int sched_getcpu(void) { return is_caller ? caller_at : workers_at; }
@@ -45,19 +45,19 @@ static void launch(tcc_crew *crew) {
     tcc_crew_enter(crew);
     tcc_crew_launch(crew, &job);
     tcc_crew_settle(crew);
-    crew->team->width = 0; /* whoever else uses the machine */
+    crew->team->width = 0; /* keep the launch wide, whatever else runs on the machine */
     tcc_crew_leave(crew);
 }
 
-/* All workers sleep, having noted that they are at `cpu`. */
+/* Waits until all workers sleep and have noted that they are at `cpu`. */
 static void rest(tcc_workers *workers, int cpu) {
     workers_at = cpu;
     for (int32_t i = 1; i <= workers->started; i++)
         while (workers->posts[i].post != POST_ASLEEP || !workers->posts[i].thread) sched_yield();
 }
 
-/* Wakes both workers, one of which fell asleep at CPU 1 and one at `other`, from the CPU `here`: with
- * masks `one` and `two`, in either order, each followed by all CPUs. */
+/* Wakes both workers from CPU `here`.  One fell asleep at CPU 1, the other at CPU `other`.  Expects
+ * the masks `one` and `two` in either order, each followed by the mask of all CPUs. */
 static void expect(const char *what, int other, int here, unsigned one, unsigned two) {
     tcc_workers *workers = tcc_workers_find();
     tcc_crew crew;
@@ -67,7 +67,7 @@ static void expect(const char *what, int other, int here, unsigned one, unsigned
         caller_at = here;
         asks = 0;
         launch(&crew);
-        if (asks != 4) continue; /* one fell asleep again, and was woken again */
+        if (asks != 4) continue; /* a worker fell asleep again and was woken again */
         bool either = (asked[0] == one && asked[2] == two) || (asked[0] == two && asked[2] == one);
         if (either && asked[1] == ALL && asked[3] == ALL) return;
         break;

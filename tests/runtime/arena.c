@@ -1,4 +1,4 @@
-/* Random lives planned with every allocation failing once; prints how many plans were proved. */
+/* Plans random lives while every allocation fails once. Prints how many plans were proved. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +51,7 @@ int main(void) {
         }
         tcc_test_fail_after = -1;
         if (status == TCC_INVALID_ARGUMENT) {
-            refused++; /* fixed buffers that meet */
+            refused++; /* fixed buffers that overlap */
             continue;
         }
         if (status != TCC_OK || plan.peak < plan.bound ||

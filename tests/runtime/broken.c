@@ -1,11 +1,12 @@
-/* Runs a program while calls of the runtime to the system fail; linked with failing.c, and built with
- * sanitizers.
+/* Runs a program while calls of the runtime to the system fail; linked with failing.c, and built
+ * with sanitizers.
  *
  *     broken FILE KERNELS
  *
- * The file is one record as for hostile.c.  The n-th call fails, for each n, or it and all after it, with
- * each of its errors: an instance is made, runs twice on two threads, and is destroyed.  Every failure has
- * a status and a reason, and the next instance works.  Prints how many trials there were. */
+ * The file is one record as for hostile.c.  The n-th call fails, for each n, or it and all after
+ * it, with each of its errors.  In each trial an instance is made, runs twice on two threads, and
+ * is destroyed.  Every failure must have a status and a reason, and the next instance must work.
+ * Prints how many trials there were. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Several threads run one program at the same time, each on an instance of its own, and all must get
- * the same; then a forked child does it too, and the parent again.  Built with sanitizers.
+/* Several threads run one program at the same time, each on its own instance, and all must get the
+ * same results.  Then a forked child does the same, and the parent again.  Built with sanitizers.
  *
  *     callers FILE KERNELS CALLERS RUNS FORK
  *
@@ -23,7 +23,7 @@ static uint64_t mix(uint64_t state, const void *data, size_t size) {
     return state;
 }
 
-/* Of everything that an output holds. */
+/* Hashes all contents of an output. */
 static uint64_t hash(uint64_t state, const tcc_tensor *value) {
     int64_t bytes = tcc_byte_count(value->shape, value->ndim, value->dtype);
     state = mix(state, value->shape, (size_t)value->ndim * sizeof *value->shape);
@@ -63,7 +63,7 @@ static void *caller(void *argument) {
     return NULL;
 }
 
-/* What all callers found; 0 if they differ. */
+/* Returns the hash of all callers' results; 0 if they differ. */
 static uint64_t call(int callers) {
     pthread_t handles[16];
     uint64_t found[16] = {0};

@@ -1,10 +1,11 @@
-/* Runs that would not end are ended from another thread, at moments that are told by what they have done,
- * and by chance; instances are right afterwards, and other runs meanwhile.  Built with sanitizers.
+/* Ends endless runs from another thread, at moments that depend on the run's progress and at random
+ * moments.  Instances must be right afterwards, and other runs meanwhile.  Built with sanitizers.
  *
  *     cancel FILE KERNELS THREADS ROUNDS CASE
  *
- * The file is one record as for hostile.c, of a program of test_cancel.py: inputs n i64 and x f32[1024] (or
- * of any size, for CASE `op`), one output y f32[1024].  y[i] = x[i] + i after a run of n >= 1024. */
+ * The file is one record as for hostile.c, of a program of test_cancel.py: inputs n i64 and x
+ * f32[1024] (or of any size, for CASE `op`), one output y f32[1024].  y[i] = x[i] + i after a run
+ * of n >= 1024. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -22,7 +23,7 @@ static const int64_t endless = INT64_C(1) << 50;
 static tcc_model model;
 static int rounds;
 static int64_t sorted_size;
-static _Atomic int64_t begun; /* units of kernels that would not end */
+static _Atomic int64_t begun; /* units of endless kernels that have begun */
 static atomic_bool all_done;
 
 #define CHECK(condition)                                                                          \
@@ -33,7 +34,8 @@ static atomic_bool all_done;
         }                                                                                         \
     } while (0)
 
-/* y[u % SIZE] = x[u % SIZE] + u % SIZE; atomic, for units of one launch write the same. */
+/* Sets y[u % SIZE] = x[u % SIZE] + u % SIZE.  The writes are atomic, because several units of a
+ * launch write the same value. */
 static void write_units(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     const float *x = b[0];
     (void)n, (void)scratch;
@@ -82,7 +84,7 @@ static void expect_right(tcc_instance *instance, float shift) {
     for (int i = 0; i < SIZE; i++) CHECK(j.y[i] == shift + (float)i);
 }
 
-/* Runs that nobody ends, meanwhile. */
+/* Does runs that are not cancelled, meanwhile. */
 static void *run_others(void *argument) {
     tcc_instance *instance = make_instance();
     for (int shift = 1; !atomic_load(&all_done); shift = shift % 100 + 1) expect_right(instance, (float)shift);
@@ -106,13 +108,13 @@ static void end_endless(const tcc_api *api, tcc_instance *instance, bool by_numb
     CHECK(!pthread_join(thread, NULL));
     CHECK(j.status == TCC_CANCELLED && !strcmp(j.said, "the run was cancelled"));
     CHECK(api->instance_next_run(instance) == number + 1);
-    CHECK(api->instance_cancel_run(instance, number) == TCC_OK); /* it is over */
+    CHECK(api->instance_cancel_run(instance, number) == TCC_OK); /* the run is over */
     expect_right(instance, 3);
 }
 
 static int ends(void *context) { return ++*(int *)context == 2; }
 
-/* Cancels of runs that have not begun, that are over, and of none; and a poll. */
+/* Cancels runs that have not begun, runs that are over, and none; then ends a run by its poll. */
 static void end_by_number(const tcc_api *api, tcc_instance *instance) {
     uint64_t next = api->instance_next_run(instance);
     job j = {.instance = instance, .n = endless};
@@ -142,7 +144,7 @@ typedef struct sorting {
 } sorting;
 
 static int take(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    static char room[2][8 << 20]; /* one run at a time */
+    static char room[2][8 << 20]; /* static is safe: only one run at a time uses it */
     (void)context, (void)wanted;
     *out_data = room[output];
     return 0;

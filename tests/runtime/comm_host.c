@@ -1,6 +1,6 @@
-/* A host of the communication library, compiled with a header of any version.
+/* A host program of the communication library, compiled with a header of any version.
  *
- *     comm_host [later|later_call]    with LATER a field that this version lacks is set; prints why
+ *     comm_host [later|later_call] with LATER a field that this version lacks is set; prints why
  *                                     the library refuses it
  *
  * Two ranks open a comm and use every call that the first header has. */
@@ -62,7 +62,7 @@ static void use(tcc_comm *comm, int32_t rank) {
 }
 
 #ifdef LATER
-/* What is refused by the caller's version is refused on each rank by itself. */
+/* A call that the caller's version makes invalid is refused on each rank by itself. */
 static int refused(const char *what) {
     tcc_comm *comm = NULL;
     tcc_comm_plan *plan = NULL;

@@ -1,10 +1,11 @@
-/* Callers at once, in processes of their own and as threads of one: see scripts/runtime_bars.
+/* Runs several callers at once, as processes and as threads of one process: see
+ * scripts/runtime_bars.
  *
  *     crowd PROCESSES CALLERS THREADS MILLISECONDS
  *
- * Every caller runs a chain of launches again and again, on at most THREADS threads.  Prints how many
- * runs all callers did and the microseconds of CPU time for each, and then for each process, in one
- * line, the runs of each of its callers. */
+ * Every caller runs a chain of launches again and again, on at most THREADS threads.  Prints how
+ * many runs all callers did and the microseconds of CPU time for each, and then for each process,
+ * in one line, the runs of each of its callers. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,7 +32,7 @@ typedef struct board {
 static board *shared;
 static int processes, callers, threads, process;
 
-/* About 2.5 to 10 microseconds of work a unit: launches of 40 to 160. */
+/* Works about 2.5 to 10 microseconds per unit, so a launch takes 40 to 160 microseconds. */
 static void work(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     (void)b;
     (void)scratch;

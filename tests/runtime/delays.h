@@ -1,5 +1,5 @@
-/* Threads that take turns on a few CPUs, and waits between the steps of a launch: mostly none, now and
- * then a turn of the scheduler, rarely longer than several launches take. */
+/* Makes threads take turns on a few CPUs, and waits between the steps of a launch: mostly not at
+ * all, now and then a turn of the scheduler, rarely longer than several launches take. */
 #ifndef DELAYS_H
 #define DELAYS_H
 

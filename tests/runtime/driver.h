@@ -1,5 +1,5 @@
-/* What the drivers of whole programs share: inputs made up for any port, outputs that are freed
- * together, and kernels that do nothing. */
+/* Shared by the programs that run whole programs: generated inputs for any port, outputs that are
+ * freed together, and kernels that do nothing. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
@@ -12,7 +12,8 @@ static void nothing(void *const *b, const int64_t *n, int64_t begin, int64_t end
     (void)b, (void)n, (void)begin, (void)end, (void)scratch;
 }
 
-/* Reads a program's size, in 8 bytes, and its bytes; false where the file is no such one. */
+/* Reads a program's size (8 bytes) and its bytes. Returns false where the file is no program of
+ * that form. */
 static inline bool read_program(const char *path, char *bytes, size_t room, int64_t *out_size) {
     FILE *file = fopen(path, "rb");
     if (!file) return false;
@@ -24,7 +25,7 @@ static inline bool read_program(const char *path, char *bytes, size_t room, int6
 
 static int allocate(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
     void **kept = context;
-    int64_t bytes = 16; /* of the widest element */
+    int64_t bytes = 16; /* bytes of the widest element */
     (void)output;
     for (int32_t i = 0; i < wanted->ndim; i++) {
         if (wanted->shape[i] > 1 << 20 || bytes > 1 << 24) return 1;
@@ -46,7 +47,7 @@ static void free_all(void *kept) {
     }
 }
 
-/* "a", "" and "bc", and a list of these and of three numbers. */
+/* "a", "" and "bc", and a list of the three strings and of three numbers. */
 static const tcc_string strings[3] = {{"a", 1}, {NULL, 0}, {"bc", 2}};
 static const int64_t numbers[3] = {1, 2, 3};
 static int64_t three[1] = {3};
@@ -57,7 +58,8 @@ static const tcc_tensor items[2] = {
 static const tcc_list list = {2, items};
 static const tcc_list *const listed = &list;
 
-/* Zeros, the three strings and the list, of sizes that are the port's, or three. */
+/* Makes inputs of zeros, the three strings and the list. Sizes are the port's, or 3 where a run
+ * decides. */
 static tcc_tensor *make_inputs(const tcc_model *model) {
     static int64_t data[1 << 16];
     int32_t n = model->program.n_inputs;

@@ -1,12 +1,13 @@
-/* A host that loads and runs a model again and again while little works: under a resource limit, or with
- * calls to the system that fail.
+/* A host program that loads and runs a model repeatedly under a resource limit, or while system
+ * calls fail.
  *
  *     enduring ARTIFACT THREADS [LIMIT BYTES [USER]]
  *
- * ARTIFACT is that of programs.enduring.  Four times the model is loaded, run and released; where
- * failing.c is preloaded, calls fail in the first and the third.  LIMIT is the number of a resource limit, which is
- * set to BYTES, for a process of the user of that number.  A run must give the right result or a status
- * with a reason, and what is released must leave no descriptor and no mapping.  Prints a line for each. */
+ * ARTIFACT comes from programs.enduring.  The model is loaded, run and released four times.  If
+ * failing.c is preloaded, calls fail in the first and the third time.  LIMIT is the number of a
+ * resource limit, which is set to BYTES; the process becomes user USER.  A run must give the right
+ * result or a status with a reason, and a release must leave no descriptor and no mapping.  Prints
+ * a line for each time. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -34,7 +35,7 @@ static int count_descriptors(void) {
     return found;
 }
 
-/* Of large memory without the workers' stacks, which stay. */
+/* Counts mappings of large memory, without the workers' stacks, which stay. */
 static int count_mappings(void) {
     char line[512];
     int found = 0;
@@ -86,7 +87,7 @@ static tcc_status attempt(int threads) {
     return status;
 }
 
-/* A status without its reason, or the right result. */
+/* Prints a status, checks its reason, or checks the result. */
 static void say(tcc_status status) {
     if (status == TCC_OK) {
         puts("right");

@@ -1,12 +1,14 @@
-/* Calls to the system that fail: the one interposer of all tests.
+/* Makes system calls fail; all tests share this interposer.
  *
- * As a library to preload (-shared -fPIC) it watches the calls of the objects whose file name contains
- * $FAIL_OF, from the dlopen of one on: $FAIL_AT is the number of the call that fails, from 1 on, $FAIL_ON=1
- * lets all after it fail too, and $FAIL_ERROR chooses among the errors that the call may have.  At the end
- * "calls N" and "refused N" go to $FAIL_TO.  Linked into a program with -DWRAPPED and --wrap=NAME for each
- * name here it watches all calls while `fail_at` is not 0, under sanitizers too.
+ * As a library to preload (-shared -fPIC) it watches the calls of the objects whose file name
+ * contains $FAIL_OF, beginning with the dlopen of one of them.  $FAIL_AT is the number of the call
+ * that fails, counted from 1.  $FAIL_ON=1 lets all calls after it fail too, and $FAIL_ERROR chooses
+ * among the errors that the call may have.  At the end it writes "calls N" and "refused N" to
+ * $FAIL_TO.  Linked into a program with -DWRAPPED and --wrap=NAME for each name here, it watches
+ * all calls while `fail_at` is not 0, under sanitizers too.
  *
- * Each FAILS is a function: result, name, parameters, arguments, the result that says it failed, errors. */
+ * Each FAILS is a function: result, name, parameters, arguments, the result that says it failed,
+ * errors. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -42,7 +44,7 @@ static int is_watched(const void *caller) { return (void)caller, fail_at != 0; }
 #define THEIRS(name) ((__typeof__(&name))next_of(&place_of_##name, #name))
 #define DECLARE(result, name, parameters) static void *place_of_##name;
 
-static const char *watched; /* NULL: nothing yet */
+static const char *watched; /* NULL: no file is watched yet */
 
 static void *next_of(void **place, const char *name) {
     if (!*place) *place = dlsym(RTLD_NEXT, name);
@@ -67,7 +69,7 @@ __attribute__((destructor)) static void tell(void) {
     fclose(file);
 }
 
-/* The first call of the loader for a watched file: from here on. */
+/* Begins to watch at the first dlopen of a watched file. */
 static void watch(const char *path) {
     const char *name = getenv("FAIL_OF");
     if (watched || !name || !path || !strstr(path, name)) return;
@@ -78,13 +80,13 @@ static void watch(const char *path) {
 }
 #endif
 
-/* Whether the call from there is to fail; then errno is set. */
+/* Returns true, with errno set, if this call must fail. */
 static int refuse(const void *caller, const int *errors, size_t count) {
     if (!is_watched(caller)) return 0;
     long number = __atomic_add_fetch(&fail_calls, 1, __ATOMIC_SEQ_CST);
     if (!fail_at || number < fail_at || (!fail_on && number > fail_at)) return 0;
     int error = errors[(size_t)fail_error % count];
-    if (error == EINTR && number > fail_at) return 0; /* there is one signal */
+    if (error == EINTR && number > fail_at) return 0; /* only one signal interrupts */
     __atomic_add_fetch(&fail_refused, 1, __ATOMIC_SEQ_CST);
     errno = error;
     return 1;
@@ -96,7 +98,7 @@ static int refuse(const void *caller, const int *errors, size_t count) {
 #define FAILS(result, name, parameters, arguments, failure, ...)                                   \
     DECLARE(result, name, parameters)                                                              \
     result OUR(name) parameters { return REFUSED(__VA_ARGS__) ? (failure) : THEIRS(name) arguments; }
-/* It says what is wrong by its result. */
+/* Defines a function that returns its error instead of setting errno. */
 #define SAYS(name, parameters, arguments, ...)                                                     \
     DECLARE(int, name, parameters)                                                                 \
     int OUR(name) parameters { return REFUSED(__VA_ARGS__) ? errno : THEIRS(name) arguments; }
@@ -107,7 +109,7 @@ static int refuse(const void *caller, const int *errors, size_t count) {
 FAILS(void *, malloc, (size_t size), (size), NULL, ENOMEM)
 FAILS(void *, calloc, (size_t count, size_t size), (count, size), NULL, ENOMEM)
 FAILS(void *, realloc, (void *old, size_t size), (old, size), NULL, ENOMEM)
-#else /* dlsym itself asks for memory */
+#else /* dlsym itself allocates memory */
 extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t count, size_t size);
 extern void *__libc_realloc(void *old, size_t size);
@@ -213,14 +215,15 @@ void *OUR(mremap)(void *old, size_t old_size, size_t size, int flags, ...) {
     return REFUSED(ENOMEM, EAGAIN) ? MAP_FAILED : THEIRS(mremap)(old, old_size, size, flags, at);
 }
 
-/* Calls that may fail, and how.  Who wakes a thread, asks for its own number or ends cannot fail. */
+/* Returns the errors with which a system call may fail.  Calls that wake a thread, ask for its own
+ * number or end it cannot fail. */
 static int fails_of(long number, long operation) {
     if (number == SYS_futex) return (operation & 127) == 0 ? EINTR : 0;
     if (number == SYS_gettid || number == SYS_exit_group) return 0;
     if (number == SYS_getrandom) return EAGAIN;
     if (number == SYS_memfd_create) return EMFILE;
     if (number == SYS_fstat) return EIO;
-    return ENOSYS; /* membarrier, pidfd_open and what may come */
+    return ENOSYS; /* membarrier, pidfd_open and future calls */
 }
 
 DECLARE(long, syscall, (long number, ...))

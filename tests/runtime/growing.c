@@ -1,4 +1,4 @@
-/* An arena that grows a hundred times: prints how often it was made anew. */
+/* Grows an arena a hundred times. Prints how often it was made anew. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@ int main(int count, char **arguments) {
     size_t row = count > 1 ? (size_t)atoll(arguments[1]) : 1;
     tcc_arena arena = {0};
     const void *base = NULL;
-    int anew = -1; /* the first time it is made */
+    int anew = -1; /* does not count the first time */
     for (size_t rows = 1; rows <= 100; rows++) {
         size_t size = rows * row;
         if (tcc_arena_reserve(&arena, size)) return 1;

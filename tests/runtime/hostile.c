@@ -1,9 +1,10 @@
 /* Reads a file of records (size, program bytes), decodes each, and runs each that decodes on zeroed
- * inputs (strings and lists have contents) with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers.
- * HOSTILE_NEEDS names a file with what the kernels need, against which launches are held then.
- * Collectives run on a comm that touches what it is given and moves nothing.
- * With a third argument each record is tried again and again while the first, second, ... allocation
- * fails, until none does; every failure must be reported as such, and runs after it go well. */
+ * inputs (strings and lists have contents) with kernels that do nothing.  Prints "<decoded> <ran>
+ * <of>".  Built with sanitizers.  HOSTILE_NEEDS names a file with the kernels' needs, against which
+ * launches are checked.  Collectives run on a comm that touches its buffers and moves no data.
+ * With a third argument each record is tried repeatedly while the first, second, ... allocation
+ * fails, until none does.  Every such failure must be reported as one, and runs after it must
+ * succeed. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ const tcc_artifact tcc_artifact_info = {.name = "hostile"};
 extern int64_t tcc_test_fail_after;
 
 struct tcc_comm {
-    const tcc_comm_table *table; /* a comm begins with it */
+    const tcc_comm_table *table; /* first, as in every comm */
     int32_t size;
 };
 
@@ -48,7 +49,7 @@ static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *s
     return TCC_OK;
 }
 
-/* All that was started is done by the wait for the last one. */
+/* Started operations.  The wait for the last one finishes all of them. */
 static struct started {
     tcc_comm *comm;
     tcc_comm_call call;
@@ -93,7 +94,7 @@ static tcc_status subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_
     static tcc_comm made[16];
     static size_t count;
     for (int32_t i = 0, found = 0; i < n || !found; i++) {
-        if (i == n) abort(); /* this rank is not of the list */
+        if (i == n) abort(); /* this rank is not in the list */
         found |= ranks[i] == 0;
     }
     *out_comm = &made[count++ % 16];
@@ -101,14 +102,14 @@ static tcc_status subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_
     return TCC_OK;
 }
 
-/* Of a library that knows neither GPUs nor who keeps a comm. */
+/* The table of an older library without GPUs and without keepers of comms. */
 static const tcc_comm_table comm_table = {
     offsetof(tcc_comm_table, device_open), TCC_COMM_VERSION, rank_of, size_of, touch, abort_with,
     tcc_last_error,
     start, wait_for, scratch, subgroup};
 static tcc_comm comm = {&comm_table, 0};
 
-/* What runs on some threads has scratch for all of them. */
+/* Runs on several threads, with scratch for each of them. */
 static tcc_status run_on(tcc_instance *instance, const tcc_tensor *inputs, int32_t threads) {
     void *kept = NULL;
     tcc_allocator allocator = {&kept, allocate};
@@ -161,14 +162,14 @@ static tcc_status decode_and_run(const char *bytes, int64_t size, int64_t n_kern
     return status;
 }
 
-/* What HOSTILE_NEEDS names, if anything: a table of what the kernels need. */
+/* Reads the file that HOSTILE_NEEDS names, if any: a table of the kernels' needs. */
 static void read_needs(void) {
     const char *path = getenv("HOSTILE_NEEDS");
     FILE *file = path ? fopen(path, "rb") : NULL;
     if (!file) return;
     uint8_t *room = malloc(1 << 16);
     size_t bytes = fread(room, 1, 1 << 16, file);
-    needs = malloc(bytes); /* exact */
+    needs = malloc(bytes); /* exact, so that a sanitizer sees reads beyond it */
     memcpy(needs, room, bytes);
     needs_bytes = bytes;
     free(room);
@@ -181,7 +182,8 @@ int main(int argc, char **argv) {
     int64_t size, n_kernels = argc > 2 ? atoll(argv[2]) : 0;
     FILE *file = fopen(argv[1], "rb");
     while (file && fread(&size, 8, 1, file) == 1) {
-        char *bytes = malloc(size ? (size_t)size : 1); /* exact, so that reads beyond it are seen */
+        char *bytes = malloc(size ? (size_t)size : 1); /* exact, so that a sanitizer sees reads
+                                                          beyond it */
         if (!bytes || fread(bytes, 1, (size_t)size, file) != (size_t)size) return 1;
         tcc_status status = TCC_OUT_OF_MEMORY;
         for (int n = 1; argc > 3 && status == TCC_OUT_OF_MEMORY; n++, of++) {

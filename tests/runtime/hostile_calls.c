@@ -1,10 +1,11 @@
-/* Calls of every function that programs may call, with operands of any number, type, shape and
- * content: each ends with a status, and touches nothing outside of its operands.
+/* Calls every function that programs may call, with operands of any number, type, shape and
+ * content.  Each call must end with a status, and touch nothing outside its operands.
  *
- *     hostile_calls SEED CALLS NAME...    so many calls of each function
+ *     hostile_calls SEED CALLS NAME... CALLS calls of each function
  *
- * As in a run, an operand has the bytes that its type and sizes say, and not one more.  Prints for
- * each function how many calls succeeded and how many were refused, but for their number of operands. */
+ * As in a run, an operand has exactly the bytes that its type and sizes say.  Prints for each
+ * function how many calls succeeded, and how many were refused for other reasons than their number
+ * of operands. */
 #include <string.h>
 #include <unistd.h>
 
@@ -56,7 +57,7 @@ static void fill(tcc_op_tensor *tensor, size_t bytes) {
     }
 }
 
-/* Often like the operand before it, as functions mostly want. */
+/* Makes an operand that is often like the one before it, because most functions need that. */
 static void make_tensor(operands *all, int32_t at) {
     tcc_op_tensor *tensor = &all->tensors[at];
     const tcc_op_tensor *like = at && draw(3) ? &all->tensors[draw((uint64_t)at)] : NULL;
@@ -104,7 +105,7 @@ static const form *some_form(void) {
     return &any;
 }
 
-/* The numbers of operands with which the function says something else than that these are wrong. */
+/* Finds the numbers of operands with which the function does not complain about their number. */
 static int32_t find_forms(tcc_op op, tcc_pool *pool, form forms[FORMS]) {
     int32_t found = 0;
     for (int32_t i = 0; i < (INPUTS + 1) * (OUTPUTS + 1) * (INTS + 1) * (RESULTS + 1) && found < FORMS; i++) {
@@ -129,7 +130,7 @@ int main(int argc, char **argv) {
         if (!op) return 3;
         state = strtoull(argv[1], NULL, 10) * 1000 + (uint64_t)i;
         fprintf(stderr, "%s\n", argv[i]);
-        alarm(60); /* a hang ends with a signal */
+        alarm(60); /* a hang ends by this signal */
         int32_t n = find_forms(op, pool, forms);
         for (long k = 0; k < calls && n; k++)
             well += call_once(op, n < FORMS ? &forms[draw((uint64_t)n)] : some_form(), pool) == TCC_OK;

@@ -1,9 +1,9 @@
-/* Counts what runs ask of the system: memory by malloc and mmap, and the same of what they call.
+/* Counts the memory that runs and the functions that they call ask for, by malloc and mmap.
  *
  *     interposed ARTIFACT TRIPS RUNS
  *
- * Runs the artifact's model (a number to an array) RUNS times after a warm-up, with growing numbers, on
- * the default instance; prints the calls of allocating functions in those runs. */
+ * Runs the artifact's model (a number to an array) RUNS times after a warm-up, with growing
+ * numbers, on the default instance; prints the calls of allocating functions in those runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

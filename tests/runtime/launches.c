@@ -1,4 +1,4 @@
-/* What a launch costs between two threads: see scripts/launches. */
+/* Measures the cost of a launch between two threads: see scripts/launches. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* ints[0] turns of an empty loop for each unit */
+/* Does ints[0] turns of an empty loop for each unit. */
 static void spin(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     (void)b;
     (void)scratch;
@@ -36,7 +36,7 @@ static void *answer(void *nothing) {
     return nothing;
 }
 
-/* Nanoseconds that a cache line takes to another core and one to come back. */
+/* Returns the nanoseconds in which a cache line goes to another core and another one comes back. */
 static double round_trip(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, answer, NULL)) exit(1);
@@ -52,7 +52,7 @@ static double round_trip(void) {
     return taken;
 }
 
-/* Nanoseconds for each of a run's launches, all of which depend on the one before. */
+/* Returns the nanoseconds per launch of a run whose launches depend on one another. */
 static double launches(int64_t units, int64_t turns, int32_t threads, char *scratch) {
     void *buffers[1] = {NULL};
     int64_t ints[1] = {turns};

@@ -1,16 +1,17 @@
-/* What the process may use, of the system below $FAKE_ROOT: CPUs of its control groups and threads of a
- * run; then the room for memory: bytes left, the limit, bytes in use, and whose they are.
+/* Prints what the process may use of the system below $FAKE_ROOT: CPUs of its control groups and
+ * threads of a run; then its memory: bytes left, the limit, bytes in use, and the group with that
+ * limit.
  *
  *     limits [BYTES]...
  *
- * Then takes BYTES of the process's budget after another: a line for each, "taken" or the reason, and how
- * many files were opened. */
+ * Then takes each BYTES of the process's budget, and prints a line for each: "taken" or the reason,
+ * and how many files were opened. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "workers.h"
 
-/* All of this is compiled with fopen named open_below. */
+/* The whole file is compiled with fopen named open_below. */
 #undef fopen
 FILE *fopen(const char *path, const char *how);
 

@@ -1,10 +1,10 @@
-/* Runs an artifact with other programs in place of its own, each in a process of its own.
+/* Runs an artifact with other programs in place of its own program, each in a separate process.
  *
  *     mutants ARTIFACT.so RECORDS SECONDS SIZE
  *
- * RECORDS holds (bytes, program) one after another: the artifact's own program first, the others with
- * as many bytes.  Open sizes of inputs are SIZE; inputs are zeros.  From the fork on each allocation
- * ends before a page that nobody may touch, as each array of the caller does.  Prints how many ran,
+ * RECORDS holds (bytes, program) one after another: the artifact's own program first, the others
+ * with as many bytes.  Symbolic sizes of inputs are SIZE; inputs are zeros.  After the fork each
+ * allocation, and each of the caller's arrays, ends at an inaccessible page.  Prints how many ran,
  * were refused, took more than SECONDS and ended by a signal, and the numbers of the last. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,13 +24,14 @@
 /* ---- allocations ------------------------------------------------------------------------------------- */
 
 enum { PAGE = 4096, MOST = 1 << 28 };
-static int guarded; /* in the child alone */
+static int guarded; /* only in the child */
 
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);
 
-/* `bytes` that end at a page nobody may touch, but for what `align` takes; zeros. */
+/* Returns `bytes` zero bytes that end at an inaccessible page, except for the bytes that `align`
+ * needs. */
 static void *guard(size_t bytes, size_t align) {
     if (bytes > MOST) return NULL;
     size_t pages = (bytes + align + PAGE - 1) / PAGE * PAGE;
@@ -50,11 +51,11 @@ void *aligned_alloc(size_t align, size_t bytes) {
     return guarded ? guard(bytes, align) : __libc_memalign(align, bytes);
 }
 void free(void *memory) {
-    if (!guarded) __libc_free(memory); /* else the process ends soon */
+    if (!guarded) __libc_free(memory); /* otherwise the process ends soon */
 }
 void *realloc(void *memory, size_t bytes) {
     if (!guarded) return __libc_realloc(memory, bytes);
-    return memory ? NULL : guard(bytes, 16); /* the runtime calls it nowhere */
+    return memory ? NULL : guard(bytes, 16); /* the runtime never calls it */
 }
 
 /* ---- the program in memory ----------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Random problems planned with every allocation failing once; prints how many plans were checked. */
+/* Plans random problems while every allocation fails once. Prints how many plans were checked. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
-/* Which of several plans for one number of ranks is loaded, by the memory of all ranks, and what ranks
- * with other files or plans are told.
+/* Tests which of several plans for one number of ranks is loaded, depending on the memory of all
+ * ranks, and the errors of ranks with other files or plans.
  *
- *     plans SMALL LARGE    programs that hold less and more than 1 MiB
- *     plans bytes FILE     prints the bytes that a rank needs for a program and 1000 of weights */
+ *     plans SMALL LARGE programs that hold less and more than 1 MiB
+ *     plans bytes FILE prints the bytes that a rank needs for a program and 1000 of weights */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -30,21 +30,21 @@ static const tcc_api *api;
         CHECK(strstr(api->last_error(), words));                                                   \
     } while (0)
 
-/* What compare.c exchanges. */
+/* The message that compare.c exchanges. */
 typedef struct claim {
     uint8_t sha256[32];
     uint64_t plans;
     char name[24];
 } claim;
 
-/* A comm whose other ranks say what `others` has; with plans of 0, what this rank says. */
+/* A comm whose other ranks send `others`; a rank whose plans are 0 sends this rank's message. */
 struct tcc_comm {
     const tcc_comm_table *table;
     int32_t rank, size;
 };
 static claim others[MOST_RANKS];
 static int exchanges, kept;
-static char reason[512]; /* of the last abort */
+static char reason[512]; /* reason of the last abort */
 static tcc_status issued;
 static int32_t rank_of(const tcc_comm *comm) { return comm->rank; }
 static int32_t size_of(const tcc_comm *comm) { return comm->size; }
@@ -100,7 +100,7 @@ static void allow(const char *bytes) {
     issued = TCC_OK;
 }
 
-/* The number of the variant that is loaded. */
+/* Returns the number of the variant that is loaded. */
 static int32_t loaded(tcc_comm *comm) {
     tcc_model *model = NULL;
     CHECK(api->model_get_on(comm, &model) == TCC_OK);
@@ -114,16 +114,16 @@ static void by_memory(void) {
     CHECK(loaded(NULL) == 0 && exchanges == 0);
     CHECK(loaded(&first) == 1 && exchanges == 1);
     CHECK(loaded(&of_four) == 4 && exchanges == 1); /* it has one plan */
-    allow("1M"); /* less than the large state takes */
+    allow("1M"); /* less than the large state needs */
     CHECK(loaded(&first) == 2 && loaded(&second) == 2 && exchanges == 2);
     tcc_model *model = NULL;
     REFUSES(api->model_get(&model), TCC_OUT_OF_MEMORY, "on 1 rank, for weights and a run, and TCC_MEMORY");
     CHECK(strstr(api->last_error(), "allows 1048576: its plan for 2 ranks needs "));
     CHECK(!*reason && exchanges == 2);
-    allow("16"); /* what nothing fits */
+    allow("16"); /* no plan fits */
     REFUSES(api->model_get_on(&of_four, &model), TCC_OUT_OF_MEMORY, "bytes a rank on 4 ranks");
     CHECK(strstr(api->last_error(), "no plan in the file fits; that for 4 ranks needs 4096 bytes"));
-    CHECK(!strcmp(reason, api->last_error()) && exchanges == 0); /* other ranks do not wait */
+    CHECK(!strcmp(reason, api->last_error()) && exchanges == 0); /* the other ranks do not wait */
     REFUSES(api->model_get_on(&first, &model), TCC_OUT_OF_MEMORY, "bytes a rank on 2 ranks");
     CHECK(exchanges == 1);
     allow("much");
@@ -145,7 +145,7 @@ static void by_all_ranks(void) {
     allow(NULL);
     others[1] = says(0xab, 2, "many"); /* the second plan only */
     CHECK(loaded(&first) == 2 && !*reason);
-    others[1] = says(0xab, 4, "many"); /* none that this rank has */
+    others[1] = says(0xab, 4, "many"); /* no plan that this rank has */
     REFUSES(api->model_get_on(&first, &model), TCC_MISMATCH, "for 2 ranks (rank 0: 1 2, rank 1: 3)");
     CHECK(!strcmp(reason, api->last_error()));
     others[1] = says(0x12, 3, "other");
@@ -158,7 +158,7 @@ static void by_all_ranks(void) {
     issued = TCC_TIMEOUT;
     REFUSES(api->model_get_on(&first, &model), TCC_TIMEOUT, "rank 0, while ranks compare their models: rank 1 did");
     allow(NULL);
-    CHECK(loaded(&first) == 1 && kept == 0); /* what failed left nothing behind */
+    CHECK(loaded(&first) == 1 && kept == 0); /* the failed load left nothing behind */
 }
 
 static void before_runs(void) {
@@ -167,7 +167,7 @@ static void before_runs(void) {
     allow(NULL);
     CHECK(api->model_get_on(&first, &model) == TCC_OK);
     CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK && exchanges == 2);
-    CHECK(kept == 2); /* for its runs, and for who was compared */
+    CHECK(kept == 2); /* kept for its runs, and as the compared comm */
     api->instance_destroy(instance);
     CHECK(kept == 1); /* the ranks of this comm have the plan, until the model is closed */
     others[1] = says(0xab, 2, "many");
@@ -184,11 +184,13 @@ static void before_runs(void) {
     REFUSES(api->instance_create_on(model, 0, &first, &instance), TCC_MISMATCH, "different files");
     allow("1M");
     REFUSES(api->instance_create_on(model, 0, &first, &instance), TCC_OUT_OF_MEMORY, "TCC_MEMORY");
-    CHECK(!strcmp(reason, api->last_error()) && kept == 0); /* other ranks compare plans meanwhile */
+    CHECK(!strcmp(reason, api->last_error()) && kept == 0); /* the other ranks compare plans
+                                                               meanwhile */
     api->model_release(model);
 }
 
-/* Ranks that load before there is a comm take what fits each of them; runs compare it. */
+/* Ranks that load before there is a comm take the plan that fits each of them. Runs compare the
+ * plans. */
 static void without_comm(void) {
     setenv("TCC_RANK", "1", 1), setenv("TCC_SIZE", "2", 1), setenv("TCC_RENDEZVOUS", "here", 1);
     allow("1M");

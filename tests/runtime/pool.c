@@ -1,4 +1,5 @@
-/* Exercises pools: see `modes` for what each one does; exit code 1 names the first check that failed. */
+/* Exercises pools: `modes` lists the modes. Exit code 1 means that a check failed; the message
+ * names it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <linux/membarrier.h>
@@ -15,7 +16,7 @@
 
 #include "pool.h"
 
-/* Stands before the C library's, counts barriers and can refuse them. */
+/* Replaces the C library's function: counts barriers, and can refuse them. */
 static atomic_int barriers;
 static bool no_barrier;
 
@@ -197,8 +198,8 @@ static void check_statistics(tcc_pool *pool, size_t limit) {
 
 /* ---- modes --------------------------------------------------------------------------------------------- */
 
-/* Random takes, gives and resizes against the shadow; with a limit that is met, and without; shared and
- * not; at last all is given back and nothing is held. */
+/* Does random takes, gives and resizes against a shadow, with a limit that is met and without,
+ * shared and not. At the end all blocks are given back and no memory is held. */
 static int fuzz(int argc, char **argv) {
     int steps = argc > 0 ? atoi(argv[0]) : 2000;
     for (int round = 0; round < 8; round++) {
@@ -219,7 +220,7 @@ static int fuzz(int argc, char **argv) {
         while (n_live) CHECK(tcc_pool_give(pool, live[--n_live].data) == TCC_OK);
         tcc_pool_trim(pool);
         CHECK(fake.committed == 0);
-        void *all = NULL; /* one piece again */
+        void *all = NULL; /* one free piece again */
         if (!limit) CHECK(tcc_pool_take(pool, fake.range, &all) == TCC_OK && all == fake.base);
         tcc_pool_destroy(pool);
         CHECK(!fake.base);
@@ -227,7 +228,8 @@ static int fuzz(int argc, char **argv) {
     return 0;
 }
 
-/* Every call of the system fails once: a status, what was there stays, and the next call works. */
+/* Makes every system call fail once. The failure gives a status, existing blocks stay, and the next
+ * call works. */
 static int failures(int argc, char **argv) {
     (void)argc, (void)argv;
     size_t own = 0;
@@ -263,7 +265,7 @@ static int give_spare(void *context, size_t missing) {
     return 1;
 }
 
-/* Memory and swap; 0 where the system gives more than it has. */
+/* Returns the bytes of memory and swap; 0 where the system overcommits. */
 static size_t machine_bytes(void) {
     struct sysinfo about;
     FILE *file = fopen("/proc/sys/vm/overcommit_memory", "r");
@@ -273,8 +275,8 @@ static size_t machine_bytes(void) {
     return (size_t)(about.totalram + about.totalswap) * about.mem_unit;
 }
 
-/* Limits of the pool and of the process: the callback comes first, then trimming was tried, and what
- * does not fit leaves all as it was. */
+/* Tests limits of the pool and of the process. The callback comes first, then trimming is tried,
+ * and a take that does not fit changes nothing. */
 static int limits(int argc, char **argv) {
     (void)argc, (void)argv;
     for (int shared = 0; shared < 2; shared++) {
@@ -309,7 +311,8 @@ static int limits(int argc, char **argv) {
     }
     size_t machine = machine_bytes();
     tcc_pool *large = made((tcc_pool_config){.range = 3 * machine});
-    if (machine) /* a block that no memory can stand behind is refused, not given and killed for */
+    if (machine) /* a block larger than memory is refused; otherwise the process would be killed
+                    later */
         CHECK(tcc_pool_take(large, machine + machine / 4, &spare) == TCC_OUT_OF_MEMORY &&
               strstr(tcc_last_error(), "leaves it"));
     spare = NULL;
@@ -322,7 +325,7 @@ static int limits(int argc, char **argv) {
     return 0;
 }
 
-/* Pages against a shadow of which are in use. */
+/* Tests pages against a shadow that knows the pages in use. */
 static int pages(int argc, char **argv) {
     (void)argc, (void)argv;
     enum { COUNT = 333 };
@@ -365,7 +368,7 @@ static int pages(int argc, char **argv) {
 static tcc_pool *common;
 static _Atomic(uint64_t *) handed[64];
 
-/* Takes, gives and hands blocks over; each holds its own address and size as long as it is in use. */
+/* Takes, gives and hands over blocks. Each block in use holds its own address and size. */
 static void *work(void *argument) {
     uint64_t seed = (uint64_t)(uintptr_t)argument;
     for (int i = 0; i < 4000; i++) {
@@ -445,7 +448,7 @@ static void *take_on(void *argument) {
     return NULL;
 }
 
-/* Caches are emptied again and again, while their threads take and give without a pause. */
+/* Empties caches repeatedly, while their threads take and give without a pause. */
 static int emptied(int argc, char **argv) {
     int times = argc > 0 ? atoi(argv[0]) : 20000;
     enum { THREADS = 2 };
@@ -477,8 +480,8 @@ static void *take_and_wait(void *argument) {
     return NULL;
 }
 
-/* Blocks that were given are taken again without a search; a cache passes from a thread that ends to the
- * next one, is emptied while its thread lives, and before memory is refused. */
+/* Blocks that were given are taken again without a search. A cache passes from a thread that ends
+ * to the next thread; it is emptied while its thread lives, and before memory is refused. */
 static int caches(int argc, char **argv) {
     (void)argc, (void)argv;
     tcc_pool_statistics found;
@@ -486,7 +489,8 @@ static int caches(int argc, char **argv) {
     for (int shared = 0; shared < 2; shared++) {
         tcc_pool *pool = made((tcc_pool_config){.flags = shared ? TCC_POOL_SHARED : 0, .limit = 8 << 20});
         for (int i = 0; i < 5; i++) take_and_give(pool, 64 << 10, 3);
-        for (int i = 0; i < 5; i++) take_and_give(pool, (64 << 10) - 1000, 3); /* less than a step less */
+        /* less than one size step smaller */
+        for (int i = 0; i < 5; i++) take_and_give(pool, (64 << 10) - 1000, 3);
         CHECK(takes_of(pool) == 3);
         take_and_give(pool, (64 << 10) + 1, 1);
         take_and_give(pool, (64 << 10) + 1, 1);
@@ -499,7 +503,7 @@ static int caches(int argc, char **argv) {
         if (!shared) {
             take_and_give(pool, 100, 2);
             uint64_t before = takes_of(pool);
-            tcc_pool_reset(pool); /* nothing is in use: what is cached stays */
+            tcc_pool_reset(pool); /* no block is in use, and the cached ones stay */
             take_and_give(pool, 100, 2);
             CHECK(takes_of(pool) == before);
         }
@@ -507,7 +511,7 @@ static int caches(int argc, char **argv) {
     }
     common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
     CHECK(sem_init(&done, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
-    for (int i = 0; i < 40; i++) { /* more than there are caches */
+    for (int i = 0; i < 40; i++) { /* more threads than caches */
         CHECK(pthread_create(&thread, NULL, take_and_wait, NULL) == 0);
         pthread_join(thread, NULL);
     }
@@ -518,7 +522,8 @@ static int caches(int argc, char **argv) {
     for (int i = 0; i < AT_ONCE + 40; i++) CHECK(sem_wait(&done) == 0);
     int before = barriers;
     tcc_pool_trim(common);
-    CHECK(barriers == before + 1); /* no test would see the one execution in billions that lacks it */
+    CHECK(barriers == before + 1); /* no test would catch the execution in billions that goes wrong
+                                      without the barrier */
     tcc_pool_statistics_of(common, &found);
     CHECK(found.committed == 0 && found.blocks == 0);
     for (int i = 0; i < AT_ONCE; i++) CHECK(sem_post(&end) == 0);
@@ -537,7 +542,7 @@ static int alone(int argc, char **argv) {
     return threads(argc, argv);
 }
 
-/* The child of a fork takes and gives results, whoever was at it in the parent. */
+/* The child of a fork takes and gives results, whatever threads of the parent were doing. */
 static void *take_results(void *argument) {
     for (int i = 0; i < *(int *)argument; i++) {
         void *memory = NULL;

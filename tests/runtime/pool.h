@@ -1,4 +1,4 @@
-/* What the programs that exercise pools share. */
+/* Shared by the programs that exercise pools. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-/* A host that uses pools, compiled with headers of any version.
+/* A host program that uses pools, compiled with headers of any version.
  *
- *     pool_host ARTIFACT [later]    with LATER a field that this version lacks is set; prints why the
+ *     pool_host ARTIFACT [later] with LATER a field that this version lacks is set; prints why the
  *                                   library refuses it
  *
- * With LINKED the pools are those of files of the runtime that the program is linked with, and there
- * is no artifact. */
+ * With LINKED the program uses the pools of runtime files that it is linked with, and there is no
+ * artifact. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ extern void tcc_pool_destroy(tcc_pool *pool);
 extern tcc_status tcc_pool_take(tcc_pool *pool, size_t bytes, void **out_memory);
 extern tcc_status tcc_pool_give(tcc_pool *pool, void *memory);
 extern const char *tcc_last_error(void);
-extern const char tcc_artifact_info[512]; /* of files that this program does not reach */
+extern const char tcc_artifact_info[512]; /* defined in files that this program does not use */
 const char tcc_artifact_info[512] = "";
 
 static const char *last_error(void) { return tcc_last_error(); }
@@ -61,7 +61,7 @@ static void use(const tcc_pool_api *pools) {
 }
 
 #ifndef LINKED
-/* The numbers of an instance, in a struct of this header's size and not a byte more. */
+/* Reads the statistics of an instance into a struct of exactly this header's size. */
 static void look(tcc_instance *instance) {
     tcc_memory *numbers = malloc(sizeof *numbers);
     memset(numbers, 0xAA, sizeof *numbers);

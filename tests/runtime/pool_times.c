@@ -1,4 +1,4 @@
-/* Memory and time that pools take: see the modes. */
+/* Measures the memory and time of pools: see the modes. */
 #define _GNU_SOURCE
 #include <time.h>
 
@@ -10,8 +10,8 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* A trace from stdin: lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints the most bytes
- * committed and the most that were asked for at a time. */
+/* Replays a trace from stdin with the lines `take ID BYTES`, `resize ID BYTES`, `give ID`.  Prints
+ * the most bytes committed and the most bytes asked for at a time. */
 static int trace(int argc, char **argv) {
     (void)argc, (void)argv;
     enum { IDS = 1 << 16 };
@@ -54,8 +54,8 @@ static uint32_t small_size(void) { return (uint32_t)(64 + draw() % 2000); }
 static uint32_t mixed_size(void) { return draw() % 8 ? small_size() : (uint32_t)(4096 + draw() % 60000); }
 static uint32_t large_size(void) { return (uint32_t)(65536 + draw() % 983040); }
 
-/* The time of a take and a give, among 300 blocks: nanoseconds of p50 and p99.9 of batches of 20, by
- * sizes, for a pool of one thread, a shared one, and malloc, or those that are named. */
+/* Times a take and a give among 300 blocks.  Prints nanoseconds by size, p50 and p99.9 of batches
+ * of 20, for a pool of one thread, a shared pool, and malloc, or for those that are named. */
 static int speed(int argc, char **argv) {
     enum { BATCHES = 20000, BATCH = 20, HELD = 300 };
     static const struct {
@@ -98,7 +98,7 @@ static int speed(int argc, char **argv) {
     return 0;
 }
 
-/* Memory that is always there, and counts how often it was asked for or given back. */
+/* Memory that always exists.  It counts the calls that commit and decommit it. */
 static long n_calls;
 
 static void *reserve(void *context, size_t bytes) {
@@ -120,8 +120,8 @@ static void release(void *context, void *base, size_t bytes) {
     free(base);
 }
 
-/* Blocks of large sizes come and go among 300.  Prints how many takes and gives there were after some to
- * begin with, and how many calls for memory they made. */
+/* Takes and gives blocks of large sizes among 300.  Prints how many takes and gives there were
+ * after a warm-up, and how many calls for memory they made. */
 static int calls(int argc, char **argv) {
     (void)argc, (void)argv;
     enum { BEFORE = 40000, PAIRS = 80000, HELD = 300 };

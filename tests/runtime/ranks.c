@@ -1,6 +1,7 @@
-/* Which plan of an artifact is loaded, by a comm, the environment or neither, and what is refused.
+/* Tests which plan of an artifact is loaded, by a comm, the environment or neither, and which loads
+ * are refused.
  *
- *     ranks PLAIN SMALL LARGE OTHER    programs of one kernel: of one input and output; of a state of
+ *     ranks PLAIN SMALL LARGE OTHER programs of one kernel: of one input and output; of a state of
  *                                      two sizes; of other ports */
 #include <string.h>
 
@@ -28,8 +29,8 @@ static const tcc_api *api;
         CHECK(strstr(api->last_error(), words));                                                   \
     } while (0)
 
-/* A comm that says which rank of how many this is, whose keeps are counted, and whose other ranks say
- * what this one does. */
+/* A comm with a given rank and number of ranks. It counts its keeps, and its other ranks send the
+ * same messages as this one. */
 struct tcc_comm {
     const tcc_comm_table *table;
     int32_t rank, size;
@@ -75,7 +76,7 @@ static void read_plans(const char *path, int32_t a, int32_t b, int32_t c, int32_
     for (int i = 0; i < PLANS; i++) read_plan(i, ranks[i], path);
 }
 
-/* The number of the variant that is loaded. */
+/* Returns the number of the variant that is loaded. */
 static int32_t loaded(tcc_comm *comm) {
     tcc_model *model = NULL;
     CHECK(api->model_get_on(comm, &model) == TCC_OK);
@@ -121,11 +122,11 @@ static void by_loaded_model(void) {
     CHECK(exchanges == 1); /* ranks compare their plans */
     api->instance_destroy(instance);
     CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK);
-    CHECK(exchanges == 1); /* once a model and comm: a rank may make another instance alone */
+    CHECK(exchanges == 1); /* once per model and comm: a rank may make another instance alone */
     api->instance_destroy(instance);
     api->model_release(model);
     CHECK(kept == 0);
-    CHECK(loaded(&four) == 2); /* nobody holds the model any more */
+    CHECK(loaded(&four) == 2); /* the model has no user any more */
 }
 
 static void by_environment(void) {
@@ -133,7 +134,7 @@ static void by_environment(void) {
     tcc_comm first = comm_of(0, 2);
     setenv("TCC_RANK", "3", 1), setenv("TCC_SIZE", "4", 1), setenv("TCC_RENDEZVOUS", "here", 1);
     CHECK(loaded(NULL) == 2);
-    CHECK(loaded(&first) == 1); /* who says more counts */
+    CHECK(loaded(&first) == 1); /* the variable with more information counts */
     setenv("TCC_SIZE", "5", 1);
     REFUSES(api->model_get(&model), TCC_UNSUPPORTED, "the job has 5 ranks");
     setenv("TCC_RANK", "x", 1);
@@ -141,7 +142,8 @@ static void by_environment(void) {
     unsetenv("TCC_RANK"), unsetenv("TCC_SIZE"), unsetenv("TCC_RENDEZVOUS");
 }
 
-/* An artifact with one plan runs on whatever comm its collectives take, and no variable is read. */
+/* An artifact with one plan runs on any comm that its collectives accept, and no variable is
+ * read. */
 static void without_plans(const char *path) {
     tcc_comm odd = comm_of(2, 3);
     tcc_model *model = NULL;
@@ -151,7 +153,7 @@ static void without_plans(const char *path) {
     CHECK(api->model_get_on(&odd, &model) == TCC_OK);
     exchanges = 0;
     CHECK(api->instance_create_on(model, 0, &odd, &instance) == TCC_OK);
-    CHECK(exchanges == 0); /* ranks may have files of their own */
+    CHECK(exchanges == 0); /* ranks may have different files */
     api->instance_destroy(instance);
     api->model_release(model);
     unsetenv("TCC_RANK"), unsetenv("TCC_SIZE");

@@ -1,6 +1,7 @@
-/* Every argument of the C interface that cannot be right is refused with a reason, and harms nothing.
+/* Passes invalid arguments to the C interface. Each must be refused with a reason, and harm
+ * nothing.
  *
- *     refusals ARTIFACT LISTS    of y = relu(x) + 1, 2, ... for x: f32[n], n <= 64, and of a model
+ *     refusals ARTIFACT LISTS of y = relu(x) + 1, 2, ... for x: f32[n], n <= 64, and of a model
  *                                that takes three strings and a list of i64 */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -18,7 +19,7 @@
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
-/* Refused, with words of the reason. */
+/* Checks that a call is refused with these words in the reason. */
 #define REFUSES(call, words)                                                                       \
     do {                                                                                           \
         CHECK((call) == TCC_INVALID_ARGUMENT);                                                     \
@@ -99,7 +100,7 @@ static void refuses_inputs(void) {
     REFUSES(run(x, array_of(out)), "got [-1]");
     odd[0] = INT64_MAX;
     REFUSES(run(x, array_of(out)), "got [9223372036854775807]");
-    odd[0] = 65; /* the weights are 64 */
+    odd[0] = 65; /* there are only 64 weights */
     REFUSES(run(x, array_of(out)), "n is at most 64");
 }
 
@@ -128,9 +129,9 @@ static void refuses_outputs(void) {
     CHECK(api->run(instance, &x, 1, NULL, 0, &gives, NULL) == TCC_OK && out[1] == in[1] + 2);
 }
 
-/* What is read by steps, or from where no element begins, is copied. */
+/* Inputs with strides, or at an unaligned address, are copied. */
 static void takes_odd_inputs(void) {
-    char room[sizeof in + 1]; /* an odd place */
+    char room[sizeof in + 1]; /* an odd address */
     int64_t strides[1] = {-1}, twice[1] = {2}, half[1] = {N / 2}, none[1] = {0};
     memcpy(room + 1, in, sizeof in);
     tcc_tensor x = array_of((float *)(void *)room);
@@ -237,11 +238,11 @@ static int take_room(void *context, int32_t output, const tcc_tensor *wanted, vo
     (void)output;
     void **rooms = context;
     if (posix_memalign(&rooms[output], 64, (size_t)wanted->shape[0] + 64)) return 1;
-    *out_data = (char *)rooms[output] + (rooms[2] ? 8 : 0); /* or where nothing may begin */
+    *out_data = (char *)rooms[output] + (rooms[2] ? 8 : 0); /* or where no element may begin */
     return 0;
 }
 
-/* A run with this list, and the strings "a", "bc" and "". */
+/* Runs with this list, and the strings "a", "bc" and "". */
 static tcc_status run_with(const tcc_list *list, tcc_string *strings, bool odd) {
     int64_t three[1] = {3};
     void *rooms[3] = {NULL, NULL, odd ? rooms : NULL};
@@ -286,7 +287,7 @@ static void refuses_strings_and_lists(void) {
     WITH((item.ndim = 2, item.shape = far), "impossible size");
     WITH(item.data = NULL, "an array has no data");
     WITH((item.dtype = (tcc_dtype){3, 64, 1}, item.ndim = 1, item.shape = ones), "a list is an array");
-    const tcc_list *itself = &list; /* deeper and deeper */
+    const tcc_list *itself = &list; /* infinitely deep */
     WITH((item.dtype = (tcc_dtype){3, 64, 1}, item.data = &itself), "lists lie too deep");
     tcc_string text = {NULL, 3};
     WITH((item.dtype = (tcc_dtype){3, 128, 1}, item.data = &text), "a string has no bytes");
@@ -296,7 +297,8 @@ static void refuses_strings_and_lists(void) {
     strings[1].size = 2;
     static const tcc_dtype all[] = {{0, 8, 1},  {0, 16, 1}, {1, 32, 1}, {2, 16, 1}, {2, 64, 1},
                                     {4, 16, 1}, {6, 8, 1},  {10, 8, 1}, {12, 8, 1}, {14, 8, 1}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) { /* known; this program takes any */
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) { /* known types; this program takes any
+                                                               of them */
         item.dtype = all[i];
         (void)run_with(&list, strings, false);
     }

@@ -1,5 +1,5 @@
-/* How workers are divided between runs in progress, on eight CPUs that need not be there.  Prints
- * "ok". */
+/* Tests how workers are divided between runs in progress, on eight CPUs that need not exist.
+ * Prints "ok". */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -20,7 +20,8 @@ static void launch(tcc_crew *crew, int32_t threads) {
     tcc_job job = {work, NULL, NULL, CPUS, scratch, STRIDE, threads, NULL, 0};
     tcc_crew_launch(crew, &job);
     tcc_crew_settle(crew);
-    if (crew->team) crew->team->width = 0; /* whoever else uses the machine */
+    if (crew->team) crew->team->width = 0; /* keep launches wide, whatever else runs on the
+                                              machine */
 }
 
 static int32_t seats(const tcc_crew *crew) { return crew->team ? crew->team->manned : 1; }
@@ -32,7 +33,7 @@ static void fail(const char *what, const tcc_crew *first, const tcc_crew *second
     exit(1);
 }
 
-/* Neither run gets more than its share, whatever the other one's workers do. */
+/* Checks that neither run gets more than its share, whatever the other run's workers do. */
 static void keep(const char *what, tcc_crew *first, int32_t asks, int32_t most, tcc_crew *second,
                  int32_t other_asks, int32_t other_most) {
     for (int turn = 0; turn < KEPT; turn++, sched_yield()) {
@@ -42,13 +43,14 @@ static void keep(const char *what, tcc_crew *first, int32_t asks, int32_t most, 
     }
 }
 
-/* Both runs launch in turns, until they have so many seats. */
+/* Lets both runs launch alternately, until they have this many seats. */
 static void divide(const char *what, tcc_crew *first, int32_t asks, tcc_crew *second,
                    int32_t other_asks, int32_t expected, int32_t other_expected) {
     for (int turn = 0; turn < TURNS; turn++) {
         launch(first, asks);
         launch(second, other_asks);
-        int workers = expected - 1 + other_expected - 1; /* once all who are to leave have left */
+        int workers = expected - 1 + other_expected - 1; /* once all workers that were told to leave
+                                                            have left */
         if (seats(first) == expected && seats(second) == other_expected && hired(first) == workers)
             return;
         sched_yield();
@@ -76,7 +78,7 @@ int main(void) {
     keep("shares of runs that ask for eight and two", &first, CPUS, 7, &second, 2, 2);
     tcc_crew_leave(&second);
     tcc_crew_enter(&second);
-    tcc_crew_enter(&third); /* which only has its caller, and asks for nothing */
+    tcc_crew_enter(&third); /* it only has its caller, and asks for no worker */
     divide("runs beside a third", &first, CPUS, &second, CPUS, 4, 3);
     tcc_crew_leave(&third);
     tcc_crew_leave(&second);

@@ -1,5 +1,5 @@
-/* Structs of every size against this program's own idea of which are taken, in memory that ends
- * where the struct does. */
+/* Tests structs of every size against this program's own rule for which are accepted, in memory
+ * that ends where the struct does. */
 #include "sized.h"
 
 #include <string.h>
@@ -29,7 +29,8 @@ static bool is_known(uint32_t size) {
     return size == 8 || size == 12 || size == 24 || size == 28 || size == 32;
 }
 
-/* A struct of `size` bytes, or of the four that say so, with what is behind `thing` as given. */
+/* Makes a struct of `size` bytes (or only the four that hold the size). The bytes behind the fields
+ * of `thing` are `behind`. */
 static char *made(uint32_t size, char behind) {
     const thing full = {size, 1, 2, "third", 4, 5};
     size_t bytes = size < 4 ? 4 : size > 4096 ? 4 : size;

@@ -1,5 +1,5 @@
-/* When launches have fewer threads, and for how long, and how long workers spin: the rules of width.c and
- * threads.c under clocks of their own. */
+/* Tests when launches have fewer threads and for how long, and how long workers spin: the rules of
+ * width.c and threads.c under fake clocks. */
 #define _GNU_SOURCE
 #define tcc_now system_now
 #include "workers.h"
@@ -14,8 +14,8 @@ static int64_t clock_now;
 static int64_t tcc_now(void) { return clock_now; }
 
 static int64_t cpu_now, sleeps_now, yields_now, looks;
-static bool refuses; /* to say what a thread used */
-static bool taken = true; /* by another thread: what is lost */
+static bool refuses; /* the fake system does not report a thread's CPU time */
+static bool taken = true; /* another thread, not a hypervisor, takes the lost time */
 
 static int read_cpu(int64_t now, struct timespec *out) {
     looks++;
@@ -48,8 +48,8 @@ static void expect(const char *what, int64_t found, int64_t expected) {
 
 /* ---- stalls ---------------------------------------------------------------------------------------- */
 
-/* For how long launches are narrow after one on `threads`, whose caller's range took it `own`
- * nanoseconds, and which it then waited for. */
+/* Returns for how long launches are narrow after a launch on `threads` threads. The caller's range
+ * took `own` nanoseconds, and it then waited for `waited`. */
 static int64_t narrow_after(int32_t threads, int64_t own, int64_t waited) {
     team.began = clock_now;
     clock_now += own + waited;
@@ -100,7 +100,8 @@ static void expect_widths(void) {
 
 /* ---- lost CPUs ------------------------------------------------------------------------------------- */
 
-/* The width after the caller had a CPU for `ran` of `passed` nanoseconds from one launch to the next. */
+/* Returns the width after the caller had a CPU for `ran` of `passed` nanoseconds between two
+ * launches. */
 static int32_t width_after(int64_t passed, int64_t ran) {
     clock_now += passed;
     cpu_now += ran;
@@ -153,7 +154,8 @@ static void expect_losses(void) {
     team.open = 0;
 }
 
-/* Two looks after each narrow while, both bad: the whiles double, and nothing of them is counted. */
+/* Looks twice after each narrow while, both times with a loss. The whiles double, and the loss
+ * during them does not count. */
 static void expect_backing_off(void) {
     team.open = 2;
     (void)first_width(WINDOW, WINDOW / 2);
@@ -181,7 +183,7 @@ static void expect_backing_off(void) {
 
 /* ---- spinning -------------------------------------------------------------------------------------- */
 
-/* How long an idle worker spins, which looks at the clock every few microseconds. */
+/* Returns how long an idle worker spins that looks at the clock every few microseconds. */
 static int64_t spins(tcc_idle *idle) {
     int64_t began = clock_now;
     while (!is_tired(&team, 1, idle)) clock_now += 10 * US;
@@ -218,7 +220,7 @@ static void expect_spins(void) {
     expect("beside another run it spins", spins(&idle), FREE_NANOSECONDS + look);
 }
 
-/* All workers together spin no longer than one alone. */
+/* All workers together spin no longer than one worker alone. */
 static void expect_budget(void) {
     for (int32_t started = 1; started < TCC_MAX_THREADS; started++) {
         int64_t all = 0;

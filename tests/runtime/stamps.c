@@ -1,11 +1,11 @@
-/* Stamps of runs: what each launch leaves, what a full ring keeps, and instances with rings of their own
- * on several threads.  Built with sanitizers.
+/* Tests stamps of runs: the stamps of each launch, the contents of a full ring, and instances with
+ * their own rings on several threads.  Built with sanitizers.
  *
  *     stamps FILE KERNELS THREADS
  *
- * The file is one record as for hostile.c, of the program of test_stamps.py: inputs n i64 and
- * x f32[1024], output y f32[1024].  Step 0 is a launch of 1024 tiles, which writes y[i] = x[i] + i; step 1
- * is n launches of a tile each. */
+ * The file is one record as for hostile.c, of the program of test_stamps.py: inputs n i64 and x
+ * f32[1024], output y f32[1024].  Step 0 is a launch of 1024 tiles, which writes y[i] = x[i] + i;
+ * step 1 is n launches of one tile each. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>
@@ -64,7 +64,7 @@ static void refuses(tcc_instance *instance, tcc_stamp_record *ring) {
     run(instance, 1);
 }
 
-/* Every execution is there once or more, in its order, and inside of the run. */
+/* Checks that every execution has a stamp or more, in order, and within the run's time. */
 static void stamps_all(tcc_instance *instance, tcc_stamp_record *ring, int32_t threads) {
     enum { TRIPS = 10 };
     uint64_t count = 7;
@@ -89,7 +89,7 @@ static void stamps_all(tcc_instance *instance, tcc_stamp_record *ring, int32_t t
     CHECK(count == before);
 }
 
-/* The newest stamps are there, and nothing is written behind the ring. */
+/* Checks that the newest stamps are there, and that no stamp is written behind the ring. */
 static void drops_the_oldest(tcc_instance *instance, tcc_stamp_record *ring) {
     uint64_t count = 0;
     CHECK(api->instance_set_stamps(instance, ring, ROOM, &count) == TCC_OK);

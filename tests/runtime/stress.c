@@ -1,6 +1,6 @@
-/* Callers that launch at the same time, of many sizes: every unit runs exactly once, on a scratch
- * that no other thread uses.  Prints "ok".  Arguments: callers, launches of each, threads, fork (0 or
- * 1), pause in microseconds (so that workers fall asleep). */
+/* Launches work of many sizes from several callers at the same time.  Every unit must run exactly
+ * once, with scratch memory that no other thread uses.  Prints "ok".  Arguments: callers, launches
+ * of each, threads, fork (0 or 1), pause in microseconds (so that workers fall asleep). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +19,8 @@ enum { MOST = 3000, STRIDE = 4096 };
 static int launches, threads, pause_us;
 static atomic_int failures;
 
-/* Unit u of step n is due when all units of the steps before it are done, its mirror's too. */
+/* Checks unit u of step n: it may run when all units of the steps before it are done, the mirrored
+ * unit's too. */
 static void count(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     uint8_t *hits = b[0];
     int64_t *room = scratch;
@@ -38,7 +39,8 @@ static void *caller(void *argument) {
     void *buffers[2][1] = {{hits}, {hits}};
     for (int i = 0, launched = 0; launched < launches; i++) {
         int64_t units = rand_r(&seed) % (i % 7 ? 40 : MOST);
-        int chain = 1 + rand_r(&seed) % 5; /* each launch counts on what the one before it left */
+        int chain = 1 + rand_r(&seed) % 5; /* each launch depends on the results of the one before
+                                              it */
         memset(hits, 0, (size_t)units);
         tcc_crew crew;
         tcc_crew_enter(&crew);
@@ -47,7 +49,7 @@ static void *caller(void *argument) {
             int32_t limit = 1 + rand_r(&seed) % threads;
             tcc_job job = {count, buffers[step % 2], ints[step % 2], units, scratch, STRIDE,
                            step % 2 ? limit : threads, scratch, STRIDE};
-#ifdef TCC_TRIAL /* whose threads take turns, so that workers may be counted on */
+#ifdef TCC_TRIAL /* threads take turns, so that workers come reliably */
             if (crew.team) crew.team->width = 0;
 #endif
             tcc_crew_launch(&crew, &job);

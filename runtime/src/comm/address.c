@@ -1,4 +1,4 @@
-/* Addresses of hosts: found by their names, listened on and called, each by a deadline. */
+/* Finds hosts' addresses by name, listens on them and calls them, each by a deadline. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -23,7 +23,7 @@ int32_t tcc_comm_address_port(const char *address) {
     return port <= 65535 ? (int32_t)port : 0;
 }
 
-/* "host:port" in two. */
+/* The two parts of "host:port". */
 typedef struct destination {
     char name[sizeof((tcc_comm_settings *)0)->address], port[12];
 } destination;
@@ -47,7 +47,8 @@ void tcc_place_text(const tcc_place *place, char text[TCC_PLACE_TEXT]) {
     const struct sockaddr *at = (const struct sockaddr *)&place->at;
     (void)getnameinfo(at, place->bytes, name, sizeof name, port, sizeof port,
                       NI_NUMERICHOST | NI_NUMERICSERV);
-    const char *old = strncmp(name, "::ffff:", 7) == 0 ? name + 7 : name; /* of IPv4, in IPv6 */
+    /* an IPv4 address in IPv6 form */
+    const char *old = strncmp(name, "::ffff:", 7) == 0 ? name + 7 : name;
     bool framed = old == name && at->sa_family == AF_INET6;
     snprintf(text, TCC_PLACE_TEXT, "%s%s%s:%s", framed ? "[" : "", old, framed ? "]" : "", port);
 }
@@ -69,7 +70,7 @@ static void keep(const struct addrinfo *list, tcc_places *out) {
     }
 }
 
-/* Returns getaddrinfo's code; `list` is freed. */
+/* Looks the host up.  Returns getaddrinfo's code and frees its list. */
 static int look_up(const destination *to, int flags, tcc_places *out) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
@@ -83,8 +84,8 @@ static int look_up(const destination *to, int flags, tcc_places *out) {
     return 0;
 }
 
-/* A look-up by a thread of its own, for the C library's waits for servers as long as it likes.  Who
- * comes last to its end, the thread or who waits, frees it. */
+/* A look-up in a thread of its own, because the C library may wait for name servers as long as it
+ * likes.  The last of the two that is done with it, the thread or its caller, frees it. */
 typedef struct search {
     destination to;
     tcc_places found;
@@ -99,7 +100,7 @@ static void *run_search(void *of) {
     return NULL;
 }
 
-/* Signals stay with the threads of the program. */
+/* Starts the thread with all signals blocked: signals stay with the program's threads. */
 static int start_thread(search *self) {
     sigset_t all, before;
     pthread_t thread;
@@ -150,7 +151,8 @@ static int make_socket(const tcc_place *place) {
     return socket(place->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/* Every address of this host: IPv6's takes both kinds; IPv4's alone where there is no IPv6. */
+/* Finds every address of this host.  IPv6's accepts both kinds; IPv4's is used alone where there is
+ * no IPv6. */
 static tcc_status find_all(const destination *to, tcc_places *out) {
     static const char *const names[] = {"::", "0.0.0.0"};
     int32_t n = 0;
@@ -175,7 +177,7 @@ static tcc_status find_own(const char *address, int32_t port_offset, int64_t dea
     return *out_all ? find_all(&to, out) : tcc_places_find(address, port_offset, deadline, out);
 }
 
-/* -1 with errno set. */
+/* Returns a listening socket; -1 with errno set. */
 static int listen_on(const tcc_place *place) {
     const int yes = 1, no = 0;
     int made = make_socket(place);
@@ -219,7 +221,7 @@ tcc_status tcc_place_listen(const char *address, int32_t port_offset, int64_t de
                     strerror(errno));
 }
 
-/* Whether a connection that is under way is made before the deadline. */
+/* Returns true if a connection in progress is made before the deadline. */
 static bool is_made(int connection, int64_t deadline) {
     struct pollfd polled = {connection, POLLOUT, 0};
     while (poll(&polled, 1, SLICE) <= 0)

@@ -1,4 +1,4 @@
-/* Addresses of hosts.  One paragraph per file. */
+/* Declares addresses of hosts.  One paragraph per file. */
 #ifndef TCC_COMM_ADDRESS_H
 #define TCC_COMM_ADDRESS_H
 
@@ -19,24 +19,24 @@ typedef struct tcc_place {
 typedef struct tcc_places {
     tcc_place all[TCC_MOST_PLACES];
     int32_t n;
-    char reason[96]; /* why there are none */
+    char reason[96]; /* why there are no places */
 } tcc_places;
 
-/* The places of "host:port" or "[host]:port", with `port_offset` added to the port; those of a name
- * are looked up by a thread that is left behind at the deadline.  TCC_INVALID_ARGUMENT: the text is
- * none. */
+/* Finds the places of "host:port" or "[host]:port", with `port_offset` added to the port.  A name
+ * is looked up by a thread that is left behind at the deadline.  Fails with TCC_INVALID_ARGUMENT
+ * where the text is no address. */
 tcc_status tcc_places_find(const char *address, int32_t port_offset, int64_t deadline,
                            tcc_places *out);
-/* A socket that listens where all who can reach this host reach it: on every address, or on the one
- * that is given as a number; for the name localhost on that of this host alone.  Waits for another
- * process that has the port; `text` says where it listens. */
+/* Makes a socket that listens where every rank that can reach this host reaches it: on every
+ * address; on one address, if it is given as a number; for the name localhost on this host's own
+ * only.  Waits where another process has the port.  `text` receives the address. */
 tcc_status tcc_place_listen(const char *address, int32_t port_offset, int64_t deadline,
                             int *out_listener, char text[TCC_PLACE_TEXT]);
-/* A connection that does not block; -1 with errno set, ETIMEDOUT at the deadline. */
+/* Returns a non-blocking connection; -1 with errno set, ETIMEDOUT at the deadline. */
 int tcc_place_call(const tcc_place *place, int64_t deadline);
-/* "127.0.0.1:29400" or "[::1]:29400". */
+/* Writes a place as "127.0.0.1:29400" or "[::1]:29400". */
 void tcc_place_text(const tcc_place *place, char text[TCC_PLACE_TEXT]);
-/* Who is at the other end of a connection, as such a text. */
+/* Writes the address at the other end of a connection in the same form. */
 void tcc_place_peer(int connection, char text[TCC_PLACE_TEXT]);
 
 #endif

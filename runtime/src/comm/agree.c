@@ -1,10 +1,11 @@
-/* Ranks that are left of a comm agree on who they are, in the comm's own segment.
+/* Makes the remaining ranks of a comm agree on who they are, in the comm's own segment.
  *
- * Each says which ranks it leaves out: those whose processes have ended, as the kernel tells, those
- * that have closed the comm, and those that the caller or another rank leaves out.  When all others
- * say the same in one turn, they meet.  That may fail, for a rank may end meanwhile: then they try
- * again in the next turn.  Whether the new comm is made, one word in its segment decides for all: the
- * first rank that sees all of them there writes it, or the first that gives up. */
+ * Each rank publishes the set of ranks that it leaves out: ranks whose processes have ended (the
+ * kernel tells), ranks that have closed the comm, and ranks that the caller or another rank
+ * excludes.  When all remaining ranks publish the same set in one turn, they meet.  That may fail
+ * because a rank ends meanwhile; then they try again in the next turn.  One word in the new comm's
+ * segment decides for all ranks whether the comm is made.  The first rank that sees all of them
+ * there writes it, or the first that gives up. */
 #include "shared.h"
 
 static uint64_t bit_of(int32_t rank) { return UINT64_C(1) << rank; }
@@ -17,12 +18,13 @@ static uint64_t said_by(const tcc_shared *shared, int32_t rank) {
     return atomic_load(&shared->segment->ranks[rank].without);
 }
 
-/* Whether the rank takes part in this rank's turn and says the same. */
+/* Returns true if the rank takes part in this rank's turn and publishes the same set. */
 static bool agrees(const tcc_shared *shared, int32_t rank) {
     return turn_of(shared, rank) == shared->turn && said_by(shared, rank) == shared->without;
 }
 
-/* The first other rank from `rank` on that is not left out and does not agree; or -1. */
+/* Returns the first other rank from `rank` on that is not left out and does not agree; -1 for
+ * none. */
 static int32_t next_absent(const tcc_shared *shared, int32_t rank) {
     for (int32_t i = rank; i < shared->size; i++)
         if (i != shared->rank && !(shared->without & bit_of(i)) && !agrees(shared, i)) return i;
@@ -52,7 +54,7 @@ void tcc_shared_depart(tcc_shared *shared) {
     say(shared);
 }
 
-/* Takes over what the others say, and the latest turn.  Returns whether all said the same. */
+/* Takes over the other ranks' sets, and the latest turn.  Returns true if all sets were equal. */
 static bool hear(tcc_shared *shared) {
     bool agreed = next_absent(shared, 0) < 0;
     uint64_t without = shared->without;
@@ -61,16 +63,18 @@ static bool hear(tcc_shared *shared) {
         if (i == shared->rank || shared->without & bit_of(i)) continue;
         uint32_t turn = turn_of(shared, i);
         if ((int32_t)(turn - latest) > 0) latest = turn | 1;
-        if (turn & 1) without |= said_by(shared, i); /* else it is of an earlier call */
+        if (turn & 1) without |= said_by(shared, i); /* an even turn means that the set is from an
+                                                        earlier call */
     }
     shared->without = without & ~bit_of(shared->rank);
     shared->turn = latest;
     return agreed;
 }
 
-/* Fails where a rank shrinks the comm without this one, or has done so before this one came: for
- * good, so that this one does not go on alone when the others have closed the comm.  Whom a rank left
- * out that has ended since, those that are left say. */
+/* Fails where a rank shrinks the comm without this one, or did so before this one came.  The
+ * refusal is permanent, so that this rank does not go on alone after the others have closed the
+ * comm.  A rank that has ended is ignored: the remaining ranks publish the exclusions that they
+ * took over from it. */
 static tcc_status check_welcome(tcc_shared *shared, uint64_t gone) {
     for (int32_t i = 0; i < shared->size && shared->refused_by < 0; i++) {
         bool ended = gone & bit_of(i) && !atomic_load(&shared->segment->ranks[i].closed);
@@ -123,7 +127,7 @@ tcc_status tcc_shared_decide(tcc_shared *made, tcc_status status) {
     if (atomic_compare_exchange_strong(&made->segment->decided, &decided,
                                        status == TCC_OK ? MADE : GIVEN_UP))
         return status;
-    if (decided == MADE) return TCC_OK; /* what failed since, its operations report */
+    if (decided == MADE) return TCC_OK; /* the comm's operations report later failures */
     if (status != TCC_OK) return status;
     return tcc_fail(TCC_PEER_DEAD, "a rank gave up while the comm was shrunk");
 }

@@ -1,4 +1,4 @@
-/* Waits that their thread's caller ends. */
+/* Ends waits when their thread's caller asks for it. */
 #include "comm.h"
 
 static _Thread_local int (*asked)(void *of);

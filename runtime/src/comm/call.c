@@ -1,4 +1,4 @@
-/* Calls: their checks, and what messages say of them. */
+/* Checks calls, and describes them in messages. */
 #include <string.h>
 
 #include "../sized.h"
@@ -20,7 +20,7 @@ enum { REDUCES = 1, SENDS_ALL = 2, RECEIVES_ALL = 4, HAS_ROOT = 8, COUNTS = 16, 
 
 typedef struct kind_row {
     const char *name;
-    int traits; /* SENDS_ALL: one part for each rank in send; RECEIVES_ALL: in receive */
+    int traits; /* SENDS_ALL: `send` has one part for each rank; RECEIVES_ALL: `receive` has */
 } kind_row;
 
 static const kind_row kinds[] = {
@@ -51,7 +51,7 @@ int64_t tcc_comm_elements_before(const int64_t *counts, int32_t peer) {
 }
 
 const char *tcc_comm_text(const tcc_comm_descriptor *descriptor, char text[TCC_COMM_TEXT]) {
-    /* it may come from another process */
+    /* the descriptor may come from another process */
     if (descriptor->kind >= KINDS || descriptor->type >= TCC_COMM_TYPES ||
         descriptor->reduction >= REDUCTIONS) {
         snprintf(text, TCC_COMM_TEXT, "an unknown operation");
@@ -93,7 +93,8 @@ static tcc_status find_type(tcc_dtype dtype, tcc_comm_type *out_type) {
                     dtype.code, dtype.bits, dtype.lanes);
 }
 
-/* Elements of a buffer: `parts` times the count, or the sum of counts; -1 where that is no size. */
+/* Returns the elements of a buffer: `parts` times the count, or the sum of counts; -1 where the
+ * number is no valid size. */
 static int64_t total_elements(int64_t count, const int64_t *counts, int32_t parts, size_t element) {
     int64_t total = 0, most = INT64_MAX / (int64_t)element;
     for (int32_t i = 0; i < parts; i++) {
@@ -130,7 +131,7 @@ static int64_t hash_of(const int64_t *counts, int32_t n) {
     return (int64_t)state;
 }
 
-/* Callers of this version are those in a hurry. */
+/* Reads a call of any version. A call of this version takes the fast path. */
 static tcc_status read_call(const tcc_comm_call *asked, tcc_comm_call *out_call) {
     static const tcc_sized kind = {
         "tcc_comm_call", sizeof *asked, TCC_END(tcc_comm_call, count),
@@ -179,7 +180,7 @@ tcc_status tcc_comm_check_call(const tcc_comm_call *asked, int32_t rank, int32_t
     return TCC_OK;
 }
 
-/* Bytes after the start of the send buffer at which receive may lie, or -1 if nowhere. */
+/* Returns the offset in bytes from the send buffer at which `receive` may lie; -1 if nowhere. */
 static int64_t same_place(const tcc_comm_work *work, int32_t rank) {
     int64_t element = (int64_t)work->element;
     switch (work->call.kind) {

@@ -1,12 +1,12 @@
-/* Sends and receives: each pair of ranks has a channel of two places in each direction. */
+/* Sends and receives. Each pair of ranks has a channel of two places in each direction. */
 #include <string.h>
 
 #include "shared.h"
 
-/* Sends and receives of one call or group. */
+/* The sends and receives of one call or group. */
 typedef struct transfers {
     const tcc_comm_work *works;
-    int64_t *moved; /* bytes of each so far; -1: nothing, not even of an empty message */
+    int64_t *moved; /* bytes moved of each; -1: nothing yet, not even an empty message's place */
     int32_t n;
     tcc_status status;
 } transfers;
@@ -19,7 +19,8 @@ static bool is_done(const transfers *all, int32_t which) {
     return all->moved[which] >= bytes_of(&all->works[which]);
 }
 
-/* Messages of a channel go one after another: whether an earlier one is on its way. */
+/* Returns true if an earlier message of the same channel is not done: a channel's messages go one
+ * after another. */
 static bool must_queue(const transfers *all, int32_t which) {
     const tcc_comm_call *call = &all->works[which].call;
     for (int32_t i = 0; i < which; i++)
@@ -78,7 +79,8 @@ static bool empty(tcc_shared *shared, const tcc_comm_work *work, int64_t *moved,
     return true;
 }
 
-/* Moves what can be moved; true where anything was, or failed, or all is done. */
+/* Moves what can be moved without waiting. Returns true if data moved, a transfer failed, or all
+ * are done. */
 static bool go_on(tcc_shared *shared, void *what, int32_t *awaited) {
     transfers *all = what;
     bool moved = false, done = true;

@@ -1,4 +1,4 @@
-/* Which backend carries out a comm's operations. */
+/* Chooses the backend that carries out a comm's operations. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -7,7 +7,8 @@
 static const tcc_comm_backend *const backends[] = {&tcc_comm_backend_shared,
                                                    &tcc_comm_backend_plugin, &tcc_comm_backend_mpi};
 
-/* Ranks tell one another where they run, and have the rest of the deadline for what follows. */
+/* Lets the ranks tell one another where they run.  The remaining time until the deadline becomes
+ * the time for opening. */
 static tcc_status find_local(tcc_comm_settings *settings) {
     int64_t deadline = tcc_comm_now() + settings->open_milliseconds * INT64_C(1000000);
     tcc_comm_host mine, *all = tcc_allocate_zero((size_t)settings->size, sizeof *all);
@@ -28,8 +29,9 @@ static bool knows_hosts(const tcc_comm_settings *settings) {
     return settings->local_size >= 0 || !tcc_comm_address_port(settings->address);
 }
 
-/* `shared` is not tried between hosts: ranks find out before.  A name without a port joins ranks of
- * one host alone. */
+/* Decides whether a backend fits; `*out_reason` is NULL if it does.  For `shared`, ranks first find
+ * out which ranks are on one host.  A rendezvous without a port joins ranks of one host only, so
+ * that they need not ask. */
 static tcc_status judge(const tcc_comm_backend *backend, tcc_comm_settings *settings,
                         const char **out_reason) {
     *out_reason = backend->unfit(settings);

@@ -1,4 +1,4 @@
-/* The monotonic clock. */
+/* Reads the monotonic clock. */
 #define _GNU_SOURCE
 #include <time.h>
 

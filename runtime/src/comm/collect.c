@@ -1,10 +1,10 @@
-/* Collectives over the segment, a step at a time. */
+/* Carries out collectives over the segment, one step at a time. */
 #include <string.h>
 
 #include "shared.h"
 
 enum {
-    SLICE = 64 << 10, /* bytes that a step moves where all ranks read all of it */
+    SLICE = 64 << 10, /* bytes of a step in which all ranks read the whole slice */
     EACH = 0,         /* a slice has a part of the slot for each rank */
 };
 
@@ -15,7 +15,7 @@ static char *slot_of(const tcc_shared *shared, int32_t rank) {
     return shared->slots + which * TCC_SHARED_SLOT;
 }
 
-/* Elements of the slice at hand. */
+/* Returns the elements of the current slice. */
 static int64_t slice_count(const tcc_shared *shared) {
     return least(shared->slice, shared->length - shared->begin);
 }
@@ -61,13 +61,13 @@ static tcc_status read_nothing(tcc_shared *shared, const tcc_comm_work *work) {
     return TCC_OK;
 }
 
-/* The slice, for all ranks to read. */
+/* Fills the slot with the slice, for all ranks to read. */
 static void fill_slice(tcc_shared *shared, const tcc_comm_work *work) {
     const char *own = work->send + shared->begin * (int64_t)work->element;
     tcc_shared_copy(slot_of(shared, shared->rank), own, slice_count(shared), work->element);
 }
 
-/* Reduces a part of all slots' slices, of which this rank's lies where it sends. */
+/* Reduces a part of all slots' slices. This rank's own slice is read from its send buffer. */
 static void reduce_slices(const tcc_shared *shared, const tcc_comm_work *work, int64_t begin,
                           int64_t count, char *slot) {
     int64_t element = (int64_t)work->element, at = (shared->begin + begin) * element;
@@ -77,18 +77,18 @@ static void reduce_slices(const tcc_shared *shared, const tcc_comm_work *work, i
     tcc_shared_reduce(shared, work, inputs, count, slot, (char *[]){work->receive + at}, 1);
 }
 
-/* Every rank reads all of all slots. */
+/* Lets every rank reduce the whole of all slots. */
 static tcc_status reduce_slots(tcc_shared *shared, const tcc_comm_work *work) {
     reduce_slices(shared, work, 0, slice_count(shared), NULL);
     return TCC_OK;
 }
 
-/* Elements of the slice before a rank's part of it. */
+/* Returns the elements of the slice before a rank's part. */
 static int64_t bound(const tcc_shared *shared, const tcc_comm_work *work, int32_t rank) {
     return tcc_shared_part(shared, work, slice_count(shared), rank);
 }
 
-/* All parts of the slice but this rank's. */
+/* Fills the slot with all parts of the slice but this rank's. */
 static void fill_parts(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element;
     int64_t first = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
@@ -99,7 +99,7 @@ static void fill_parts(tcc_shared *shared, const tcc_comm_work *work) {
                     work->element);
 }
 
-/* Every rank reduces its part of all slots, then reads the others' parts. */
+/* Lets every rank reduce its part of all slots, then read the other ranks' parts. */
 static tcc_status reduce_parts(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element;
     for (int32_t i = 0; i < shared->size; i++) {
@@ -116,7 +116,7 @@ static tcc_status reduce_parts(tcc_shared *shared, const tcc_comm_work *work) {
 
 /* ---- the other collectives ------------------------------------------------------------------- */
 
-/* A slice of every rank's block, each in a part of the slot. */
+/* Fills each part of the slot with a slice of one rank's block. */
 static void fill_blocks(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element;
     for (int32_t i = 0; i < shared->size; i++)
@@ -138,12 +138,12 @@ static tcc_status reduce_blocks(tcc_shared *shared, const tcc_comm_work *work) {
     return TCC_OK;
 }
 
-/* `counts` NULL: the call's count of every rank. */
+/* Returns a rank's count; `counts` is NULL where all ranks have the call's count. */
 static int64_t count_of(const tcc_comm_work *work, const int64_t *counts, int32_t rank) {
     return counts ? counts[rank] : work->call.count;
 }
 
-/* Elements of a rank's part that are in the slice at hand; not above 0 behind its end. */
+/* Returns the elements of a rank's part in the current slice; 0 or less behind the part's end. */
 static int64_t in_slice(const tcc_shared *shared, const tcc_comm_work *work, const int64_t *counts,
                         int32_t rank) {
     return least(shared->slice, count_of(work, counts, rank) - shared->begin);
@@ -191,7 +191,8 @@ static void fill_counts(tcc_shared *shared, const tcc_comm_work *work) {
     memcpy(slot_of(shared, shared->rank), sent, (size_t)shared->size * sizeof *sent);
 }
 
-/* All ranks know the longest part of any two then, and exchange behind this slice. */
+/* Exchanges counts. Afterwards all ranks know the longest part between any two ranks, and exchange
+ * data behind this slice. */
 static tcc_status read_counts(tcc_shared *shared, const tcc_comm_work *work) {
     const int64_t *received = work->call.receive_counts;
     int64_t longest = 0;
@@ -257,7 +258,7 @@ static const tcc_shared_method *method_of(const tcc_shared *shared, const tcc_co
     }
 }
 
-/* Goes to the next step of the operation; false behind its last. */
+/* Goes to the operation's next step; false after the last. */
 static bool next(tcc_shared *shared) {
     if (++shared->round < shared->method->steps) return true;
     shared->round = 0;
@@ -271,7 +272,7 @@ static void publish(tcc_shared *shared) {
     tcc_shared_publish(shared);
 }
 
-/* Elements of the longest part that a rank has. */
+/* Returns the elements of the longest part of any rank. */
 static int64_t length_of(const tcc_shared *shared, const tcc_comm_work *work) {
     int64_t length = work->call.count;
     for (int32_t i = 0; work->call.kind == TCC_COMM_ALL_GATHER_V && i < shared->size; i++)
@@ -286,7 +287,7 @@ tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *asked) {
     shared->work = &shared->begun;
     shared->agreed = false;
     shared->begin = shared->round = 0;
-    /* three quarters of the last cache are for what else runs */
+    /* three quarters of the last cache stay for other data */
     int64_t touched = (int64_t)(asked->sent + asked->received) * shared->size;
     shared->past = touched > tcc_comm_last_cache() / 4 && tcc_comm_last_cache();
     int64_t length = length_of(shared, asked);

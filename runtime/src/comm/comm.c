@@ -1,4 +1,4 @@
-/* Comms: opening, closing, groups of ranks, memory. */
+/* Opens and closes comms, and makes groups of ranks and shared memory. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -72,7 +72,7 @@ tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
     return status;
 }
 
-/* Frees what the comm has of the backend, when no call is under way. */
+/* Frees the backend's part of a comm, when no call is in progress. */
 static void leave_ranks(tcc_comm *comm) {
     tcc_comm_withdraw(comm);
     tcc_comm_device_leave(comm);
@@ -83,7 +83,8 @@ static void leave_ranks(tcc_comm *comm) {
     }
 }
 
-/* A subgroup uses memory of the comm that keeps it: all calls end first. */
+/* Ends all calls on the comm and its subgroups first, because a subgroup uses memory of the comm
+ * that keeps it. */
 static bool end_all(tcc_comm *comm) {
     if (!tcc_comm_end(comm)) return false;
     for (tcc_comm *child = atomic_load(&comm->subgroups); child; child = child->next)
@@ -132,7 +133,7 @@ tcc_status tcc_comm_error(tcc_comm *comm) {
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
 
-/* A comm of `n` members of the parent, of which this process is number `self`. */
+/* Makes a comm of `n` members of the parent; this process is number `self`. */
 static tcc_status make_child(tcc_comm *parent, const int32_t *members, int32_t n, int32_t self,
                              const char *name, tcc_comm **out_comm) {
     tcc_comm *child = tcc_comm_make(&parent->settings, self, n);
@@ -156,20 +157,20 @@ static int by_key(const void *left, const void *right) {
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* All ranks' choices in the order of their ranks. */
+/* Gathers all ranks' choices in rank order. */
 static tcc_status gather_choices(tcc_comm *comm, choice mine, choice *all) {
     const tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_GATHER,
                                 .dtype = {0, 32, 1}, .count = sizeof mine / 4};
     return tcc_comm_perform(comm, &call, &mine, all);
 }
 
-/* Ranks that are together in a new comm; this process is number `self`. */
+/* The ranks of a new comm; this process is number `self`. */
 typedef struct party {
     int32_t *members; /* room for all ranks */
     int32_t n, self;
 } party;
 
-/* The ranks that give this color, in the order of keys and then of ranks. */
+/* Finds the ranks that give this color, ordered by key and then by rank. */
 static tcc_status gather_party(tcc_comm *comm, int32_t color, int32_t key, party *out_party) {
     size_t size = (size_t)comm->size;
     choice *all = tcc_allocate_zero(size, sizeof *all);
@@ -218,7 +219,7 @@ tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm *
     return tcc_comm_leave_with(comm, split(comm, color, key, out_comm), out_comm);
 }
 
-/* Other ranks wait for a comm that will not be. */
+/* Reports a failure to the other ranks, which would wait for a comm that is never made. */
 TCC_COLD static tcc_status refuse_party(tcc_comm *comm, const int32_t *ranks, int32_t n) {
     char list[128] = "";
     size_t used = 0;
@@ -229,7 +230,7 @@ TCC_COLD static tcc_status refuse_party(tcc_comm *comm, const int32_t *ranks, in
     return tcc_comm_give_up(comm, TCC_MISMATCH);
 }
 
-/* A comm of these ranks, of which this process is number `key`, for `comm` to keep. */
+/* Makes a comm of these ranks, with this process as number `key`, for `comm` to keep. */
 static tcc_status make_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, int32_t key,
                                 tcc_comm **out_comm) {
     party party;
@@ -296,7 +297,8 @@ static tcc_status replace_arena(tcc_comm *comm, tcc_comm_arena arena, size_t byt
     return TCC_OK;
 }
 
-/* With the turns of the subgroups from `child` on: they use the arena too. */
+/* Makes an arena. The caller holds the turns of `child` and the subgroups after it, because they
+ * use the arena too. */
 static tcc_status make_arena(tcc_comm *comm, tcc_comm *child, tcc_comm_arena arena, size_t bytes) {
     if (!child) return replace_arena(comm, arena, bytes);
     TCC_RETURN_IF_ERROR(tcc_comm_enter(child));
@@ -321,7 +323,7 @@ tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
     return tcc_comm_leave(comm, make_own(comm, bytes, out_memory));
 }
 
-/* What the rank that asks for most asks for. */
+/* Sets `*bytes` to the largest request of any rank. */
 static tcc_status agree_on_bytes(tcc_comm *comm, int64_t *bytes) {
     int64_t *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
     if (!all) return TCC_OUT_OF_MEMORY;
@@ -342,7 +344,8 @@ static tcc_status find_scratch(tcc_comm *comm, size_t bytes, void **out_memory) 
     if (bytes > comm->bytes[TCC_COMM_SCRATCH]) {
         if (comm->backend->symmetric) TCC_RETURN_IF_ERROR(agree_on_bytes(comm, &most));
         size_t room = LEAST_SCRATCH;
-        while (room < (size_t)most) room *= 2; /* sizes that grow need few new arenas */
+        while (room < (size_t)most) room *= 2; /* doubled, so that growing sizes need few new
+                                                  arenas */
         tcc_comm *children = atomic_load(&comm->subgroups);
         TCC_RETURN_IF_ERROR(make_arena(comm, children, TCC_COMM_SCRATCH, room));
     }

@@ -1,5 +1,5 @@
-/* Copies, also past the caches: what is larger than these would only displace what others need, and
- * an ordinary store reads its line first. */
+/* Copies memory, also past the caches. Data that is larger than the caches would only displace
+ * other data, and an ordinary store reads its cache line first. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>

@@ -1,8 +1,9 @@
-/* The GPUs of a comm's ranks: they meet by an operation of the comm, and a thread of each rank
- * watches the comm and the library, so that no operation waits on a GPU for a rank that failed.
+/* Opens the GPUs of a comm's ranks. The ranks meet by an operation of the comm. A thread of each
+ * rank watches the comm and the library, so that no operation waits on a GPU for a rank that
+ * failed.
  *
- * The library's communicator does not block: calls of it are short and made with the lock, and the
- * watching thread, which alone aborts it, takes it out of reach first. */
+ * The library's communicator does not block: its calls are short and are made with the lock held.
+ * Only the watching thread aborts it, and makes it unreachable first. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -15,7 +16,7 @@
 
 enum {
     PERIOD = 10000000, /* nanoseconds between two looks of the watching thread */
-    LOOKS = 256,       /* at a call in progress, before it sleeps between them */
+    LOOKS = 256,       /* looks at a call in progress before it sleeps between looks */
     NAP = 100000       /* nanoseconds */
 };
 
@@ -23,29 +24,29 @@ struct tcc_comm_device {
     const tcc_nccl *nccl;
     int32_t device_type, rank, size;
     int64_t patience; /* nanoseconds */
-    uint32_t forks;   /* of this process when it was opened */
+    uint32_t forks;   /* the process's fork count when the device was opened */
     pthread_t watcher;
     bool watched, grouping;
-    tcc_nccl_work *works; /* of the open group */
+    tcc_nccl_work *works; /* works of the open group */
     int32_t n, room;
-    _Atomic uint32_t turn; /* of the thread in a call of it: turn.c */
-    /* with the lock */
+    _Atomic uint32_t turn; /* word of the thread in a call: see turn.c */
+    /* guards the fields below */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int32_t users;     /* the comm, while it is open, and who opened the device */
+    int32_t users;     /* the comm, while it is open, and the openers of the device */
     tcc_comm *comm;    /* NULL: closed */
-    void *handle;      /* the library's communicator; NULL: out of reach */
+    void *handle;      /* the library's communicator; NULL: unreachable */
     void *doomed;      /* to be aborted */
-    tcc_status status; /* why; TCC_OK: it is not */
+    tcc_status status; /* the failure; TCC_OK: none */
     char reason[512];
-    int64_t waiting; /* since when a caller waits for a stream; 0: none does */
+    int64_t waiting; /* time since when a caller waits for a stream; 0: no caller waits */
     char doing[TCC_COMM_TEXT];
-    const char *call; /* the function of the library that is in progress; NULL: none is */
+    const char *call; /* the library function in progress; NULL: none */
 };
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-/* With the lock: the first failure counts. */
+/* Fails the device; the first failure counts. The caller holds the lock. */
 static void retire(tcc_comm_device *device, tcc_status status, const char *reason) {
     if (device->status != TCC_OK) return;
     device->status = status;
@@ -55,7 +56,7 @@ static void retire(tcc_comm_device *device, tcc_status status, const char *reaso
     pthread_cond_signal(&device->changed);
 }
 
-/* With the lock: all ranks learn why. */
+/* Fails the device and tells all ranks the reason. The caller holds the lock. */
 TCC_PRINTF(3, 4)
 static void fail_all(tcc_comm_device *device, tcc_status status, const char *format, ...) {
     char reason[sizeof device->reason];
@@ -67,7 +68,8 @@ static void fail_all(tcc_comm_device *device, tcc_status status, const char *for
     tcc_status first = TCC_OK;
     if (device->comm) {
         tcc_comm_revoke(device->comm, status, reason);
-        first = device->comm->backend->error(device->comm); /* it may be another rank's */
+        first = device->comm->backend->error(device->comm); /* the first error may be another
+                                                               rank's */
     }
     if (first != TCC_OK)
         retire(device, first, tcc_last_error());
@@ -85,7 +87,7 @@ static tcc_status status_of(int result) {
     }
 }
 
-/* With the lock. */
+/* Fails the device by a result of the library. The caller holds the lock. */
 static void fail_by(tcc_comm_device *device, int result, const char *call) {
     const tcc_nccl *nccl = device->nccl;
     if (device->status != TCC_OK) return;
@@ -98,15 +100,16 @@ static void fail_by(tcc_comm_device *device, int result, const char *call) {
            more ? more : "", hint);
 }
 
-/* With the lock. */
+/* Returns the device's status. The caller holds the lock. */
 static tcc_status state(const tcc_comm_device *device) {
     if (device->status != TCC_OK) return tcc_fail(device->status, "%s", device->reason);
     if (device->comm) return TCC_OK;
     return tcc_fail(TCC_INVALID_ARGUMENT, "the device's comm is closed");
 }
 
-/* With the lock in which `call` returned `result`. The watching thread may see the failure of a
- * call in progress first, so the device remembers the call's name for its report. */
+/* Evaluates a call that returned `result`. The caller has held the lock since before the call. The
+ * watching thread may see the failure of a call in progress first, so the device stores the call's
+ * name for that report. */
 static tcc_status judge(tcc_comm_device *device, int result, const char *call) {
     device->call = result == TCC_NCCL_IN_PROGRESS ? call : NULL;
     if (result != TCC_NCCL_SUCCESS && result != TCC_NCCL_IN_PROGRESS)
@@ -122,7 +125,7 @@ static tcc_status usable(const tcc_comm_device *device) {
                     device->rank);
 }
 
-/* Nobody knows how far both threads came. */
+/* Fails the device after two threads met in it: the progress of both is unknown. */
 TCC_COLD static tcc_status fail_crossed(tcc_comm_device *device) {
     pthread_mutex_lock(&device->lock);
     fail_all(device, TCC_INVALID_ARGUMENT,
@@ -145,7 +148,7 @@ static tcc_status leave(tcc_comm_device *device, tcc_status status) {
 
 /* ---- the watching thread --------------------------------------------------------------------- */
 
-/* With the lock: an error of the library that came since. */
+/* Checks for an error of the library that came since. The caller holds the lock. */
 static void look_at_library(tcc_comm_device *device) {
     int result = TCC_NCCL_SUCCESS, failed;
     if (!device->handle) return;
@@ -179,12 +182,12 @@ static void *watch(void *of) {
     }
     void *doomed = device->doomed;
     pthread_mutex_unlock(&device->lock);
-    /* it waits for graphs with operations in them, which their owners drop when a run fails */
+    /* CommAbort waits for graphs with operations, which their owners drop when a run fails */
     if (doomed) (void)device->nccl->CommAbort(doomed);
     return NULL;
 }
 
-/* Signals are for the threads of the program. */
+/* Starts the watching thread with signals blocked: they are for the program's threads. */
 static int start_watching(tcc_comm_device *device) {
     sigset_t every, before;
     sigfillset(&every);
@@ -197,10 +200,10 @@ static int start_watching(tcc_comm_device *device) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* What ranks say to one another before they open. */
+/* The message that ranks exchange before they open. */
 typedef struct hello {
     int32_t status, device_type, version;
-    tcc_nccl_id id; /* of rank 0 */
+    tcc_nccl_id id; /* rank 0's */
     char reason[240];
 } hello;
 
@@ -234,7 +237,7 @@ static tcc_status agree(const hello *all, int32_t size) {
     return TCC_OK;
 }
 
-/* All ranks learn the id, or that one of them cannot open. */
+/* Gives all ranks the id, or the news that one of them cannot open. */
 static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id) {
     hello own, *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
     if (!all) return TCC_OUT_OF_MEMORY;
@@ -249,7 +252,7 @@ static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id)
 }
 
 /* Waits while a call is in progress, and revokes the comm where the call fails or takes too long.
- * `result` is TCC_NCCL_SUCCESS or TCC_NCCL_IN_PROGRESS: `judge` has dealt with failures. */
+ * `result` is TCC_NCCL_SUCCESS or TCC_NCCL_IN_PROGRESS, because `judge` has handled failures. */
 static tcc_status settle(tcc_comm_device *device, int result, const char *call, int64_t patience) {
     int64_t deadline = tcc_comm_now() + patience;
     for (int looks = 0; result == TCC_NCCL_IN_PROGRESS; looks++) {
@@ -301,7 +304,8 @@ static tcc_comm_device *make(tcc_comm *comm, int32_t device_type) {
     return device;
 }
 
-/* The watching thread is there first: it ends a call that waits for a rank which failed. */
+/* Connects the ranks. The watching thread runs first: it ends a call that waits for a failed
+ * rank. */
 static tcc_status connect_ranks(tcc_comm_device *device, tcc_nccl_id id) {
     enum { MAGIC = (int)0xcafebeef, LAYOUT = 21400 };
     tcc_nccl_config config = {sizeof config, (uint32_t)MAGIC, LAYOUT, 0};
@@ -321,7 +325,7 @@ static tcc_status connect_ranks(tcc_comm_device *device, tcc_nccl_id id) {
     return settle(device, result, "ncclCommInitRankConfig", patience);
 }
 
-/* Who ends the last use takes the communicator down, when the watching thread has ended. */
+/* Ends one use. The last use takes the communicator down, after the watching thread has ended. */
 static void end_use(tcc_comm_device *device, bool by_comm) {
     pthread_mutex_lock(&device->lock);
     if (by_comm) {
@@ -349,7 +353,7 @@ static tcc_status open_first(tcc_comm *comm, int32_t device_type) {
     return status;
 }
 
-/* A child of a fork has neither the thread nor the GPU: it leaves all as it is. */
+/* Does nothing in a fork's child, which has neither the thread nor the GPU. */
 void tcc_comm_device_close(tcc_comm_device *device) {
     if (device && device->forks == tcc_comm_forks()) end_use(device, false);
 }
@@ -375,7 +379,7 @@ tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
     tcc_status status = tcc_comm_leave(comm, find_device(comm, device_type, out_device));
     if (status == TCC_OK || !out_device) return status;
-    tcc_comm_device_close(*out_device); /* two threads met */
+    tcc_comm_device_close(*out_device); /* two threads met in the call */
     *out_device = NULL;
     return status;
 }
@@ -456,7 +460,8 @@ tcc_status tcc_comm_device_group_end(tcc_comm_device *device) {
     return leave(device, issue_group(device));
 }
 
-/* Without a turn: `wait` may wait for a device of another group of the model, which may be this one. */
+/* Takes no turn, because `wait` may wait for a device of another group of the model, which may be
+ * this one. */
 tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), void *of,
                                 int *out_result) {
     TCC_RETURN_IF_ERROR(usable(device));
@@ -468,7 +473,7 @@ tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), 
     *out_result = wait(of);
     pthread_mutex_lock(&device->lock);
     device->waiting = 0;
-    /* what failed left unspecified results, here or where it ended the operation */
+    /* a failure leaves unspecified results, here or where it ended the operation */
     if (device->comm)
         look_around(device);
     else

@@ -1,4 +1,5 @@
-/* Comms over an engine, which moves bytes only: reductions are done here, in the order of ranks. */
+/* Carries out a comm over an engine that only moves bytes. Reductions are computed here, in rank
+ * order. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 #include "engine.h"
 
 enum {
-    SMALL = 8 << 10,  /* bytes of an all_reduce up to which all ranks get all data */
+    SMALL = 8 << 10,  /* bytes of an all_reduce up to which every rank gets all data */
     CHUNK = 32 << 20, /* bytes of a reduction at once, which bounds its memory */
     HEADER_TAG = 1,
     DATA_TAG = 2,
@@ -18,12 +19,12 @@ typedef struct engine_comm {
     void *group;
     int32_t size, rank;
     int64_t patience;         /* nanoseconds */
-    _Atomic uint32_t revoked; /* 0, 1 while the reason is written, or 2 + status */
+    _Atomic uint32_t revoked; /* 0, 1 while the reason is being written, or 2 + status */
     char reason[512];
     size_t *counts, *places, *send_counts, *send_places; /* bytes, by rank */
-    tcc_comm_descriptor *all;                            /* of an operation, by rank */
-    int64_t *matrix;    /* of an all_to_all_v: what each rank sends, then what it expects */
-    tcc_comm_work work; /* that has begun: ranks say what they are in */
+    tcc_comm_descriptor *all;                            /* by rank: the operation's descriptors */
+    int64_t *matrix;    /* for an all_to_all_v: what each rank sends, then what it expects */
+    tcc_comm_work work; /* the collective that has begun: ranks tell one another about it */
     uintptr_t saying;
     bool begun;
     char *scratch;
@@ -38,7 +39,8 @@ static tcc_status state(engine_comm *comm) {
     return tcc_fail((tcc_status)(revoked - 2), "%s", comm->reason);
 }
 
-/* What is on its way cannot be called back: memory that it needs stays. */
+/* Revokes the comm. The engine cannot cancel operations in progress, so the memory that they need
+ * is never freed. */
 static tcc_status give_up(engine_comm *comm, tcc_status status, const char *reason) {
     uint32_t before = 0;
     if (atomic_compare_exchange_strong(&comm->revoked, &before, 1)) {
@@ -49,14 +51,14 @@ static tcc_status give_up(engine_comm *comm, tcc_status status, const char *reas
     return state(comm);
 }
 
-/* An operation of the engine has failed, with the thread's message set. */
+/* Revokes the comm after a failure of the engine, which has set the thread's message. */
 static tcc_status failed(engine_comm *comm, const char *what, tcc_status status) {
     char reason[sizeof comm->reason];
     snprintf(reason, sizeof reason, "%s: %s", what, tcc_last_error());
     return give_up(comm, status, reason);
 }
 
-/* Waits for requests; in time, or the comm is revoked. */
+/* Waits for requests. Revokes the comm where they are not done in time. */
 static tcc_status await(engine_comm *comm, uintptr_t *requests, int32_t n, const char *what) {
     int64_t deadline = tcc_comm_now() + comm->patience;
     for (int32_t first = 0, looks = 1; first < n; looks++) {
@@ -91,13 +93,13 @@ static tcc_status await_one(engine_comm *comm, tcc_status begun, uintptr_t *requ
 
 /* ---- movement -------------------------------------------------------------------------------- */
 
-/* `places` from `counts`, both of bytes. */
+/* Computes `places` from `counts`, both in bytes. */
 static void line_up(const size_t *counts, size_t *places, int32_t n) {
     size_t place = 0;
     for (int32_t i = 0; i < n; place += counts[i++]) places[i] = place;
 }
 
-/* At least `bytes` bytes, valid until the next call. */
+/* Returns at least `bytes` bytes of memory, valid until the next call. */
 static char *scratch(engine_comm *comm, size_t bytes) {
     if (bytes <= comm->room && comm->scratch) return comm->scratch;
     tcc_free(comm->scratch);
@@ -106,7 +108,8 @@ static char *scratch(engine_comm *comm, size_t bytes) {
     return comm->scratch;
 }
 
-/* Every rank's part of `receive`, by `counts`; this rank's own is there already. */
+/* Gathers every rank's part into `receive`, with the sizes in `counts`. This rank's own part is in
+ * place. */
 static tcc_status gather(engine_comm *comm, void *receive) {
     uintptr_t request = 0;
     tcc_status begun = comm->engine->all_gather(comm->group, receive, comm->counts, &request);
@@ -117,13 +120,14 @@ static void count_equal(engine_comm *comm, size_t bytes) {
     for (int32_t i = 0; i < comm->size; i++) comm->counts[i] = bytes;
 }
 
-/* Equal parts of all ranks. */
+/* Gathers equal parts of all ranks. */
 static tcc_status gather_equal(engine_comm *comm, void *receive, size_t bytes) {
     count_equal(comm, bytes);
     return gather(comm, receive);
 }
 
-/* By `send_counts`, `send_places` and `counts`; what is received lies one behind another. */
+/* Exchanges data by `send_counts`, `send_places` and `counts`. Received parts lie one behind
+ * another. */
 static tcc_status exchange(engine_comm *comm, const void *send, void *receive) {
     uintptr_t request = 0;
     tcc_status begun = comm->engine->all_to_all(comm->group, send, comm->send_counts,
@@ -133,7 +137,7 @@ static tcc_status exchange(engine_comm *comm, const void *send, void *receive) {
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
-/* Whether all ranks have said that they are in the same operation. */
+/* Checks that all ranks are in the same operation. */
 static tcc_status agree(engine_comm *comm) {
     for (int32_t i = 1; i < comm->size; i++) {
         if (memcmp(&comm->all[0], &comm->all[i], sizeof comm->all[0]) == 0) continue;
@@ -145,7 +149,7 @@ static tcc_status agree(engine_comm *comm) {
     return TCC_OK;
 }
 
-/* All ranks look at all counts, so that all of them fail where two do not fit. */
+/* Checks all counts on every rank, so that all ranks fail where two counts contradict. */
 static tcc_status agree_on_counts(engine_comm *comm, const tcc_comm_call *call) {
     size_t n = (size_t)comm->size, row = 2 * n;
     memcpy(&comm->matrix[(size_t)comm->rank * row], call->send_counts, n * sizeof(int64_t));
@@ -175,7 +179,7 @@ static void reduce_pieces(const engine_comm *comm, const tcc_comm_work *work, co
     tcc_comm_reduce(out, inputs, comm->size, count, work->type, work->call.reduction);
 }
 
-/* All data to all ranks. */
+/* Gathers all data on all ranks, and reduces there. */
 static tcc_status reduce_small(engine_comm *comm, const tcc_comm_work *work, const void **inputs) {
     size_t bytes = (size_t)work->call.count * work->element;
     char *pieces = scratch(comm, bytes * (size_t)comm->size);
@@ -186,7 +190,7 @@ static tcc_status reduce_small(engine_comm *comm, const tcc_comm_work *work, con
     return TCC_OK;
 }
 
-/* Every rank reduces its part of a chunk, then gets all parts. */
+/* Reduces a chunk: every rank reduces its part, then gathers all parts. */
 static tcc_status reduce_chunk(engine_comm *comm, const tcc_comm_work *work, int64_t begin,
                                int64_t count, const void **inputs) {
     size_t element = work->element, n = (size_t)comm->size;
@@ -289,14 +293,14 @@ static tcc_status broadcast(engine_comm *comm, const tcc_comm_work *work) {
     return await_one(comm, begun, &request, "broadcast");
 }
 
-/* Whether the engine can move so much. */
+/* Fails where the engine cannot move the operation's bytes. */
 static tcc_status check_size(const engine_comm *comm, const tcc_comm_work *work) {
     int64_t elements = work->call.count, most_bytes = comm->engine->most_bytes;
     int64_t most = (most_bytes ? most_bytes : INT64_MAX) / (int64_t)work->element;
     if (work->call.kind != TCC_COMM_ALL_REDUCE && work->call.kind != TCC_COMM_BROADCAST &&
         !tcc_comm_is_transfer(work->call.kind))
         elements = elements > most / comm->size ? most + 1 : elements * comm->size;
-    if (work->call.kind == TCC_COMM_ALL_REDUCE) elements = 0; /* it goes by chunks */
+    if (work->call.kind == TCC_COMM_ALL_REDUCE) elements = 0; /* it goes in chunks */
     for (int32_t i = 0; work->call.send_counts && i < comm->size; i++) {
         elements += work->call.send_counts[i];
         if (work->call.receive_counts && work->call.receive_counts[i] > most - elements)
@@ -307,7 +311,7 @@ static tcc_status check_size(const engine_comm *comm, const tcc_comm_work *work)
                     (long long)most_bytes, comm->engine->name);
 }
 
-/* Ranks say what they are in; data move when all have. */
+/* Begins the ranks' agreement on the operation. Data moves when all ranks agree. */
 tcc_status tcc_engine_begin(tcc_comm *of, const tcc_comm_work *work) {
     engine_comm *comm = of->state;
     TCC_RETURN_IF_ERROR(state(comm));
@@ -339,13 +343,13 @@ tcc_status tcc_engine_advance(tcc_comm *of, bool wait, bool *out_done) {
     case TCC_COMM_ALL_TO_ALL:
     case TCC_COMM_ALL_TO_ALL_V: return all_to_all(comm, work);
     case TCC_COMM_BROADCAST: return broadcast(comm, work);
-    default: return TCC_OK; /* to agree on a barrier is one */
+    default: return TCC_OK; /* the agreement itself is a barrier */
     }
 }
 
 /* ---- sends and receives ---------------------------------------------------------------------- */
 
-/* Each message is its descriptor and its data. */
+/* A message: its descriptor and its data. */
 typedef struct letter {
     tcc_comm_descriptor said;
     uintptr_t requests[2];
@@ -392,7 +396,7 @@ tcc_status tcc_engine_transfer(tcc_comm *of, const tcc_comm_work *works, int32_t
     }
     for (int32_t i = 0; i < n && status == TCC_OK; i++)
         status = end_letter(comm, &works[i], &letters[i]);
-    if (status == TCC_OK) tcc_free(letters); /* else some are on their way */
+    if (status == TCC_OK) tcc_free(letters); /* after a failure, some are in transit */
     return status;
 }
 
@@ -409,7 +413,7 @@ static void free_comm(engine_comm *comm) {
 void tcc_engine_close(tcc_comm *of) {
     engine_comm *comm = of->state;
     if (comm->begun) (void)give_up(comm, TCC_CANCELLED, "the comm was closed");
-    if (!atomic_load(&comm->revoked)) { /* else memory and group are in use */
+    if (!atomic_load(&comm->revoked)) { /* memory and group are in use after a failure */
         if (of->forks == tcc_comm_forks()) comm->engine->close(comm->group);
         free_comm(comm);
     }
@@ -427,7 +431,7 @@ static tcc_status fail_with(tcc_status status, const char *reason) {
     return tcc_fail(status, "%s", reason);
 }
 
-/* A comm without its group. */
+/* Makes a comm without its group. */
 static tcc_status make(tcc_comm *of, const tcc_comm_engine *engine, engine_comm **out_comm) {
     engine_comm *comm = tcc_allocate_zero(1, sizeof *comm);
     if (!comm) return TCC_OUT_OF_MEMORY;
@@ -456,7 +460,7 @@ static tcc_status make(tcc_comm *of, const tcc_comm_engine *engine, engine_comm 
     return TCC_OK;
 }
 
-/* Keeps a comm whose group was made, else frees it. */
+/* Keeps a comm whose group was made; otherwise frees it. */
 static tcc_status keep(tcc_comm *of, engine_comm *comm, tcc_status status) {
     if (status != TCC_OK) {
         free_comm(comm);
@@ -467,7 +471,7 @@ static tcc_status keep(tcc_comm *of, engine_comm *comm, tcc_status status) {
     return TCC_OK;
 }
 
-/* Where no launcher says which ranks are of this host, the ranks tell one another. */
+/* Finds which ranks are on this host by asking all ranks, where no launcher says so. */
 static tcc_status find_local(tcc_comm *of) {
     engine_comm *comm = of->state;
     tcc_comm_host *hosts = (void *)scratch(comm, (size_t)comm->size * sizeof *hosts);
@@ -485,7 +489,7 @@ tcc_status tcc_engine_open(tcc_comm *of, const tcc_comm_engine *engine) {
     engine_comm *comm;
     TCC_RETURN_IF_ERROR(make(of, engine, &comm));
     TCC_RETURN_IF_ERROR(keep(of, comm, engine->open(&comm->host.seen, &comm->group)));
-    int64_t left = comm->host.deadline - tcc_comm_now(); /* of the time for opening */
+    int64_t left = comm->host.deadline - tcc_comm_now(); /* time left for opening */
     comm->patience = left > 0 ? left : 1;
     tcc_status status = find_local(of);
     comm->patience = of->settings.operation_milliseconds * INT64_C(1000000);

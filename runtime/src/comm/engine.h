@@ -1,4 +1,4 @@
-/* Comms over an engine that moves bytes (tcc_comm_plugin.h).  One paragraph per file. */
+/* Declares comms over an engine that moves bytes (tcc_comm_plugin.h).  One paragraph per file. */
 #ifndef TCC_COMM_ENGINE_H
 #define TCC_COMM_ENGINE_H
 
@@ -7,17 +7,18 @@
 
 /* ---- engine.c: a backend's functions over an engine ------------------------------------------ */
 
-/* What an engine gets, and what its functions need to know. */
+/* The host of an engine, and what the host's functions need to know. */
 typedef struct tcc_engine_host {
-    tcc_comm_engine_host seen; /* first */
+    tcc_comm_engine_host seen; /* the part that the engine sees; first */
     tcc_comm_settings settings;
-    int64_t deadline; /* of opening */
+    int64_t deadline; /* for opening */
 } tcc_engine_host;
 
-/* Opens the comm's state over the engine, which stays as it is for the process's life. */
+/* Opens the comm's state over the engine, which must stay unchanged as long as the process
+ * lives. */
 tcc_status tcc_engine_open(tcc_comm *comm, const tcc_comm_engine *engine);
 
-/* As in tcc_comm_backend. */
+/* Implement the functions of tcc_comm_backend. */
 tcc_status tcc_engine_group(tcc_comm *parent, const int32_t *members, const char *name,
                             tcc_comm *child);
 tcc_status tcc_engine_begin(tcc_comm *comm, const tcc_comm_work *work);

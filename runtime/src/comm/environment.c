@@ -1,4 +1,4 @@
-/* Rank, size and rendezvous from a config and from what launchers put into the environment. */
+/* Reads rank, size and rendezvous from a config and from the variables that launchers set. */
 #include <string.h>
 
 #include "../launchers.h"

@@ -1,12 +1,13 @@
-/* Ranks of several hosts tell one another where they are, over TCP: rank 0 listens, the others
- * greet it with their blobs, and every rank gets those of all.  Greetings may come from anyone: a
- * visitor costs a greeting and a blob of memory, which are there before, and nobody is waited for.
+/* Lets ranks of several hosts tell one another where they are, over TCP.  Rank 0 listens, the
+ * others greet it with their blobs, and every rank gets all blobs.  Anyone may send a greeting: a
+ * visitor costs memory for a greeting and a blob, which is allocated beforehand, and no rank waits
+ * for it.
  *
- * Both sides prove that they know the job's secret, and show it to nobody: a rank greets with a
- * fresh number, rank 0 answers with another and a hash of both, of the greeting and of the secret,
- * the rank sends such a hash of its blob, too, and rank 0 one of all that it answers.  Whoever
- * proves nothing is a stranger: it learns nothing that helps it, nothing that it says is believed,
- * and the ranks try again until their deadline. */
+ * Both sides prove that they know the job's secret without revealing it.  A rank greets with a
+ * fresh number.  Rank 0 answers with another number and a hash of both numbers, the greeting and
+ * the secret.  The rank sends a hash of its blob in the same way, and rank 0 a hash of its whole
+ * answer.  A visitor without a valid proof is a stranger.  It learns nothing useful, its messages
+ * are not believed, and the ranks try again until their deadline. */
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +29,8 @@ tcc_comm_exchange tcc_comm_exchange_of(const tcc_comm_settings *settings, int64_
     };
 }
 
-/* A secret, or the explicit choice of none, which every process prints once. */
+/* Checks that there is a secret, or the explicit choice of none, which every process prints
+ * once. */
 static tcc_status check_secret(const tcc_comm_exchange *about) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     if (*about->token || !tcc_comm_address_port(about->address)) return TCC_OK;

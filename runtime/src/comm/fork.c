@@ -1,4 +1,4 @@
-/* How often this process is a fork's child, and so whether a comm is its own. */
+/* Counts how often this process is a fork's child, to tell whether a comm belongs to it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* Tables of the functions of a library that was loaded. */
+/* Fills tables of functions from a loaded library. */
 #include <dlfcn.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Rank 0 of ranks on several hosts: it listens, counts the ranks in that prove the secret, and
+/* Runs rank 0 of ranks on several hosts: it listens, admits the ranks that prove the secret, and
  * answers them all at once. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,19 +9,19 @@
 #include "wire.h"
 
 enum {
-    STRANGERS = 64, /* visitors beside the ranks that are expected */
-    NEWCOMERS = 16, /* that are let in between two looks at the others */
-    NEW = -1,       /* instead of a rank */
+    STRANGERS = 64, /* visitors beyond the expected ranks */
+    NEWCOMERS = 16, /* visitors that are let in between two looks at the others */
+    NEW = -1,       /* in place of a rank */
     REFUSED = -2,
     TEXT = 300,
 };
 
 typedef struct visitor {
     int connection;
-    int32_t rank;  /* NEW: it has not proved it yet; REFUSED: what it says is not kept */
-    size_t got;    /* bytes of its greeting, promise and blob */
-    char *message; /* these */
-    uint8_t number[TCC_COMM_HASH]; /* of the challenge */
+    int32_t rank;  /* NEW: not proved yet; REFUSED: its messages are dropped */
+    size_t got;    /* bytes received of its greeting, promise and blob */
+    char *message; /* the buffer for them */
+    uint8_t number[TCC_COMM_HASH]; /* number of the challenge */
 } visitor;
 
 /* Rank 0's side. */
@@ -29,13 +29,13 @@ typedef struct host {
     const tcc_comm_exchange *about;
     greeting mine;
     int listener;
-    char listens[TCC_PLACE_TEXT];  /* where */
-    char stranger[TCC_PLACE_TEXT]; /* the last that greeted and proved nothing; "": none did */
-    visitor *visitors;             /* in the order of their coming */
+    char listens[TCC_PLACE_TEXT];  /* address that it listens on */
+    char stranger[TCC_PLACE_TEXT]; /* address of the last visitor without a valid proof; "": none */
+    visitor *visitors;             /* in order of arrival */
     int32_t n_visitors, most_visitors, n_arrived;
     struct pollfd *polled;
-    char (*names)[NAME]; /* by rank; "" has not come */
-    char *messages;      /* of all visitors */
+    char (*names)[NAME]; /* by rank; "": has not come */
+    char *messages;      /* buffers for the messages of all visitors */
     char *all;
 } host;
 
@@ -44,17 +44,19 @@ static void close_visitor(host *host, int32_t which) {
     close(gone.connection);
     size_t later = (size_t)(--host->n_visitors - which);
     memmove(&host->visitors[which], &host->visitors[which + 1], later * sizeof gone);
-    host->visitors[host->n_visitors].message = gone.message; /* for the next one */
+    /* the freed buffer serves the next visitor */
+    host->visitors[host->n_visitors].message = gone.message;
 }
 
-/* A greeting as it came, which proofs hold for. */
+/* Returns a greeting with the bytes as received, which the proofs cover. */
 static greeting greeting_from(const visitor *from) {
     greeting its;
     memcpy(&its, from->message, sizeof its);
     return its;
 }
 
-/* Answers a visitor that has proved its greeting; one try, for it may not listen. */
+/* Answers a visitor that has proved its greeting.  It tries only once, because the visitor may not
+ * listen. */
 static void refuse(const host *host, visitor *to, int32_t status, const char *text) {
     static const uint8_t nothing[TCC_COMM_HASH];
     greeting its = greeting_from(to);
@@ -65,12 +67,12 @@ static void refuse(const host *host, visitor *to, int32_t status, const char *te
     snprintf(said.text, sizeof said.text, "%s", text);
     tcc_wire_prove_answer(host->about, &its, to->number, &said, nothing, said.proof);
     (void)!send(to->connection, &said, sizeof said, MSG_NOSIGNAL);
-    /* it is closed when all is read, else TCP may lose this answer */
+    /* the socket is closed only after all input is read, else TCP may lose this answer */
     (void)shutdown(to->connection, SHUT_WR);
     to->rank = REFUSED;
 }
 
-/* Why a visitor that knows the secret is not let in; false where it is. */
+/* Returns true, with the reason in `text`, if a visitor that knows the secret is not let in. */
 static bool is_refused(const host *host, const greeting *its, char text[TEXT]) {
     const greeting *mine = &host->mine;
     if (its->epoch < mine->epoch)
@@ -87,7 +89,7 @@ static bool is_refused(const host *host, const greeting *its, char text[TEXT]) {
     return true;
 }
 
-/* What ends the meeting: a rank of this job that has another idea of it. */
+/* Fails the meeting where a rank of this job has contradicting settings. */
 static tcc_status check_same(const host *host, const greeting *its) {
     const greeting *mine = &host->mine;
     if (its->epoch > mine->epoch)
@@ -102,7 +104,7 @@ static tcc_status check_same(const host *host, const greeting *its) {
                     its->bytes);
 }
 
-/* Answers a greeting with a fresh number and this side's proof; hangs up on other greetings. */
+/* Answers a greeting with a fresh number and this side's proof.  Hangs up on invalid greetings. */
 static tcc_status ask(host *host, int32_t which) {
     visitor *from = &host->visitors[which];
     greeting its = greeting_from(from);
@@ -116,15 +118,15 @@ static tcc_status ask(host *host, int32_t which) {
     if (its.magic != GREETING ||
         send(from->connection, &said, sizeof said, MSG_NOSIGNAL) < (ssize_t)sizeof said) {
         close_visitor(host, which);
-    } else if (its.version != WIRE) { /* it learns which version this is */
+    } else if (its.version != WIRE) { /* tells the visitor which version this is */
         (void)shutdown(from->connection, SHUT_WR);
         from->rank = REFUSED;
     }
     return TCC_OK;
 }
 
-/* A visitor's promise is there: its greeting is believed where the proof is right.  Fails where all
- * of the meeting does. */
+/* Handles a visitor's complete promise: a right proof makes its greeting valid.  Returns an error
+ * where the whole meeting fails. */
 static tcc_status hear_promise(host *host, int32_t which) {
     visitor *from = &host->visitors[which];
     greeting its = greeting_from(from);
@@ -150,7 +152,7 @@ static tcc_status hear_promise(host *host, int32_t which) {
     return same;
 }
 
-/* All that a visitor has to say is there, and now it counts as a rank. */
+/* Counts a visitor as a rank: all its messages have come. */
 static void count_in(host *host, int32_t which) {
     visitor *from = &host->visitors[which];
     greeting its = greeting_from(from);
@@ -161,7 +163,7 @@ static void count_in(host *host, int32_t which) {
     tcc_sha256(blob, its.bytes, expected);
     tcc_wire_clean(its.name, sizeof its.name);
     if (!tcc_comm_same_hash(expected, said.blob) || *host->names[its.rank]) {
-        close_visitor(host, which); /* it comes again */
+        close_visitor(host, which); /* the rank visits again */
         return;
     }
     from->rank = its.rank;
@@ -170,7 +172,7 @@ static void count_in(host *host, int32_t which) {
     host->n_arrived++;
 }
 
-/* Hears on what a visitor that is no rank yet has to say next. */
+/* Handles the next message of a visitor that is not a rank yet. */
 static tcc_status hear_on(host *host, int32_t which) {
     visitor *from = &host->visitors[which];
     size_t greeted = sizeof(greeting), promised = greeted + sizeof(promise);
@@ -199,17 +201,18 @@ static tcc_status hear_on(host *host, int32_t which) {
 static tcc_status hear_visitor(host *host, int32_t which) {
     visitor *from = &host->visitors[which];
     if (from->rank == NEW) return hear_on(host, which);
-    char rest[64]; /* is not kept */
+    char rest[64]; /* further bytes are dropped */
     ssize_t got = recv(from->connection, rest, sizeof rest, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TCC_OK;
-    if (from->rank >= 0) /* nobody speaks twice: it has hung up */
+    if (from->rank >= 0) /* a rank sends nothing more, so it has hung up */
         return tcc_fail(TCC_PEER_DEAD, "rank %d (%s) gave up or ended while ranks met rank 0 (%s)",
                         from->rank, host->names[from->rank], host->mine.name);
     if (got <= 0) close_visitor(host, which);
     return TCC_OK;
 }
 
-/* Whoever has been there longest and is no rank makes room for a newcomer. */
+/* Makes room for a newcomer: the visitor that has been there longest without becoming a rank
+ * goes. */
 static void make_room(host *host) {
     for (int32_t i = 0; i < host->n_visitors; i++)
         if (host->visitors[i].rank < 0) {
@@ -228,7 +231,7 @@ static void let_in(host *host) {
     }
 }
 
-/* The ranks that have not come, as in "2, 5". */
+/* Lists the ranks that have not come, as in "2, 5". */
 static const char *missing_ranks(const host *host, char list[TEXT]) {
     size_t used = 0;
     list[0] = 0;
@@ -257,7 +260,8 @@ static tcc_status gather(host *host) {
         host->polled[n] = (struct pollfd){host->listener, POLLIN, 0};
         (void)poll(host->polled, (nfds_t)(n + 1), SLICE);
         bool newcomer = host->polled[n].revents;
-        for (int32_t i = n; i-- > 0;) /* who leaves moves only those that were looked at */
+        for (int32_t i = n; i-- > 0;) /* backwards, because a removal moves only visitors that were
+                                         looked at */
             if (host->polled[i].revents) TCC_RETURN_IF_ERROR(hear_visitor(host, i));
         if (newcomer) let_in(host);
         if (tcc_comm_now() > host->about->deadline) return report_missing(host);
@@ -316,7 +320,7 @@ static tcc_status make_room_for_ranks(host *host) {
 static void leave(host *host) {
     for (int32_t i = 0; i < host->n_visitors; i++) {
         const visitor *from = &host->visitors[i];
-        /* TCP forgets an answer where more is to be read */
+        /* TCP drops an answer where unread input remains */
         for (int tries = 0; tries < 64; tries++)
             if (recv(from->connection, from->message, sizeof(greeting), 0) <= 0) break;
         close(from->connection);

@@ -1,4 +1,4 @@
-/* Which ranks run on one host. */
+/* Finds which ranks run on one host. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 #include "comm.h"
 
-/* The kernel's number of this boot; the host's name where the kernel hides it. */
+/* Writes the kernel's id of this boot, or the host's name where the kernel hides the id. */
 static void name_machine(char *out, size_t room) {
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t got = file < 0 ? -1 : read(file, out, room - 1);

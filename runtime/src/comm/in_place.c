@@ -1,9 +1,10 @@
-/* Collectives whose buffers lie in symmetric memory: ranks read and write one another's. */
+/* Carries out collectives whose buffers lie in symmetric memory: ranks read and write one another's
+ * buffers. */
 #include "shared.h"
 
-enum { STEPS = 2 }; /* all have begun, and all are done */
+enum { STEPS = 2 }; /* one step to begin, one to end */
 
-/* Bytes from a place of this rank's part of the arena to that of another rank's. */
+/* Returns the distance in bytes from this rank's part of the arena to another rank's part. */
 static ptrdiff_t away(const tcc_shared *shared, int32_t rank) {
     const int32_t *members = shared->members;
     ptrdiff_t parts = members ? members[rank] - members[shared->rank] : rank - shared->rank;
@@ -15,7 +16,7 @@ static void fill_nothing(tcc_shared *shared, const tcc_comm_work *work) {
     (void)work;
 }
 
-/* Every rank reduces a part of all operands to `n` places. */
+/* Reduces this rank's part of all ranks' operands to `n` places. */
 static void reduce(tcc_shared *shared, const tcc_comm_work *work, int64_t begin, int64_t count,
                    char *const *outs, int32_t n) {
     const char *inputs[TCC_COMM_MOST_LOCAL];
@@ -28,7 +29,7 @@ static tcc_status reduce_for_all(tcc_shared *shared, const tcc_comm_work *work) 
     if (shared->round) return TCC_OK;
     int64_t begin = tcc_shared_part(shared, work, work->call.count, shared->rank);
     int64_t end = tcc_shared_part(shared, work, work->call.count, shared->rank + 1);
-    char *outs[TCC_COMM_MOST_LOCAL]; /* its own first: where the part is made */
+    char *outs[TCC_COMM_MOST_LOCAL]; /* this rank's place comes first: the part is computed there */
     for (int32_t i = 0; i < shared->size; i++)
         outs[i] = work->receive + begin * (int64_t)work->element +
                   away(shared, (shared->rank + i) % shared->size);
@@ -63,8 +64,9 @@ static tcc_status take_from_all(tcc_shared *shared, const tcc_comm_work *work) {
     return TCC_OK;
 }
 
-/* Which buffers of a kind lie in the arena, at the same places on all ranks, and its method; no
- * method where a kind needs slots: a broadcast goes on in slices while its root reads the next. */
+/* For each kind: the buffers that must lie in the arena, at the same places on all ranks, and the
+ * method without slots. A kind without a method needs slots: a broadcast moves slices while its
+ * root reads the next slice. */
 typedef struct kind_row {
     bool send, receive;
     tcc_shared_method method;
@@ -82,7 +84,8 @@ static const kind_row kinds[TCC_COMM_SEND] = {
 
 /* ---- where buffers lie ----------------------------------------------------------------------- */
 
-/* Sets `where` to the place of the buffers that the kind asks for in a rank's part of an arena. */
+/* Sets `where` to the place of the kind's buffers in a rank's part of an arena. Returns false where
+ * they do not lie in it. */
 static bool lies_in(const tcc_shared_arena *arena, int32_t part, const tcc_comm_work *work,
                     const kind_row *kind, uint64_t *where) {
     const char *own = arena->memory + (size_t)part * arena->bytes;
@@ -98,11 +101,12 @@ static bool lies_in(const tcc_shared_arena *arena, int32_t part, const tcc_comm_
     return arena->memory;
 }
 
-/* Bytes that a method with slots moves more. */
+/* Returns how many more bytes a method with slots moves. */
 static int64_t staged(const tcc_shared *shared, const tcc_comm_work *work) {
     int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
     switch (work->call.kind) {
-    /* whoever uses slots fills its own, and writes all results; else parts are read and written */
+    /* a method with slots fills the slot and writes all results; one without reads and writes
+     * parts */
     case TCC_COMM_ALL_REDUCE: return (others + 2) * bytes - 2 * others * (bytes / shared->size);
     case TCC_COMM_REDUCE_SCATTER:
     case TCC_COMM_ALL_TO_ALL: return others * bytes;
@@ -116,7 +120,7 @@ const tcc_shared_method *tcc_shared_in_place(tcc_comm *comm, tcc_comm_work *work
     const kind_row *kind = &kinds[work->call.kind];
     shared->arena = NULL;
     if (!kind->method.read) return NULL;
-    /* there a rank would receive where others have not yet read */
+    /* in place, a rank would receive data where others have not read yet */
     if (work->call.kind == TCC_COMM_ALL_TO_ALL && work->send == work->receive) return NULL;
     for (int i = 0; i < 2 * TCC_COMM_ARENAS; i++) {
         bool kept = i >= TCC_COMM_ARENAS;

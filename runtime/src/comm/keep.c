@@ -1,7 +1,8 @@
-/* Who keeps a comm, and memory of it: both are there until nobody does.
+/* Counts the keepers of a comm and of its memory.  Both exist until the last keeper drops them.
  *
- * The process's comm is found by a pointer in a slot (process.c), and who finds it may come too late
- * to keep it.  So what was shared once is never freed: its memory waits for the next comm. */
+ * A pointer in a slot names the process's comm (process.c), and a thread that finds it may come too
+ * late to keep it.  So a comm that was ever shared is never freed: its memory is reused for the
+ * next comm. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -9,14 +10,14 @@
 
 /* ---- comms ----------------------------------------------------------------------------------- */
 
-static _Atomic(tcc_comm *) waiting; /* a list: shared once, and kept by nobody */
+static _Atomic(tcc_comm *) waiting; /* list of comms that were shared once and have no keeper */
 
 static void set_aside(tcc_comm *comm) {
     comm->next = atomic_load(&waiting);
     while (!atomic_compare_exchange_weak(&waiting, &comm->next, comm)) continue;
 }
 
-/* One of the list, or NULL. */
+/* Takes one comm off the list; NULL if it is empty. */
 static tcc_comm *take_waiting(void) {
     tcc_comm *first = atomic_exchange(&waiting, NULL);
     for (tcc_comm *comm = first ? first->next : NULL, *next; comm; comm = next) {
@@ -28,7 +29,7 @@ static tcc_comm *take_waiting(void) {
 
 tcc_comm *tcc_comm_allocate(const tcc_comm_table *table) {
     tcc_comm *comm = take_waiting();
-    if (comm) { /* others may look at what lies before */
+    if (comm) { /* other threads may read the fields before */
         atomic_store(&comm->keeper, NULL);
         size_t before = offsetof(tcc_comm, backend);
         memset((char *)comm + before, 0, sizeof *comm - before);
@@ -38,7 +39,7 @@ tcc_comm *tcc_comm_allocate(const tcc_comm_table *table) {
     return comm;
 }
 
-/* A subgroup is there as long as the comm that keeps it. */
+/* Returns the comm that keeps a subgroup: the subgroup exists as long as that comm. */
 static tcc_comm *root_of(tcc_comm *comm) {
     for (tcc_comm *keeper = comm; keeper; keeper = atomic_load(&comm->keeper)) comm = keeper;
     return comm;
@@ -114,7 +115,7 @@ tcc_status tcc_comm_memory_keep(tcc_comm *comm, const void *memory, tcc_comm_mem
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
     tcc_status status = tcc_comm_leave(comm, keep_memory(comm, memory, out_kept));
     if (status == TCC_OK) return TCC_OK;
-    tcc_comm_memory_drop(*out_kept); /* two threads met */
+    tcc_comm_memory_drop(*out_kept); /* two threads met in the call */
     *out_kept = NULL;
     return status;
 }

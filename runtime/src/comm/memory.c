@@ -1,4 +1,5 @@
-/* Memory files: shared by passing their descriptor, gone with the last process that has them. */
+/* Makes memory files: processes share them by passing their descriptor, and they vanish with the
+ * last process that has them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@ size_t tcc_memory_round(size_t bytes) {
 }
 
 tcc_status tcc_memory_make(size_t bytes, int *out_file) {
-    struct rlimit limit; /* a file past it is a signal, which ends the process */
+    struct rlimit limit; /* a file beyond the limit raises a signal, which ends the process */
     if (bytes > INT64_MAX || (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur))
         return tcc_fail(TCC_SYSTEM,
                         "a memory file of %zu bytes: the limit of file sizes (ulimit -f)", bytes);
@@ -39,7 +40,8 @@ tcc_status tcc_memory_make(size_t bytes, int *out_file) {
 }
 
 tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory) {
-    struct stat about; /* the kernel's own layout; a C library of 2012 has no function fstat */
+    struct stat about; /* the kernel's own layout, because a C library of 2012 has no function
+                          fstat */
     int seals = fcntl(file, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS || syscall(SYS_fstat, file, &about) ||
         about.st_size != (off_t)bytes || about.st_uid != geteuid())
@@ -56,8 +58,9 @@ tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory) {
 }
 
 tcc_status tcc_memory_populate(void *memory, size_t bytes) {
-    if (bytes >= (size_t)4 << 20) (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a wish */
+    if (bytes >= (size_t)4 << 20) (void)madvise(memory, bytes, MADV_HUGEPAGE); /* advice only */
     if (!bytes || !madvise(memory, bytes, MADV_POPULATE_WRITE)) return TCC_OK;
-    if (errno == EINVAL || errno == ENOSYS) return TCC_OK; /* before Linux 5.14: at first use */
+    if (errno == EINVAL || errno == ENOSYS) return TCC_OK; /* before Linux 5.14, pages come at first
+                                                              use */
     return tcc_fail(TCC_OUT_OF_MEMORY, "%zu bytes of shared memory: %s", bytes, strerror(errno));
 }

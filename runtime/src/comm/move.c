@@ -1,11 +1,12 @@
-/* Bytes and elements of an operation over the segment: who moves which, and to where. */
+/* Moves the bytes and elements of an operation over the segment: decides which rank moves which
+ * part, and to where. */
 #include <string.h>
 
 #include "shared.h"
 
 enum {
-    BLOCK = 16 << 10, /* bytes that stay in the first cache */
-    APART = 64,       /* bytes of a cache line, of which two ranks write no parts */
+    BLOCK = 16 << 10, /* bytes that stay in the first-level cache */
+    APART = 64,       /* bytes of a cache line: parts of two ranks share none */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -1,11 +1,11 @@
-/* The engine MPI. */
+/* Implements an engine with MPI. */
 #include <limits.h>
 #include <string.h>
 
 #include "engine.h"
 #include "mpi.h"
 
-/* A communicator; MPI reads the arrays of a collective until it is done. */
+/* A communicator, with the arrays of a collective, which MPI reads until it is done. */
 typedef struct mpi_group {
     const tcc_mpi *mpi;
     tcc_mpi_handle handle;
@@ -21,7 +21,7 @@ static void to_int(const size_t *from, int *out, int32_t n) {
     for (int32_t i = 0; i < n; i++) out[i] = (int)from[i];
 }
 
-/* `counts`, and `places` one behind another. */
+/* Fills `counts`, and `places` one behind another. */
 static void line_up(mpi_group *group, const size_t *bytes) {
     to_int(bytes, group->counts, group->size);
     for (int32_t i = 0, place = 0; i < group->size; place += group->counts[i++])
@@ -111,7 +111,7 @@ static mpi_group *make(const tcc_mpi *mpi, int32_t size) {
     return group;
 }
 
-/* Keeps a group whose communicator was made by a call with this code, else closes it. */
+/* Keeps a group whose communicator was made with return code `code`, else closes it. */
 static tcc_status keep(mpi_group *group, const char *what, int code, void **out_group) {
     if (!code) code = group->mpi->Comm_set_errhandler(group->handle, group->mpi->errors_return);
     if (code) {
@@ -145,7 +145,7 @@ static tcc_status mpi_open(const tcc_comm_engine_host *host, void **out_group) {
     return keep(group, "MPI_Comm_dup", mpi->Comm_dup(mpi->world, &group->handle), out_group);
 }
 
-/* A tag of MPI, which tells groups apart that are made at once. */
+/* Returns a tag of MPI, which tells apart groups that are made at once. */
 static int tag_of(const char *name) {
     uint32_t state = 2166136261u;
     for (; *name; name++) state = (state ^ (uint8_t)*name) * 16777619u;
@@ -154,7 +154,7 @@ static int tag_of(const char *name) {
 
 static tcc_status mpi_split(void *of, const int32_t *members, int32_t n, int32_t self,
                             const char *name, void **out_group) {
-    (void)self; /* ranks have the order of the members */
+    (void)self; /* the communicator's rank order is that of the members */
     const mpi_group *parent = of;
     const tcc_mpi *mpi = parent->mpi;
     mpi_group *group = make(mpi, n);
@@ -172,7 +172,7 @@ static const tcc_comm_engine engine = {
     .struct_size = sizeof engine,
     .version = TCC_COMM_PLUGIN_VERSION,
     .name = "mpi",
-    .most_bytes = INT_MAX, /* functions that every library has count in an int */
+    .most_bytes = INT_MAX, /* the functions that every library has take counts as int */
     .open = mpi_open,
     .split = mpi_split,
     .close = mpi_close,
@@ -191,7 +191,7 @@ static const char *unfit(const tcc_comm_settings *settings) {
 }
 
 static tcc_status open_comm(tcc_comm *comm, const tcc_comm_settings *settings) {
-    (void)settings; /* of the comm */
+    (void)settings; /* the comm uses them */
     return tcc_engine_open(comm, &engine);
 }
 

@@ -1,4 +1,4 @@
-/* The backend `mpi`: an MPI library of the machine.  One paragraph per file. */
+/* Declares the backend `mpi`: an MPI library of the machine.  One paragraph per file. */
 #ifndef TCC_COMM_MPI_H
 #define TCC_COMM_MPI_H
 
@@ -6,19 +6,20 @@
 
 /* ---- mpi_library.c: the library and its binary interface ------------------------------------- */
 
-/* A handle of MPI (communicator, type, request, ...): a pointer or an int, by library.  Arguments
- * of both are passed in a register, and a result is stored into the low bytes of a zero word, so
- * one declaration serves all on the little-endian 64-bit machines that this runtime is for. */
+/* A handle of MPI (communicator, type, request, ...): a pointer or an int, depending on the
+ * library.  Both are passed as arguments in a register, and a result is stored into the low bytes
+ * of a zero word.  So one declaration serves all libraries on little-endian 64-bit machines, the
+ * only ones that this runtime supports. */
 typedef uintptr_t tcc_mpi_handle;
 
-/* Functions and constants; counts are of bytes. */
+/* Functions and constants of MPI.  Counts are bytes. */
 typedef struct tcc_mpi {
-    const char *name; /* of the file */
+    const char *name; /* the library's file name */
     tcc_mpi_handle world, byte, errors_return;
-    void *ignore;   /* instead of a status */
-    void *in_place; /* instead of data to send that lies in the receive buffer */
+    void *ignore;   /* stands for a status that is not wanted */
+    void *in_place; /* stands for send data that lies in the receive buffer */
     int multiple;   /* the highest level of thread support */
-    int ended;      /* the error code that says that a peer's process has ended, or 0 */
+    int ended;      /* the error code for a peer whose process has ended, or 0 */
     int (*Initialized)(int *out_flag);
     int (*Finalized)(int *out_flag);
     int (*Init_thread)(int *argc, char ***argv, int required, int *out_provided);
@@ -50,13 +51,13 @@ typedef struct tcc_mpi {
     int (*Test)(tcc_mpi_handle *request, int *out_done, void *status);
 } tcc_mpi;
 
-/* The process's MPI library: the one that is loaded already, else the file TCC_MPI_LIBRARY, else
- * the first that is found.  NULL with the thread's message set if there is none. */
+/* Returns the process's MPI library: the one already loaded, else the file TCC_MPI_LIBRARY, else
+ * the first that is found.  Returns NULL with the thread's message set if there is none. */
 const tcc_mpi *tcc_mpi_library(void);
-/* Initialises MPI unless the program has; it is then finalised as the process exits, unless a comm
- * failed, for that waits for all ranks. */
+/* Initialises MPI unless the program has done so.  It is then finalised when the process exits,
+ * unless a comm failed, because finalising waits for all ranks. */
 tcc_status tcc_mpi_start(const tcc_mpi *mpi);
-void tcc_mpi_stay(void); /* it is not finalised */
+void tcc_mpi_stay(void); /* MPI is not finalised at exit */
 tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *what, int code);
 
 #endif

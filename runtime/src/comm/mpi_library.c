@@ -1,6 +1,6 @@
-/* Finding an MPI library: the standard binary interface of MPI 5, Open MPI's or MPICH's own.
- * Values are from the interface's text (MPI 5.0, appendix A) and from the headers of MPICH 4 and
- * Open MPI 4, whose interfaces are stable within these library versions. */
+/* Finds an MPI library with one of three interfaces: the standard binary interface of MPI 5, Open
+ * MPI's or MPICH's own. Values come from the interface's text (MPI 5.0, appendix A) and from the
+ * headers of MPICH 4 and Open MPI 4, whose interfaces are stable within these library versions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -74,7 +74,8 @@ static bool fill_constants(void *library, interface kind, tcc_mpi *out) {
     return out->world && out->byte && out->errors_return;
 }
 
-/* Open MPI's functions are in a library that programs load under other names, too. */
+/* Returns the library's interface. Programs load Open MPI's library under other names, too, so its
+ * functions decide. */
 static interface interface_of(void *library, const char *name) {
     if (dlsym(library, "ompi_mpi_comm_world")) return OPEN_MPI;
     return strstr(name, "libmpi_abi") ? STANDARD : MPICH;
@@ -89,7 +90,7 @@ static bool take(void *library, const char *name) {
 
 static void find(void) {
     const char *asked = secure_getenv("TCC_MPI_LIBRARY");
-    /* Open MPI's launcher wants its library */
+    /* Open MPI's launcher needs Open MPI's library */
     bool open_mpi = secure_getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     snprintf(reason, sizeof reason,
              "no MPI library is found (libmpi_abi.so.1, libmpi.so.40, "

@@ -1,5 +1,5 @@
-/* Operations of a comm by the functions of NCCL, which has no all_to_all and no uneven counts:
- * these are groups of sends and receives. */
+/* Carries out operations of a comm by NCCL functions. NCCL has no all_to_all and no uneven counts:
+ * groups of sends and receives replace them. */
 #include <string.h>
 
 #include "nccl.h"
@@ -64,7 +64,7 @@ static void gather_parts(issue *to, const tcc_comm_work *work) {
     const int64_t *counts = work->call.send_counts;
     char *part = work->receive;
     for (int32_t i = 0; i < to->size; i++) {
-        if (i != to->rank || part != work->send) { /* in place this rank's part is there */
+        if (i != to->rank || part != work->send) { /* in place, this rank's part is there already */
             send_to(to, work, work->send, counts[to->rank], i);
             receive_from(to, work, part, counts[i], i);
         }
@@ -102,7 +102,7 @@ static void issue_one(issue *to, const tcc_comm_work *work) {
     case TCC_COMM_ALL_GATHER:
         NOTE(to, AllGather, work->send, work->receive, count, type, to->comm, to->stream);
         return;
-    case TCC_COMM_BROADCAST: /* only the root's is read */
+    case TCC_COMM_BROADCAST: /* only the root's buffer is read */
         NOTE(to, Broadcast, work->send ? work->send : work->receive, work->receive, count, type,
              call->root, to->comm, to->stream);
         return;
@@ -121,7 +121,7 @@ int tcc_nccl_issue(const tcc_nccl *nccl, void *comm, int32_t rank, int32_t size,
         to.stream = works[i].stream;
         issue_one(&to, &works[i].work);
     }
-    NOTE(&to, GroupEnd); /* also where one failed: it ends the group */
+    NOTE(&to, GroupEnd); /* also after a failure, because it ends the group */
     *out_call = to.call;
     return to.result;
 }

@@ -1,4 +1,4 @@
-/* NCCL and RCCL, which move data between GPUs.  One paragraph per file. */
+/* Declares NCCL and RCCL, which move data between GPUs.  One paragraph per file. */
 #ifndef TCC_COMM_NCCL_H
 #define TCC_COMM_NCCL_H
 
@@ -6,7 +6,7 @@
 
 /* ---- nccl_library.c: the library and its binary interface ------------------------------------ */
 
-/* ncclResult_t, as far as it matters which one. */
+/* The values of ncclResult_t that matter here. */
 enum {
     TCC_NCCL_SUCCESS = 0,
     TCC_NCCL_DEVICE_FAILED = 1,
@@ -16,7 +16,7 @@ enum {
     TCC_NCCL_IN_PROGRESS = 7
 };
 
-/* ncclUniqueId: where ranks meet; it is passed by value. */
+/* ncclUniqueId: identifies a meeting of ranks.  It is passed by value. */
 typedef struct tcc_nccl_id {
     char bytes[128];
 } tcc_nccl_id;
@@ -56,23 +56,23 @@ typedef struct tcc_nccl {
     int (*GroupEnd)(void);
 } tcc_nccl;
 
-/* The library for GPUs of DLPack's `device_type`: the file that TCC_NCCL_LIBRARY or
- * TCC_RCCL_LIBRARY names, else one that is loaded already, else one that the system finds; looked
- * for once.  NULL with the thread's message set where there is none or it is too old. */
+/* Returns the library for GPUs of DLPack's `device_type`: the file that TCC_NCCL_LIBRARY or
+ * TCC_RCCL_LIBRARY names, else a loaded library, else one that the system finds.  It looks once.
+ * Returns NULL with the thread's message set where there is none or it is too old. */
 const tcc_nccl *tcc_nccl_library(int32_t device_type);
 
 /* ---- nccl.c: operations by the library's functions ------------------------------------------- */
 
-/* An operation for a stream. */
+/* An operation to put into a stream. */
 typedef struct tcc_nccl_work {
     tcc_comm_work work;
     void *stream;
 } tcc_nccl_work;
 
-/* Whether the library can do it as tcc_comm.h promises. */
+/* Fails where the library cannot carry out the operation as tcc_comm.h promises. */
 tcc_status tcc_nccl_check(const tcc_nccl *nccl, const tcc_comm_work *work);
-/* Issues the operations of rank `rank` of `size`, several as one group.  Returns the library's first
- * result that is neither success nor in progress, with the function's name in `out_call`; else
+/* Issues the operations of rank `rank` of `size`; several form one group.  Returns the library's
+ * first result other than success or in progress, with the function's name in `out_call`; otherwise
  * success or in progress. */
 int tcc_nccl_issue(const tcc_nccl *nccl, void *comm, int32_t rank, int32_t size,
                    const tcc_nccl_work *works, int32_t n, const char **out_call);

@@ -1,4 +1,4 @@
-/* Finding NCCL and RCCL.  Names, values and layouts are from the public interface of NCCL 2.14
+/* Finds NCCL and RCCL.  Names, values and layouts are from the public interface of NCCL 2.14
  * (nccl.h), which RCCL shares and later versions keep. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ typedef struct found {
 
 static found all[LIBRARIES];
 
-/* The file that is asked for alone, else one that is in the process, else any. */
+/* Loads the named file only, if a variable names one; else a library in the process, else any. */
 static void *load(const library *row, found *out) {
     const char *asked = secure_getenv(row->variable);
     if (asked && *asked) {
@@ -67,7 +67,7 @@ static bool fill(void *loaded, found *out) {
 }
 
 static void find_one(const library *row, found *out) {
-    void *loaded = load(row, out); /* it stays: threads of it may run */
+    void *loaded = load(row, out); /* never unloaded, because its threads may run */
     if (!loaded || !fill(loaded, out)) return;
     out->nccl.name = row->name;
     out->nccl.file = out->file;

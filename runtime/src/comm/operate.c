@@ -1,4 +1,4 @@
-/* Operations of comms: at once, in groups, started, and as plans. */
+/* Carries out operations of comms: at once, in groups, started, and as plans. */
 #include <string.h>
 
 #include "comm.h"
@@ -26,8 +26,8 @@ tcc_status tcc_comm_give_up(tcc_comm *comm, tcc_status status) {
     return comm->backend->error(comm);
 }
 
-/* Carries out started operations in their order up to the one with `ticket`; without `wait` as far
- * as it need not wait. */
+/* Carries out started operations in order up to the one with `ticket`. Without `wait` it goes only
+ * as far as possible without waiting. */
 static tcc_status carry_on(tcc_comm *comm, uint64_t ticket, bool wait) {
     tcc_comm_queue *started = &comm->started;
     for (bool done = true; done && comm->done < ticket;) {
@@ -39,12 +39,13 @@ static tcc_status carry_on(tcc_comm *comm, uint64_t ticket, bool wait) {
         if (!--started->n) continue;
         memmove(started->works, started->works + 1, (size_t)started->n * sizeof(tcc_comm_work));
         status = comm->backend->begin(comm, started->works);
-        if (status != TCC_OK) (void)tcc_comm_give_up(comm, status); /* the next look finds it */
+        /* the next call reports the failure */
+        if (status != TCC_OK) (void)tcc_comm_give_up(comm, status);
     }
     return TCC_OK;
 }
 
-/* All that was started is done before. */
+/* Waits for all started operations first. */
 static tcc_status run(tcc_comm *comm, const tcc_comm_work *works, int32_t n) {
     if (TCC_UNLIKELY(comm->done < comm->tickets))
         TCC_RETURN_IF_ERROR(carry_on(comm, comm->tickets, true));
@@ -160,7 +161,8 @@ static tcc_status run_group(tcc_comm *comm) {
     if (!comm->group.open) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
     comm->group.open = false;
     const tcc_comm_queue *queue = &comm->group.queue;
-    int32_t transfers = 0; /* moved to the front of the queue once the collectives are done */
+    int32_t transfers = 0; /* number of transfers, which move to the front of the queue once the
+                              collectives are done */
     for (int32_t i = 0; i < queue->n; i++) {
         if (tcc_comm_is_transfer(queue->works[i].call.kind))
             queue->works[transfers++] = queue->works[i];
@@ -221,7 +223,7 @@ tcc_status tcc_comm_wait(tcc_comm *comm, uint64_t ticket) {
 struct tcc_comm_plan {
     tcc_comm *comm;
     tcc_comm_work work;
-    int64_t counts[]; /* to send, then to receive */
+    int64_t counts[]; /* counts to send, then counts to receive */
 };
 
 static tcc_status make_plan(tcc_comm *comm, const tcc_comm_call *asked, tcc_comm_plan **out_plan) {

@@ -1,4 +1,4 @@
-/* Messages with descriptors over a local socket of one user. */
+/* Sends messages with descriptors over a local socket of one user. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -41,7 +41,7 @@ bool tcc_packet_same_user(int connection, tcc_packet_peer *out_peer) {
 }
 
 typedef union control {
-    struct cmsghdr header; /* for its alignment */
+    struct cmsghdr header; /* aligns the buffer */
     char bytes[CMSG_SPACE(TCC_COMM_MOST_DESCRIPTORS * sizeof(int))];
 } control;
 
@@ -73,7 +73,7 @@ tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const
     return error == EPIPE || error == ECONNRESET ? TCC_PEER_DEAD : TCC_SYSTEM;
 }
 
-/* Copies up to `n` descriptors, closes what is above, and returns how many came. */
+/* Copies up to `n` descriptors, closes further ones, and returns how many came. */
 static int32_t take_descriptors(struct msghdr *message, int *descriptors, int32_t n) {
     int32_t found = 0;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h; h = CMSG_NXTHDR(message, h)) {

@@ -1,4 +1,4 @@
-/* Messages with descriptors over a local socket.  One paragraph per file. */
+/* Declares messages with descriptors over a local socket.  One paragraph per file. */
 #ifndef TCC_COMM_PACKET_H
 #define TCC_COMM_PACKET_H
 
@@ -11,10 +11,10 @@
 
 enum { TCC_COMM_MOST_DESCRIPTORS = TCC_COMM_MOST_LOCAL + 1 };
 
-/* A socket that keeps messages whole and does not block; -1 with the thread's message set. */
+/* Makes a non-blocking socket that keeps message boundaries; -1 with the thread's message set. */
 int tcc_packet_socket(void);
-/* The abstract address of a meeting's name: nothing of it is in a file system.  Nobody can say it
- * beforehand who does not know the token; it contains the user's number. */
+/* Computes the abstract address of a meeting's name; no file system holds it.  It contains the
+ * user's number, and nobody can predict it without the token. */
 socklen_t tcc_packet_address(const char *name, const char *token, struct sockaddr_un *out_address);
 
 typedef struct tcc_packet_peer {
@@ -22,9 +22,10 @@ typedef struct tcc_packet_peer {
     uint32_t user;
 } tcc_packet_peer;
 
-/* Whether the process at the other end has this process's user; tells which process it is. */
+/* Returns true if the process at the other end belongs to this process's user; `out_peer`
+ * identifies the process. */
 bool tcc_packet_same_user(int connection, tcc_packet_peer *out_peer);
-/* Where it fails, errno is the system's. */
+/* Sends a message.  On failure errno is the system's. */
 tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const int *descriptors,
                            int32_t n);
 
@@ -35,20 +36,21 @@ typedef enum tcc_packet_state {
 } tcc_packet_state;
 
 /* Takes a message of exactly `size` bytes with up to `most` descriptors, which the caller closes.
- * Anything else, and the end of the connection, is TCC_PACKET_END and leaves no descriptor. */
+ * Any other message, and the end of the connection, gives TCC_PACKET_END and leaves no
+ * descriptor. */
 tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *descriptors,
                                  int32_t most, int32_t *out_n);
-void tcc_packet_close(int *descriptors, int32_t n); /* those that are not negative */
+void tcc_packet_close(int *descriptors, int32_t n); /* closes those that are not negative */
 
 /* ---- memory.c: memory files ------------------------------------------------------------------ */
 
-/* A memory file of `bytes` zero bytes that can neither grow nor shrink. */
+/* Makes a memory file of `bytes` zero bytes that can neither grow nor shrink. */
 tcc_status tcc_memory_make(size_t bytes, int *out_file);
-/* Maps a file that tcc_memory_make made, perhaps in another process of this user; refuses any
- * other. */
+/* Maps a file that tcc_memory_make made, perhaps in another process of this user.  Refuses any
+ * other file. */
 tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory);
-/* Makes a range's pages now, where the machine can; fails where there is no memory for them. */
+/* Makes a range's pages now, where the machine can.  Fails where there is no memory for them. */
 tcc_status tcc_memory_populate(void *memory, size_t bytes);
-size_t tcc_memory_round(size_t bytes); /* to whole pages; 0 on overflow */
+size_t tcc_memory_round(size_t bytes); /* rounds up to whole pages; 0 on overflow */
 
 #endif

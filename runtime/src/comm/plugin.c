@@ -1,4 +1,4 @@
-/* The backend `plugin`: an engine from a shared object. */
+/* Implements the backend `plugin`: an engine from a shared object. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include "../sized.h"
 #include "engine.h"
 
-static tcc_comm_engine found; /* its name is NULL: none was */
+static tcc_comm_engine found; /* its name is NULL until one is found */
 static char reason[512];
 
 static bool is_whole(const tcc_comm_engine *engine) {
@@ -36,7 +36,7 @@ static void find(void) {
     else if (!engine || engine->version != TCC_COMM_PLUGIN_VERSION)
         snprintf(reason, sizeof reason, "TCC_COMM_PLUGIN=%s has no engine of version %d", file,
                  TCC_COMM_PLUGIN_VERSION);
-    else if (!TCC_HAS(engine, test)) /* `leave`, behind it, may be NULL */
+    else if (!TCC_HAS(engine, test)) /* `leave`, the field after `test`, may be NULL */
         snprintf(reason, sizeof reason,
                  "TCC_COMM_PLUGIN=%s: its tcc_comm_engine has %u bytes, and needs %zu of the %zu "
                  "that this library knows",
@@ -57,7 +57,7 @@ static const char *unfit(const tcc_comm_settings *settings) {
 }
 
 static tcc_status open_comm(tcc_comm *comm, const tcc_comm_settings *settings) {
-    (void)settings; /* of the comm */
+    (void)settings; /* the comm uses them */
     return tcc_engine_open(comm, &found);
 }
 

@@ -1,5 +1,5 @@
-/* The process's comm, which artifacts find as they find the process's workers: every copy of this
- * library has a note with the distance to its slot (notes.c). */
+/* Holds the process's comm. Artifacts find it as they find the process's workers: every copy of
+ * this library has a note with the distance to its slot (notes.c). */
 #include "comm.h"
 
 __attribute__((visibility("hidden"))) _Atomic(tcc_comm *) tcc_comm_slot = NULL;
@@ -26,7 +26,7 @@ tcc_status tcc_comm_share(tcc_comm *comm) {
     if (!tcc_comm_visit(comm)) return tcc_comm_refuse_closed(comm);
     for (tcc_comm *of = comm; of; of = atomic_load(&of->keeper)) atomic_store(&of->lasting, true);
     bool shared = atomic_compare_exchange_strong(the_slot(), &before, comm) || before == comm;
-    tcc_comm_visit_end(comm); /* who closes it withdraws it behind the last visit */
+    tcc_comm_visit_end(comm); /* a thread that closes the comm withdraws it after the last visit */
     if (shared) return TCC_OK;
     return tcc_fail(TCC_INVALID_ARGUMENT,
                     "this process shares another comm already: close it first");

@@ -1,4 +1,4 @@
-/* HMAC over SHA-256 (RFC 2104), and numbers that nobody can guess. */
+/* Computes HMAC over SHA-256 (RFC 2104), and draws numbers that cannot be guessed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ void tcc_comm_proof_end(tcc_comm_proof *proof, uint8_t out[TCC_COMM_HASH]) {
 }
 
 bool tcc_comm_same_hash(const uint8_t a[TCC_COMM_HASH], const uint8_t b[TCC_COMM_HASH]) {
-    uint8_t difference = 0; /* in the same time wherever they differ */
+    uint8_t difference = 0; /* takes equally long wherever they differ */
     for (int i = 0; i < TCC_COMM_HASH; i++) difference |= a[i] ^ b[i];
     return difference == 0;
 }
@@ -48,7 +48,7 @@ tcc_status tcc_comm_fresh(uint8_t out[TCC_COMM_HASH]) {
     if (syscall(SYS_getrandom, out, TCC_COMM_HASH, 1 /* GRND_NONBLOCK */) == TCC_COMM_HASH)
         return TCC_OK;
 #endif
-    int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC); /* where a sandbox forbids the call */
+    int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC); /* for a sandbox that forbids the call */
     ssize_t got = file < 0 ? -1 : read(file, out, TCC_COMM_HASH);
     if (file >= 0) close(file);
     if (got == TCC_COMM_HASH) return TCC_OK;

@@ -1,4 +1,4 @@
-/* Reductions in the order of ranks: f16 and bf16 in f32, averages of small integers in 64 bits. */
+/* Reduces in rank order: f16 and bf16 in f32, averages of small integers in 64 bits. */
 #include <string.h>
 
 #include "comm.h"
@@ -10,7 +10,7 @@ typedef uint8_t u8;
 typedef int32_t i32;
 typedef int64_t i64;
 
-/* The same at any address, whatever the memory holds for others. */
+/* Defines a type that may be read at any address, whatever type the memory has elsewhere. */
 #define LOOSE(type) typedef type __attribute__((aligned(1), may_alias)) loose_##type
 typedef uint16_t u16;
 LOOSE(f32);
@@ -44,15 +44,16 @@ static inline float float_of(uint32_t bits) {
 
 static inline float widened_bf16(uint16_t half) { return float_of((uint32_t)half << 16); }
 
-/* To the nearest, ties to even; NaNs stay NaNs and become quiet. */
+/* Rounds to nearest, ties to even.  NaNs stay NaNs and become quiet. */
 static inline uint16_t narrowed_bf16(float value) {
     uint32_t bits = bits_of(value);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
-/* Exponents move by 127 - 15; a subnormal is a multiple of 2^-24 below 2^-14, got as the difference
- * of two normal numbers, so that flushing of subnormals changes nothing. */
+/* Widens a half.  Exponents move by 127 - 15.  A subnormal is a multiple of 2^-24 below 2^-14,
+ * computed as the difference of two normal numbers, so that flushing of subnormals changes
+ * nothing. */
 static inline float widened_f16(uint16_t half) {
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t normal = bits + (112u << 23), special = bits + (224u << 23);
@@ -61,8 +62,8 @@ static inline float widened_f16(uint16_t half) {
     return float_of(found | sign);
 }
 
-/* To the nearest, ties to even; from 65520 on infinity.  Below 2^-14 the sum with 0.5, whose last
- * bit is 2^-24, rounds. */
+/* Rounds to nearest, ties to even; from 65520 on the result is infinity.  Below 2^-14 a sum with
+ * 0.5, whose last bit is 2^-24, does the rounding. */
 static inline uint16_t narrowed_f16(float value) {
     uint32_t bits = bits_of(value) & 0x7fffffff, sign = bits_of(value) >> 16 & 0x8000;
     uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13;
@@ -99,7 +100,7 @@ static const reduce_loops *loops_of_this_cpu(void) {
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-enum { BLOCK = 512 }; /* elements of accumulators, which stay in the first cache */
+enum { BLOCK = 512 }; /* elements of accumulators, few enough for the first-level cache */
 
 static tcc_comm_type accumulator_of(tcc_comm_type type, tcc_comm_reduction reduction) {
     if (type == TCC_COMM_F16 || type == TCC_COMM_BF16) return TCC_COMM_F32;
@@ -110,9 +111,9 @@ static tcc_comm_type accumulator_of(tcc_comm_type type, tcc_comm_reduction reduc
 typedef struct reduce_work {
     const reduce_loops *loops;
     tcc_comm_type type, accumulator;
-    int step; /* of the loops' pairs: an average is a sum at first */
+    int step; /* operation of the loops; an average is first a sum */
     bool average;
-    size_t bytes; /* of an element */
+    size_t bytes; /* bytes of an element */
 } reduce_work;
 
 /* `total` and `wide` have room for a block of accumulators. */

@@ -1,7 +1,7 @@
-/* The loops of reduce.c for one set of vector instructions: included with LOOPS, the name of the
- * table that it defines, and TARGET, the attribute that names the instructions.
+/* Defines the loops of reduce.c for one set of vector instructions. It is included with LOOPS, the
+ * name of the table that it defines, and TARGET, the attribute that names the instructions.
  *
- * Pointers need no alignment, and outputs may be inputs at the same place. */
+ * Pointers need no alignment, and an output may be the input at the same place. */
 
 #define NAME(part) JOINED(part, LOOPS)
 #define JOINED(part, set) JOINED_AGAIN(part, set)
@@ -19,7 +19,7 @@
     PAIR(prod_##type, loose_##type, a[i] * b[i])                                                   \
     PAIR(min_##type, loose_##type, b[i] < a[i] || b[i] != b[i] ? b[i] : a[i])                      \
     PAIR(max_##type, loose_##type, b[i] > a[i] || b[i] != b[i] ? b[i] : a[i])
-/* In an unsigned type of at least 32 bits, for overflow of a signed one is undefined. */
+/* Computes in an unsigned type of at least 32 bits, because signed overflow is undefined. */
 #define INTEGER_PAIRS(type, wide)                                                                  \
     PAIR(sum_##type, loose_##type, (type)((wide)a[i] + (wide)b[i]))                                \
     PAIR(prod_##type, loose_##type, (type)((wide)a[i] * (wide)b[i]))                               \

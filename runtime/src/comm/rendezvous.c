@@ -1,9 +1,10 @@
-/* Processes of one host meet: rank 0 listens, the others say who they are, and each gets a memory
- * file and a pidfd of every rank.
+/* Lets processes of one host meet: rank 0 listens, the others identify themselves, and each gets a
+ * memory file and a pidfd of every rank.
  *
- * Rank 0 asks each visitor a question, a fresh number; the visitor greets with a number of its own
- * and proves, by a hash of both and of all that it says, that it knows the token.  So do rank 0's
- * answers.  Whoever proves nothing is a stranger: rank 0 hangs up, and a rank tries again. */
+ * Rank 0 sends each visitor a question with a fresh number.  The visitor greets with its own number
+ * and proves that it knows the token, by a hash of both numbers and of its whole message.  Rank 0's
+ * answers carry the same kind of proof.  A process without a valid proof is a stranger: rank 0
+ * hangs up on it, and a rank that meets one tries again. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -23,9 +24,9 @@ enum {
     MAGIC = 0x74636331,
     SLICE = 5, /* milliseconds between two looks at the deadline and at the parent's ranks */
     MOST_VISITORS = 2 * TCC_COMM_MOST_LOCAL,
-    NEWCOMERS = 32,      /* that are let in between two looks at the others */
-    STRANGER = 1000,     /* milliseconds after which who has proved nothing is one */
-    FULL = 50000,        /* nanoseconds until ranks may have taken what they were sent */
+    NEWCOMERS = 32,      /* visitors that are let in between two looks at the others */
+    STRANGER = 1000,     /* milliseconds after which a visitor without a proof is a stranger */
+    FULL = 50000,        /* nanoseconds to wait for ranks to take their descriptors */
 };
 
 typedef struct question {
@@ -38,7 +39,7 @@ typedef struct hello {
     uint64_t memory;
     uint8_t number[TCC_COMM_HASH]; /* fresh */
     cpu_set_t cpus;
-    uint8_t proof[TCC_COMM_HASH]; /* of the question and of all above */
+    uint8_t proof[TCC_COMM_HASH]; /* hash of the question and all fields above */
 } hello;
 
 typedef enum answer_kind { ACCEPTED, COMPLETE, REFUSED, LATER } answer_kind;
@@ -47,12 +48,12 @@ typedef struct answer {
     int32_t kind, status, cpus;
     int32_t pids[TCC_COMM_MOST_LOCAL];
     char text[512];
-    uint8_t proof[TCC_COMM_HASH]; /* of the question, the hello and all above */
+    uint8_t proof[TCC_COMM_HASH]; /* hash of the question, the hello and all fields above */
 } answer;
 
 typedef struct visitor {
     int connection;
-    int32_t pid, rank; /* rank -1: it has not proved it yet */
+    int32_t pid, rank; /* rank -1: not proved yet */
     question asked;
 } visitor;
 
@@ -128,8 +129,9 @@ static tcc_status look_around(const tcc_comm_meeting *meeting) {
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* Answers who has said `its` and proved it.  Descriptors that a user has sent and nobody has taken yet may
- * be as many as a process may open (`ulimit -n`): then it waits until ranks have taken theirs. */
+/* Answers the visitor that has sent and proved `its`.  A user's descriptors that are sent and not
+ * yet taken may not exceed the number that a process may open (`ulimit -n`); beyond it the function
+ * waits until ranks have taken some. */
 static tcc_status answer_visitor(const host *host, const visitor *to, const hello *its,
                                  answer *said, const int *passed, int32_t n) {
     prove_answer(host->meeting, &to->asked, its, said, said->proof);
@@ -148,7 +150,7 @@ static void say(const host *host, const visitor *to, const hello *its, answer_ki
     said.kind = kind;
     said.status = status;
     snprintf(said.text, sizeof said.text, "%s", text);
-    (void)answer_visitor(host, to, its, &said, NULL, 0); /* it may be gone */
+    (void)answer_visitor(host, to, its, &said, NULL, 0); /* the visitor may be gone */
 }
 
 static void drop_visitor(host *host, int32_t which) {
@@ -163,14 +165,14 @@ static void refuse(host *host, int32_t which, const hello *its, answer_kind kind
     drop_visitor(host, which);
 }
 
-/* Whether it is this library, and knows the token. */
+/* Returns true if the visitor uses this library and knows the token. */
 static bool is_proved(const host *host, const visitor *from, const hello *its) {
     uint8_t expected[TCC_COMM_HASH];
     prove_hello(host->meeting, &from->asked, its, expected);
     return its->magic == MAGIC && tcc_comm_same_hash(expected, its->proof);
 }
 
-/* A newcomer that has proved what it says.  Fails where all of the meeting fails. */
+/* Admits a newcomer that has proved its hello.  Returns an error where the whole meeting fails. */
 static tcc_status admit(host *host, int32_t which, const hello *its, int process) {
     const hello *mine = &host->hellos[0];
     visitor *from = &host->visitors[which];
@@ -218,7 +220,7 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
 
 enum { LIST = 128 };
 
-/* The ranks that have not come, as in "2, 5". */
+/* Lists the ranks that have not come, as in "2, 5". */
 static const char *missing_ranks(const host *host, char list[LIST]) {
     size_t used = 0;
     list[0] = 0;
@@ -245,15 +247,15 @@ static tcc_status hear_visitor(host *host, int32_t which) {
         drop_visitor(host, which);
         return TCC_OK;
     }
-    /* nobody speaks twice: it has hung up */
+    /* a rank sends nothing more, so it has hung up */
     char list[LIST];
     return tcc_fail(TCC_PEER_DEAD,
                     "rank %d (pid %d) gave up or ended while ranks met; not there were: %s",
                     from->rank, from->pid, missing_ranks(host, list));
 }
 
-/* Whoever has been there longest and has proved nothing makes room for a newcomer: a rank comes
- * again. */
+/* Makes room for a newcomer: the visitor that has been there longest without a proof goes.  If it
+ * is a rank, it comes again. */
 static bool make_room(host *host) {
     for (int32_t i = 0; host->n_visitors == MOST_VISITORS && i < MOST_VISITORS; i++)
         if (host->visitors[i].rank < 0) drop_visitor(host, i);
@@ -286,7 +288,7 @@ static tcc_status gather(host *host) {
             polled[i + 1] = (struct pollfd){host->visitors[i].connection, POLLIN, 0};
         (void)poll(polled, (nfds_t)(n + 1), SLICE);
         for (int32_t i = n;
-             i-- > 0;) /* a visitor that is dropped leaves its place to a later one */
+             i-- > 0;) /* backwards, because a dropped visitor's place goes to a later one */
             if (polled[i + 1].revents) TCC_RETURN_IF_ERROR(hear_visitor(host, i));
         if (polled[0].revents) TCC_RETURN_IF_ERROR(greet_visitors(host));
         TCC_RETURN_IF_ERROR(look_around(host->meeting));
@@ -331,7 +333,7 @@ static tcc_status listen_at(host *host) {
     return TCC_OK;
 }
 
-/* The union of the CPUs that ranks may use. */
+/* Returns the number of CPUs that any of the ranks may use. */
 static int32_t count_cpus(const host *host) {
     cpu_set_t all = host->hellos[0].cpus;
     for (int32_t i = 1; i < host->meeting->size; i++) CPU_OR(&all, &all, &host->hellos[i].cpus);
@@ -359,7 +361,7 @@ static tcc_status complete(host *host) {
     return TCC_OK;
 }
 
-/* Tells the ranks that have come why the meeting failed; others come again. */
+/* Tells the ranks that have come why the meeting failed.  Other ranks try again. */
 static void send_away(const host *host, tcc_status status, const char *reason) {
     for (int32_t i = 0; i < host->n_visitors; i++) {
         const visitor *to = &host->visitors[i];
@@ -386,12 +388,13 @@ static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *me
     for (int32_t i = 0; i < self->n_visitors; i++) close(self->visitors[i].connection);
     if (self->listener >= 0) close(self->listener);
     tcc_free(self);
-    return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", reason); /* answers may have failed */
+    /* sending the answers may have changed the message */
+    return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", reason);
 }
 
 /* ---- the other ranks ------------------------------------------------------------------------- */
 
-/* What came of a look at the connection to rank 0, or of a whole visit. */
+/* The outcome of a look at the connection to rank 0, or of a whole visit. */
 typedef enum visit { WAITING, AGAIN, DONE, FAILED } visit;
 
 /* One rank's visits to rank 0. */
@@ -401,9 +404,10 @@ typedef struct guest {
     tcc_comm_met *met;
     question asked;
     hello mine;
-    bool greeted, accepted; /* at this visit */
-    char found[160];        /* who was there and is not rank 0, for the reason of a failure */
-    int error;              /* of the last call */
+    bool greeted, accepted; /* in this visit */
+    char found[160];        /* description of the process in rank 0's place that is not rank 0, for
+                               messages */
+    int error;              /* errno of the last call */
 } guest;
 
 static visit hear_question(guest *self, int connection) {
@@ -460,7 +464,7 @@ static visit hear_answer(guest *self, int connection, tcc_status *out_status) {
     return FAILED;
 }
 
-/* Why the last call reached nobody. */
+/* Returns why the last call reached no process. */
 static const char *why(const guest *self) {
     if (!self->error) return "";
     if (self->error != ECONNREFUSED) return strerror(self->error);
@@ -477,8 +481,8 @@ static tcc_status in_time(const guest *self) {
                     why(self));
 }
 
-/* One connection to rank 0, from its question to the end; TCC_OK and `*out_done` false: try again.
- */
+/* Handles one connection to rank 0, from its question to the end.  TCC_OK with `*out_done` false
+ * means: try again. */
 static tcc_status call_on(guest *self, int connection, bool *out_done) {
     tcc_packet_peer peer;
     bool same_user = tcc_packet_same_user(connection, &peer);

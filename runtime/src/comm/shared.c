@@ -1,4 +1,4 @@
-/* Opening and closing comms of one host. */
+/* Opens and closes comms of one host. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ static size_t segment_bytes(int32_t size) {
     return tcc_memory_round(channels_at(size) + channels);
 }
 
-/* Pages of this rank's slots come from the memory next to its CPU. */
+/* Maps the segment.  The pages of this rank's slots come from the memory next to its CPU. */
 static tcc_status map_segment(tcc_shared *shared) {
     void *memory;
     shared->bytes = segment_bytes(shared->size);
@@ -46,14 +46,14 @@ static tcc_status parent_alive(void *parent) { return tcc_shared_alive(parent); 
 static tcc_status is_parent_alive(tcc_shared *self) { return tcc_shared_alive(self->parent); }
 static tcc_status are_left(tcc_shared *self) { return tcc_shared_gathers(self->parent); }
 
-/* What a comm is made from. */
+/* The origin of a comm. */
 typedef struct origin {
-    tcc_shared *parent; /* NULL: it is opened */
-    bool left;          /* of the ranks that are left of the parent */
+    tcc_shared *parent; /* NULL: the comm is opened, not made from another */
+    bool left;          /* the comm has the parent's remaining ranks */
     int64_t deadline;
 } origin;
 
-/* Meets the ranks of `comm` under `shared->name`, and waits until all have the segment. */
+/* Meets the ranks of `comm` under `shared->name`, and waits until all have mapped the segment. */
 static tcc_status join(tcc_comm *comm, tcc_shared *shared, origin of) {
     tcc_comm_meeting meeting = {
         .name = shared->name,
@@ -127,8 +127,8 @@ static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings)
 
 typedef char meeting_name[sizeof((tcc_shared *)0)->name];
 
-/* A name that no other meeting of this job has.  A long one, of a comm that was made from one that
- * was made from another, is a hash. */
+/* Returns a name that no other meeting of this job has.  A long name, which nested comms have, is
+ * replaced by a hash. */
 static const char *name_below(const tcc_shared *above, const char *name, meeting_name out) {
     if ((size_t)snprintf(out, sizeof(meeting_name), "%s%s", above->name, name) <
         sizeof(meeting_name) / 2 + strlen(name))
@@ -146,7 +146,7 @@ static const char *name_below(const tcc_shared *above, const char *name, meeting
 
 static tcc_status shared_group(tcc_comm *parent, const int32_t *members, const char *name,
                                tcc_comm *child) {
-    (void)members; /* they meet by name */
+    (void)members; /* the ranks meet by name */
     meeting_name full;
     origin of = {.parent = parent->state, .deadline = deadline_of(child)};
     return make(child, name_below(of.parent, name, full), of);
@@ -159,7 +159,7 @@ static void shared_failed(tcc_comm *comm, bool *out_gone) {
     for (int32_t i = 0; i < comm->size; i++) out_gone[i] = gone >> i & 1;
 }
 
-/* Numbers the ranks that are left, and makes their comm. */
+/* Numbers the remaining ranks, and makes their comm. */
 static tcc_status make_of_left(tcc_comm *child, origin of) {
     const tcc_shared *above = of.parent;
     char name[48];
@@ -177,7 +177,7 @@ static tcc_status make_of_left(tcc_comm *child, origin of) {
 static tcc_status shared_shrink(tcc_comm *parent, const bool *excluded, tcc_comm *child) {
     tcc_shared *above = parent->state;
     origin of = {.parent = above, .left = true, .deadline = deadline_of(parent)};
-    (void)tcc_shared_alive(above); /* a death ends what other ranks still wait for */
+    (void)tcc_shared_alive(above); /* the end of a process ends what other ranks still wait for */
     tcc_shared_enter(above, excluded);
     tcc_status status = tcc_shared_agree(above, of.deadline);
     while (status == TCC_OK) {
@@ -232,7 +232,7 @@ static void shared_revoke(tcc_comm *comm, tcc_status status, const char *reason)
 
 static void shared_close(tcc_comm *comm) {
     tcc_shared *shared = comm->state;
-    if (comm->forks == tcc_comm_forks()) { /* not a child's copy */
+    if (comm->forks == tcc_comm_forks()) { /* not in a fork's child, which only has a copy */
         atomic_store(&shared->segment->ranks[shared->rank].closed, 1);
         tcc_shared_ring(shared);
     }

@@ -1,4 +1,4 @@
-/* What is left of a comm after failures. */
+/* Makes a comm of the ranks that remain after failures. */
 #include "comm.h"
 
 tcc_status tcc_comm_failed(tcc_comm *comm, int32_t *out_ranks, int32_t room, int32_t *out_count) {
@@ -28,7 +28,7 @@ tcc_status tcc_comm_failed(tcc_comm *comm, int32_t *out_ranks, int32_t room, int
     return TCC_OK;
 }
 
-/* The ranks of `excluded` as flags by rank. */
+/* Sets flags by rank from the list `excluded`. */
 static tcc_status read_excluded(const tcc_comm *comm, const int32_t *excluded, int32_t n,
                                 bool *out) {
     for (int32_t i = 0; i < n; i++) {

@@ -1,11 +1,12 @@
-/* Who is in a comm: one thread at a time, until it is closed.
+/* Admits one thread at a time into a comm, until it is closed.
  *
- * The turn is one word.  A thread takes it to begin a call; whoever finds it taken marks it and fails
- * the comm, so that both threads learn of it.  Who closes marks it too, and waits for its end.  Calls
- * that any thread may make at any time are visits: they take no turn, and who closes waits for them. */
+ * The turn is one word.  A thread takes it to begin a call.  A thread that finds it taken marks it
+ * and fails the comm, so that both threads get an error.  A thread that closes the comm marks it
+ * too, and waits for the end of the turn.  Calls that any thread may make at any time are visits:
+ * they take no turn, and closing waits for them. */
 #include "comm.h"
 
-enum { PERIOD = 50000 }; /* nanoseconds between two looks of who closes */
+enum { PERIOD = 50000 }; /* nanoseconds between two looks of a closing thread */
 
 TCC_COLD static tcc_status refuse_second(const tcc_comm *comm) {
     return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -13,7 +14,8 @@ TCC_COLD static tcc_status refuse_second(const tcc_comm *comm) {
                     comm->rank);
 }
 
-/* All ranks learn of it: nobody knows how far both threads came. */
+/* Fails the comm after two threads met in it, and tells all ranks: the progress of both threads is
+ * unknown. */
 TCC_COLD static tcc_status fail_crossed(tcc_comm *comm) {
     (void)refuse_second(comm);
     char reason[256];
@@ -69,7 +71,7 @@ void tcc_comm_visit_end(tcc_comm *comm) { atomic_fetch_sub(&comm->visitors, 1); 
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* A leave that did not see the mark may have wiped it out: it is set anew at each look. */
+/* Ends turns.  A leave that did not see the mark may have erased it, so each look sets it again. */
 static void end_turns(tcc_comm *comm) {
     uint32_t seen = atomic_load(&comm->turn);
     for (;;) {
@@ -83,7 +85,8 @@ static void end_turns(tcc_comm *comm) {
 
 bool tcc_comm_end(tcc_comm *comm) {
     if (atomic_exchange(&comm->ending, true)) return false;
-    bool own = comm->forks == tcc_comm_forks(); /* threads of a fork's parent never end here */
+    bool own = comm->forks == tcc_comm_forks(); /* in a fork's child, threads of the parent never
+                                                   leave */
     if (own)
         end_turns(comm);
     else

@@ -1,4 +1,5 @@
-/* The other ranks on several hosts: each visits rank 0, at all addresses of its host in turn. */
+/* Runs the other ranks on several hosts: each visits rank 0, at all addresses of its host in
+ * turn. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -8,7 +9,8 @@
 
 enum {
     PAUSE = 100,     /* milliseconds at most between two visits */
-    PATIENCE = 1000, /* with who has proved nothing, at first; doubled up to eight times of it */
+    PATIENCE = 1000, /* milliseconds for a peer without proof, at first; doubled up to eight
+                        times */
 };
 
 /* One rank's visits to rank 0. */
@@ -18,10 +20,10 @@ typedef struct guest {
     const void *blob;
     char *all;
     tcc_places places;
-    int64_t looked_up; /* when; 0: not yet */
-    char round[400];   /* what became of the visits of this round */
-    char found[400];   /* of the last that was whole, for the reason of a failure */
-    char stranger[200]; /* who answered and proved nothing, at any visit; "": nobody did */
+    int64_t looked_up; /* time of the look-up; 0: not yet */
+    char round[400];   /* outcome of this round's visits */
+    char found[400];   /* outcome of the last complete round, for messages */
+    char stranger[200]; /* a peer of any visit that answered without proof; "": none */
     bool done;
 } guest;
 
@@ -41,7 +43,8 @@ static tcc_status in_time(const guest *self) {
                     self->about->rank, self->mine.name, self->about->address, before, self->found);
 }
 
-/* Greets who listens; NULL where its challenge proves the secret, else what it is. */
+/* Greets the listener. Returns NULL where its challenge proves the secret, else a description of
+ * the listener. */
 static const char *greet(guest *self, int connection, int64_t deadline, challenge *heard) {
     uint8_t expected[TCC_COMM_HASH];
     char *into = (char *)heard;
@@ -51,7 +54,7 @@ static const char *greet(guest *self, int connection, int64_t deadline, challeng
         return "it hangs up";
     size_t got = tcc_wire_move(connection, false, into, sizeof heard->magic, deadline);
     if (got < sizeof heard->magic) return "it does not answer";
-    if (heard->magic == GREETING) return "nobody listens"; /* TCP may find itself */
+    if (heard->magic == GREETING) return "nobody listens"; /* TCP may connect a socket to itself */
     if (heard->magic != CHALLENGE) return "what answers is not rank 0 of this library";
     got += tcc_wire_move(connection, false, into + got, sizeof *heard - got, deadline);
     if (got < sizeof *heard) return "it hangs up";
@@ -71,7 +74,7 @@ static bool send_blob(const guest *self, int connection, const challenge *heard)
            tcc_wire_move(connection, true, (char *)(uintptr_t)self->blob, bytes, deadline) == bytes;
 }
 
-/* Rank 0's answer; what is not proved is as if nothing had come: the rank visits it again. */
+/* Reads rank 0's answer. An answer without a valid proof is ignored: the rank visits again. */
 static tcc_status hear_answer(guest *self, int connection, const challenge *heard) {
     size_t bytes = (size_t)self->about->size * self->about->bytes;
     int64_t deadline = self->about->deadline;

@@ -1,5 +1,5 @@
-/* Waiting for other ranks: spinning, then sleeping in slices that look at the deadline, at the
- * error that revoked the comm and at the processes. */
+/* Waits for other ranks: first by spinning, then by sleeping in slices.  Between slices it checks
+ * the deadline, the error that revoked the comm, and the processes. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <poll.h>
@@ -33,8 +33,8 @@ static void wake(tcc_shared_rank *rank) {
 }
 
 void tcc_shared_ring(tcc_shared *shared) {
-    /* The change and this look are sequentially consistent, as are the sleeper's bit and its last
-     * look: one of the two sees the other. */
+    /* The change and this load are sequentially consistent, and so are the sleeper's bit and its
+     * last look.  Therefore at least one of the two sees the other. */
     uint64_t asleep = atomic_load(&shared->segment->asleep);
     for (; TCC_UNLIKELY(asleep != 0); asleep &= asleep - 1) {
         tcc_shared_rank *rank = &shared->segment->ranks[__builtin_ctzll(asleep)];
@@ -59,7 +59,7 @@ void tcc_shared_revoke(tcc_shared *shared, tcc_status status, const char *format
 
 TCC_COLD static tcc_status revoked(tcc_shared *shared) {
     uint32_t state = WRITING;
-    /* its writer may have been killed as it wrote */
+    /* the writer may have been killed while it wrote */
     for (int looks = 0; state == WRITING && looks < 100; looks++) {
         state = atomic_load(&shared->segment->revoked);
         if (state == WRITING) tcc_comm_pause(100000);
@@ -78,8 +78,8 @@ tcc_status tcc_shared_state(tcc_shared *shared) {
 
 /* ---- liveness -------------------------------------------------------------------------------- */
 
-/* Whether a wait for `awaited` is in vain without `rank`: it is awaited, or behind this rank's
- * stage. */
+/* Returns true if a wait for `awaited` cannot end without `rank`: it is awaited, or behind this
+ * rank's stage. */
 static bool is_needed(const tcc_shared *shared, int32_t rank, int32_t awaited) {
     uint32_t stage = atomic_load(&shared->segment->ranks[rank].stage);
     return awaited == rank || awaited == TCC_SHARED_ANY || (int32_t)(stage - shared->stage) < 0;
@@ -89,7 +89,7 @@ static bool is_closed(const tcc_shared *shared, int32_t rank) {
     return atomic_load(&shared->segment->ranks[rank].closed);
 }
 
-/* The ranks whose processes have ended, as bits. */
+/* Returns the bit set of the ranks whose processes have ended. */
 static uint64_t ended_ranks(const tcc_shared *shared) {
     struct pollfd polled[TCC_COMM_MOST_LOCAL];
     uint64_t ended = 0;
@@ -101,7 +101,7 @@ static uint64_t ended_ranks(const tcc_shared *shared) {
     return ended;
 }
 
-/* The first needed rank whose process has ended, though it has not closed the comm; or -1. */
+/* Returns the first needed rank whose process has ended without closing the comm; -1 for none. */
 static int32_t first_ended(const tcc_shared *shared, int32_t awaited) {
     for (uint64_t ended = ended_ranks(shared); ended; ended &= ended - 1) {
         int32_t rank = __builtin_ctzll(ended);
@@ -134,13 +134,13 @@ static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
     return shared->work ? tcc_comm_text(&shared->work->descriptor, text) : "opening";
 }
 
-/* For a rank that waits for `*awaited`: fails where it waits in vain, and says whether it need not
- * wait any longer. */
+/* Checks a wait for `*awaited`.  Fails where the wait cannot end, and sets `*out_ready` where it
+ * need not go on. */
 static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *what,
                               int32_t *awaited, bool *out_ready) {
     int32_t needed = *awaited;
     uint64_t pending = needed == TCC_SHARED_ANY ? shared->pending : 0;
-    for (; pending && needed < 0; pending &= pending - 1) /* one that left, among several */
+    for (; pending && needed < 0; pending &= pending - 1) /* one of several needed ranks has left */
         if (is_closed(shared, __builtin_ctzll(pending))) needed = __builtin_ctzll(pending);
     int32_t before = *awaited, ended = first_ended(shared, *awaited);
     bool late = tcc_comm_now() > shared->deadline, ends = tcc_comm_ends();
@@ -182,7 +182,8 @@ static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
     return false;
 }
 
-/* Sleeps until it is woken, at most for a slice; true where it need not. */
+/* Sleeps until this rank is woken, for a slice at most.  Returns true where `ready` holds
+ * already. */
 static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
     tcc_shared_segment *segment = shared->segment;
     tcc_shared_rank *self = &segment->ranks[shared->rank];
@@ -192,18 +193,19 @@ static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
     atomic_fetch_or(&segment->asleep, bit);
     struct timespec slice = {0, SLICE * 1000000};
     bool is_ready = ready(shared, what, awaited);
-    bool same = atomic_load(&self->awaited) == *awaited; /* else who it needs does not wake it */
+    bool same = atomic_load(&self->awaited) == *awaited; /* otherwise the rank that it needs would
+                                                            not wake it */
     if (!is_ready && same && !atomic_load(&segment->revoked))
         syscall(SYS_futex, &self->bell, FUTEX_WAIT, bell, &slice, NULL, 0);
     atomic_fetch_and(&segment->asleep, ~bit);
     return is_ready;
 }
 
-/* Decides how long the next wait spins.  Ranks that compute equal shares arrive some hundred microseconds
- * apart, and a sleeper wakes up to a hundred microseconds late, so that the others wait for it in turn.
- * A rank whose peer is away for longer should leave its CPU to others. */
+/* Chooses how long the next wait spins.  Ranks that compute equal shares arrive some hundred
+ * microseconds apart.  A sleeper wakes up to a hundred microseconds late, so that the others then
+ * wait for it.  A rank whose peer is away for longer should leave its CPU to other threads. */
 static void adapt_spin(tcc_shared *shared, int64_t waited) {
-    enum { LEAST_SPIN = 20000 }; /* nanoseconds; more than a stage of an awake peer takes */
+    enum { LEAST_SPIN = 20000 }; /* nanoseconds; longer than a stage of an awake peer */
     if (shared->spin) shared->spin = waited < TCC_SHARED_MOST_SPIN ? TCC_SHARED_MOST_SPIN : LEAST_SPIN;
 }
 
@@ -215,10 +217,10 @@ tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *wh
     shared->deadline = tcc_comm_now() + shared->patience;
     bool is_ready = false;
     for (int64_t looked = 0; !is_ready;) {
-        if (ready(shared, what, &awaited)) break; /* also where another rank failed since */
+        if (ready(shared, what, &awaited)) break; /* also where another rank has failed since */
         int64_t now = tcc_comm_now();
         TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
-        if (now - looked >= SLICE * 1000000) { /* at first, and then not at every wake-up */
+        if (now - looked >= SLICE * 1000000) { /* at first, and later not at every wake-up */
             TCC_RETURN_IF_ERROR(look_around(shared, ready, what, &awaited, &is_ready));
             looked = now;
         }
@@ -231,7 +233,7 @@ tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *wh
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 static bool all_there(tcc_shared *shared, void *what, int32_t *awaited) {
-    int32_t *first = what; /* those before it were there */
+    int32_t *first = what; /* the ranks before it were there */
     for (; *first < shared->size; ++*first) {
         uint32_t stage = atomic_load(&shared->segment->ranks[*first].stage);
         if ((int32_t)(stage - shared->stage) < 0) {

@@ -1,4 +1,4 @@
-/* What ranks of several hosts say to one another, and how it is proved. */
+/* Encodes and proves the messages between ranks of several hosts. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>

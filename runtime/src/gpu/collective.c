@@ -1,8 +1,8 @@
-/* Collectives between GPUs: the comm's device puts them into a stream.
+/* Runs collectives between GPUs: the comm's device puts them into a stream.
  *
- * Where all of a program's are waited for at once they go to the run's stream.  Else they go to a
- * stream beside it, which begins them behind all earlier work, and waits are events: kernels between
- * a start and its wait run beside the collective, also in a graph. */
+ * If a program waits for each collective at once, they go to the run's stream.  Otherwise they go
+ * to a second stream, which begins each after all earlier work, and waits are events.  So kernels
+ * between a start and its wait run beside the collective, also in a graph. */
 #include "../sized.h"
 #include "gpu.h"
 
@@ -21,7 +21,7 @@ tcc_status tcc_gpu_join(tcc_run *run) {
     tcc_comm_device *found = NULL;
     tcc_status status = table->device_open(run->comm, device->gpu->driver->device_type, &found);
     if (status != TCC_OK) return tcc_collective_failed(run, -1, status);
-    if (found == device->joined) { /* it was its user already */
+    if (found == device->joined) { /* the device has joined it already */
         table->device_close(found);
         return TCC_OK;
     }
@@ -45,17 +45,17 @@ tcc_status tcc_gpu_join(tcc_run *run) {
 void tcc_gpu_part(tcc_gpu_instance *device) {
     if (!device->joined) return;
     if (device->pending) (void)device->gpu->driver->event_wait(device->event);
-    tcc_gpu_drop_graphs(device); /* the library waits for these */
+    tcc_gpu_drop_graphs(device); /* the library's close waits for these graphs */
     while (device->n_parties) device->talk->device_close(device->parties[--device->n_parties]);
     device->talk->device_close(device->joined);
     device->joined = NULL;
 }
 
-/* A wait that the comms of so many groups are still to watch. */
+/* A wait that the comms of several groups watch, one inside another. */
 typedef struct watched_wait {
     const tcc_gpu_instance *device;
     int64_t parties;
-    tcc_status status; /* of a group's comm that failed */
+    tcc_status status; /* status of a group's comm that failed */
     char reason[512];
 } watched_wait;
 
@@ -89,8 +89,8 @@ tcc_status tcc_gpu_wait_watched(const tcc_gpu_instance *device, int *out_error) 
 
 /* ---- instructions ------------------------------------------------------------------------------------ */
 
-/* Where a run learns counts, ranks compare them on the host: the library waits for ever for elements
- * that its peer does not send. */
+/* Lets ranks compare counts on the host where a run learns the counts: the library would wait for
+ * ever for elements that its peer does not send. */
 static tcc_status compare_counts(const tcc_run *run, const tcc_comm_call *call, int64_t group) {
     const tcc_instance *instance = run->instance;
     tcc_comm *comm = group < 0 ? run->comm : instance->groups[group];
@@ -118,7 +118,7 @@ tcc_status tcc_gpu_start(tcc_run *run, const tcc_comm_call *call, const tcc_code
     void *stream = device->beside ? device->beside : device->queue;
     int64_t group = code->as.collective.group;
     if (call->receive_counts && device->gpu->reads && device->phase != TCC_PHASE_ENQUEUE)
-        TCC_RETURN_IF_ERROR(compare_counts(run, call, group)); /* once a run */
+        TCC_RETURN_IF_ERROR(compare_counts(run, call, group)); /* once per run */
     if (device->phase == TCC_PHASE_RESOLVE) return TCC_OK;
     device->read_from = NULL;
     if (device->beside) {

@@ -1,4 +1,5 @@
-/* A model's device: which one, its architecture, the kernels made for it and the weights on it. */
+/* Chooses and opens a model's device: finds its architecture, and loads the kernels and weights for
+ * it. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,7 +33,8 @@ void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope) {
 
 /* ---- the device ------------------------------------------------------------------------------------ */
 
-/* The device that the calling thread uses, if it has chosen one: HIP's first is that of every thread. */
+/* Finds the device that the calling thread uses.  Returns false where it has chosen none.  With HIP
+ * every thread begins with the first device, so the first counts as no choice. */
 static bool current_device(const tcc_gpu_driver *driver, int *out) {
     if (driver->platform == TCC_PLATFORM_CUDA) {
         void *context = NULL;
@@ -41,14 +43,16 @@ static bool current_device(const tcc_gpu_driver *driver, int *out) {
     return !driver->get_device(out) && *out;
 }
 
-/* Whether a variable of the driver says which devices the process sees. */
+/* Returns true if an environment variable of the driver limits the devices that the process
+ * sees. */
 static bool sees_some(const tcc_gpu_driver *driver) {
-    if (tcc_variable("CUDA_VISIBLE_DEVICES")) return true; /* HIP's too */
+    if (tcc_variable("CUDA_VISIBLE_DEVICES")) return true; /* HIP reads it, too */
     return driver->platform == TCC_PLATFORM_HIP && (tcc_variable("HIP_VISIBLE_DEVICES") ||
                                                     tcc_variable("ROCR_VISIBLE_DEVICES"));
 }
 
-/* The number of this rank on its host, and of these ranks, as the process's comm or a launcher says. */
+/* Finds this rank's number on its host and the number of ranks there, from the process's comm or a
+ * launcher. */
 static tcc_status find_local_rank(tcc_launch *out) {
     tcc_comm *comm = tcc_collective_shared();
     const tcc_comm_table *table = comm ? tcc_collective_table(comm) : NULL;
@@ -62,8 +66,8 @@ static tcc_status find_local_rank(tcc_launch *out) {
     return tells ? TCC_OK : tcc_launch_read(out, &found);
 }
 
-/* The device with the number of this rank on its host.  Ranks that see one device each may have been
- * given it by their launcher. */
+/* Chooses the device by this rank's number on its host.  If the process sees only one device, the
+ * launcher may have assigned it. */
 static tcc_status choose_by_rank(tcc_gpu *gpu, int count) {
     tcc_launch launch;
     TCC_RETURN_IF_ERROR(find_local_rank(&launch));
@@ -105,10 +109,11 @@ static tcc_status choose_device(tcc_gpu *gpu) {
     return TCC_OK;
 }
 
-/* The name lies in a struct that ROCm 6 changed together with the function's name. */
+/* Finds the architecture's name in a struct of HIP.  ROCm 6 changed the struct together with the
+ * function's name. */
 static tcc_status find_arch_of_hip(tcc_gpu *gpu) {
     enum { ARCH_AT = 1160, ARCH_AT_5 = 396, ROOM = 8192 };
-    static char properties[ROOM]; /* models are opened one at a time */
+    static char properties[ROOM]; /* static is safe: models are opened one at a time */
     const tcc_gpu_driver *driver = gpu->driver;
     bool new = driver->device_properties != NULL;
     if (!new && !driver->device_properties_5)
@@ -147,11 +152,11 @@ tcc_status tcc_gpu_find_device(tcc_gpu *gpu) {
 
 /* ---- the program against the kernels ---------------------------------------------------------------- */
 
-/* What decides whether runs can be recorded. */
+/* Facts that decide whether runs can be recorded. */
 typedef struct survey {
     int64_t launches;
-    bool fixed; /* nothing depends on data that the device makes */
-    bool reads; /* it learns registers from buffers */
+    bool fixed; /* control depends on no data of the device */
+    bool reads; /* the program reads registers from buffers */
     bool overlaps;
 } survey;
 
@@ -202,7 +207,7 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
             break;
         case TCC_CODE_LOOP:
             if (code->as.loop.condition >= 0) found->fixed = false;
-            found->launches++; /* of its body several */
+            found->launches++; /* counts several, for a launch inside a loop */
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.loop.body, found));
             break;
         default: break;
@@ -261,7 +266,8 @@ static tcc_status check_shared(const tcc_gpu *gpu) {
     return TCC_OK;
 }
 
-/* What drivers answer to code that is too new for them, or of a form that they do not know. */
+/* Returns true for the errors that drivers give for code that is too new for them or in an unknown
+ * form. */
 static bool is_refusal(int error) {
     enum { IMAGE = 200, GPU = 209, PTX = 218, NO_JIT = 221, PTX_VERSION = 222, JIT_OFF = 223, SOURCE = 300 };
     return error == IMAGE || error == GPU || error == PTX || error == NO_JIT ||
@@ -302,14 +308,16 @@ static tcc_status load_kernel(tcc_gpu *gpu, int64_t index) {
     void **function = &gpu->functions[index];
     if (!gpu->modules[kernel->image]) TCC_RETURN_IF_ERROR(load_module(gpu, kernel));
     int error = driver->module_function(function, gpu->modules[kernel->image], kernel->symbol);
-    if (is_refusal(error)) return cannot_load(gpu, kernel, error, (char[1]){0}); /* loaded late */
+    /* the driver loads code late */
+    if (is_refusal(error)) return cannot_load(gpu, kernel, error, (char[1]){0});
     if (error)
         return tcc_gpu_fail(driver, error, "kernel '%.128s' is not in its code", kernel->symbol);
     if (!driver->function_attribute || kernel->shared <= WITHOUT_ASKING) return TCC_OK;
     TCC_GPU_TRY(driver, function_attribute(*function, MOST_DYNAMIC_SHARED, (int)kernel->shared),
                 "kernel '%.128s' does not get its %u bytes of shared memory", kernel->symbol,
                 kernel->shared);
-    /* of the memory that a multiprocessor has for both: more blocks at once, less cache */
+    /* share of the multiprocessor's memory that is shared memory: with more, more blocks run at
+     * once, but the cache is smaller */
     TCC_GPU_TRY(driver, function_attribute(*function, CARVEOUT, ALL),
                 "kernel '%.128s' does not get its share of shared memory", kernel->symbol);
     return TCC_OK;
@@ -334,7 +342,8 @@ static tcc_status use_variant(tcc_gpu *gpu, const tcc_program *program) {
     return load_kernels(gpu);
 }
 
-/* Machine code is tied to a range of drivers; its model's assembly, where there is some, less so. */
+/* Machine code works with a range of drivers.  If one refuses it, the model's assembly is tried,
+ * which depends less on the driver. */
 static tcc_status use_best_variant(tcc_gpu *gpu, const tcc_program *program) {
     gpu->modules = tcc_allocate_zero((size_t)gpu->images.n_images, sizeof *gpu->modules);
     gpu->functions = tcc_allocate_zero((size_t)gpu->images.n_kernels, sizeof *gpu->functions);
@@ -391,7 +400,8 @@ tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *we
     return status;
 }
 
-/* Errors have no one to go to here; the driver may be gone already. */
+/* Unloads the device.  It ignores errors, because no caller can handle them and the driver may be
+ * gone already. */
 static void unload(tcc_gpu *gpu) {
     tcc_gpu_scope scope;
     if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return;

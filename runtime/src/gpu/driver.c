@@ -1,4 +1,4 @@
-/* Finds the driver's library and fills its table. */
+/* Finds the driver's library and fills its table of functions. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -10,7 +10,7 @@
 /* ---- names --------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    size_t place; /* in tcc_gpu_driver */
+    size_t place; /* offset in tcc_gpu_driver */
     const char *name[TCC_PLATFORM_COUNT]; /* NULL: the platform has no such function */
     bool optional;
 } row;
@@ -84,7 +84,8 @@ static const struct {
      "install ROCm 6 or newer", TCC_DEVICE_ROCM, 74, 88},
 };
 
-/* One that is in the process already comes first: two copies would not know each other's memory. */
+/* Opens the driver's library. A copy that is already in the process comes first, because two copies
+ * would not know each other's memory. */
 static void *open_library(int32_t platform) {
     static const int modes[] = {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL};
     for (size_t mode = 0; mode < 2; mode++)
@@ -109,7 +110,7 @@ static tcc_status fill_table(int32_t platform, void *library, tcc_gpu_driver *dr
 }
 
 static tcc_status open_driver(int32_t platform, tcc_gpu_driver *driver) {
-    void *library = open_library(platform); /* stays: drivers do not expect to be unloaded */
+    void *library = open_library(platform); /* never closed: drivers do not expect it */
     if (!library) {
         const char *reason = dlerror();
         return tcc_fail(TCC_UNSUPPORTED, "no %s driver was found (%s): %s", platforms[platform].name,

@@ -1,5 +1,6 @@
-/* The GPU's driver, found at run time: one table of functions for CUDA and HIP, whose interfaces
- * agree in all that a program needs.  No toolkit is needed to build or to run.
+/* Declares the GPU's driver, which is found at run time.  One table of functions serves CUDA and
+ * HIP, whose interfaces agree in everything that a program needs.  No toolkit is needed to build or
+ * to run.
  *
  * Device addresses are `void *` here; CUDA declares them as 64-bit integers, which are passed the
  * same way on all processors that it supports. */
@@ -20,22 +21,24 @@ enum {
     TCC_DEVICE_CUDA_MANAGED = 13
 };
 
-/* What both drivers call the same numbers. */
+/* Error numbers that both drivers share. */
 enum { TCC_GPU_OUT_OF_MEMORY = 2, TCC_GPU_NO_DEVICE = 100 };
 enum { TCC_GPU_NO_TIMING = 2, TCC_GPU_NON_BLOCKING = 1 };
-enum { TCC_GPU_CAPTURE_THREAD = 1 }; /* other threads' calls do not disturb a capture */
+enum { TCC_GPU_CAPTURE_THREAD = 1 }; /* calls of other threads do not disturb a capture */
 
-/* CUtensorMap: what a kernel gets of an array that the copy engine moves; CUDA 13 aligns it so. */
+/* CUtensorMap: describes an array that the copy engine moves for a kernel.  The alignment is CUDA
+ * 13's. */
 typedef struct tcc_gpu_tensor_map {
     _Alignas(128) uint64_t words[16];
 } tcc_gpu_tensor_map;
 
 /* All functions return 0 for success. */
 typedef struct tcc_gpu_driver {
-    const char *name;       /* as people call it */
+    const char *name;       /* name for messages */
     int32_t platform;
     int32_t device_type;    /* DLPack's */
-    int32_t most_shared;    /* number of the attribute: bytes of shared memory a block may have */
+    int32_t most_shared;    /* the driver's number of an attribute: bytes of shared memory that a
+                               block may have */
     int32_t pools_attribute;
 
     int (*init)(unsigned flags);
@@ -55,7 +58,8 @@ typedef struct tcc_gpu_driver {
 
     int (*allocate)(void **out_memory, size_t bytes);
     int (*release)(void *memory);
-    int (*allocate_async)(void **out_memory, size_t bytes, void *stream); /* NULL: too old */
+    /* NULL: the driver is too old */
+    int (*allocate_async)(void **out_memory, size_t bytes, void *stream);
     int (*release_async)(void *memory, void *stream);
     int (*allocate_host)(void **out_memory, size_t bytes, unsigned flags);
     int (*release_host)(void *memory);
@@ -68,7 +72,8 @@ typedef struct tcc_gpu_driver {
     int (*stream_destroy)(void *stream);
     int (*stream_wait)(void *stream); /* the host waits */
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
-    int (*stream_capture)(void *stream, int *out_status); /* 0: nobody records it */
+    int (*stream_capture)(void *stream, int *out_status); /* status 0: the stream is not being
+                                                             captured */
     int (*event_create)(void **out_event, unsigned flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
@@ -96,19 +101,20 @@ typedef struct tcc_gpu_driver {
     int (*encode_map)(tcc_gpu_tensor_map *out_map, int dtype, uint32_t rank, void *data,
                       const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
                       const uint32_t *steps, int interleave, int swizzle, int promotion,
-                      int outside); /* NULL: too old */
+                      int outside); /* NULL: the driver is too old */
     /* HIP only */
     int (*set_device)(int ordinal);
     int (*get_device)(int *out_ordinal);
     int (*device_properties)(void *properties, int ordinal); /* NULL: older than ROCm 6 */
-    int (*device_properties_5)(void *properties, int ordinal); /* the struct that ROCm 6 replaced */
+    /* with the struct that ROCm 6 replaced */
+    int (*device_properties_5)(void *properties, int ordinal);
 } tcc_gpu_driver;
 
-/* The driver of `platform`, ready to use; looked up once.  Fails with TCC_UNSUPPORTED where there is
- * none, or none that is new enough.  For the one thread that loads the model. */
+/* Finds the driver of `platform`, ready to use.  It looks once.  Fails with TCC_UNSUPPORTED where
+ * there is no driver or it is too old.  Only the thread that loads the model calls it. */
 tcc_status tcc_gpu_driver_get(int32_t platform, const tcc_gpu_driver **out_driver);
 
-/* TCC_OK for 0, else a failure whose message is `format` and the driver's reason. */
+/* Returns TCC_OK for error 0; otherwise fails with the message `format` and the driver's reason. */
 tcc_status tcc_gpu_fail(const tcc_gpu_driver *driver, int error, const char *format, ...)
     TCC_PRINTF(3, 4) TCC_COLD;
 

@@ -1,4 +1,5 @@
-/* Instructions on the device: everything goes to the run's stream, in the program's order. */
+/* Executes instructions on the device: all work goes to the run's stream, in the program's
+ * order. */
 #include <string.h>
 
 #include "gpu.h"
@@ -91,14 +92,14 @@ static tcc_status copy(tcc_run *run, char *target, const char *source, int64_t s
     return TCC_OK;
 }
 
-/* The host's memory, where an input of the caller still is what the program reads; else NULL. */
+/* Returns the host address of a buffer that is an unchanged input of the caller; else NULL. */
 static const char *host_copy(const tcc_run *run, int64_t id) {
     const tcc_instance *instance = run->instance;
     const tcc_buffer *buffer = &instance->model->program.buffers[id];
     if (buffer->place != TCC_PLACE_INPUT || !tcc_gpu_is_host(run->inputs[buffer->a].device))
         return NULL;
     const char *given = instance->device->given_inputs[buffer->a].data;
-    if (!given) return instance->spans[id].data; /* not uploaded yet, or empty */
+    if (!given) return instance->spans[id].data; /* the input is not uploaded yet, or empty */
     return tcc_ports_feeds_state(&instance->model->program, (int32_t)buffer->a) ? NULL : given;
 }
 
@@ -115,7 +116,7 @@ static tcc_status fetch(tcc_run *run, int64_t buffer, int64_t offset, int64_t si
         tcc_gpu_unless_recorded(device, "it reads data of the device to decide what runs"));
     const tcc_span *span = &instance->spans[buffer];
     if (span->data != device->read_from || offset + size > device->read_bytes) {
-        bool whole = span->size <= TCC_GPU_READ; /* what lies beside it is asked for next */
+        bool whole = span->size <= TCC_GPU_READ; /* neighbouring words are likely to be read next */
         int64_t bytes = whole ? span->size : size;
         device->read_from = NULL;
         TCC_GPU_TRY(device->gpu->driver,
@@ -163,7 +164,7 @@ static tcc_status take_memory(const tcc_gpu_instance *device, size_t size, void 
                         "%zu free", size, device->gpu->name, free_bytes, total);
 }
 
-/* An array that grows in a loop moves O(log n) times. */
+/* Resizes a dynamic array. An array that grows in a loop moves O(log n) times. */
 static tcc_status resize(tcc_run *run, int64_t id, int64_t size, int64_t keep) {
     tcc_instance *instance = run->instance;
     tcc_gpu_instance *device = instance->device;
@@ -208,7 +209,8 @@ static int64_t bytes_of(const tcc_op_tensor *tensor) {
     return bits / 8 + (bits % 8 != 0);
 }
 
-/* Operands in the host's memory; one address is one copy, for functions that work in place. */
+/* Copies operands to the host's memory. Operands with one address get one copy, because functions
+ * may work in place. */
 static tcc_status bring(tcc_run *run, const tcc_op_tensor *there, tcc_op_tensor *here,
                         int32_t count) {
     const tcc_gpu_instance *device = run->instance->device;
@@ -222,7 +224,7 @@ static tcc_status bring(tcc_run *run, const tcc_op_tensor *there, tcc_op_tensor 
         if (same < i) continue;
         size_t bytes = (size_t)bytes_of(&there[i]);
         TCC_RETURN_IF_ERROR(tcc_pool_take(run->instance->pool, bytes, &here[i].data));
-        if (bytes) /* outputs too: a function may leave parts of them as they are */
+        if (bytes) /* outputs too, because a function may leave parts of them unchanged */
             TCC_GPU_TRY(device->gpu->driver,
                         copy_to_host(here[i].data, there[i].data, bytes, device->queue),
                         "operands cannot be copied to the host");
@@ -243,7 +245,7 @@ static tcc_status call(tcc_run *run, tcc_op op, const tcc_op_call *arguments) {
     TCC_RETURN_IF_ERROR(bring(run, arguments->inputs, here, count));
     local.inputs = here;
     local.outputs = here + arguments->n_inputs;
-    local.crew = NULL; /* the calling thread: workers of the CPU are not this run's */
+    local.crew = NULL; /* only the calling thread: the CPU's workers do not belong to this run */
     local.threads = 1;
     TCC_RETURN_IF_ERROR(op(&local));
     for (int32_t i = 0; i < arguments->n_outputs; i++) {
@@ -254,7 +256,7 @@ static tcc_status call(tcc_run *run, tcc_op op, const tcc_op_call *arguments) {
                                        device->queue),
                         "results cannot be copied to the device");
     }
-    return tcc_gpu_wait(device); /* the copies' memory is used again */
+    return tcc_gpu_wait(device); /* the copies' memory is reused afterwards */
 }
 
 const tcc_executor tcc_gpu_executor = {

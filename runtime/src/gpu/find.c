@@ -1,4 +1,4 @@
-/* Which of an artifact's variants a GPU of this machine can run, and which GPU that is. */
+/* Finds the GPU of this machine, and the variant of the artifact for it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 static const char *const kinds[TCC_PLATFORM_COUNT] = {"cuda", "rocm"};
 
-/* The tables of kernels by variant; those for the CPU have none (n_variants is 0). */
+/* The tables of kernels, by variant. A variant for the CPU has no kernels (n_variants is 0). */
 typedef struct search {
     const tcc_artifact *artifact;
     int32_t ranks, plan;
@@ -58,7 +58,8 @@ static tcc_status no_variant(const search *in, const tcc_gpu *gpu) {
                     (int)strcspn(gpu->arch, ":"), gpu->arch);
 }
 
-/* Finds the device and, over all tables for it, the best variant; `out_index` is its table's. */
+/* Finds a platform's device and the best variant for it in all tables; `out_index` is the table's
+ * index. */
 static tcc_status choose(const search *in, int32_t platform, tcc_gpu *gpu, int32_t *out_index) {
     TCC_RETURN_IF_ERROR(tcc_gpu_driver_get(platform, &gpu->driver));
     TCC_RETURN_IF_ERROR(tcc_gpu_find_device(gpu));
@@ -76,7 +77,7 @@ static tcc_status choose(const search *in, int32_t platform, tcc_gpu *gpu, int32
     return most ? TCC_OK : no_variant(in, gpu);
 }
 
-/* Platforms in the order of the file; where none will do, the reasons of all. */
+/* Tries the platforms in the order of the file. Fails with all reasons where none will do. */
 static tcc_status choose_platform(const search *in, tcc_gpu *gpu, int32_t *out_index) {
     char reasons[960] = "";
     size_t used = 0;
@@ -104,7 +105,7 @@ tcc_status tcc_gpu_find(const tcc_artifact *artifact, int32_t ranks, int32_t pla
     tcc_status status = in.tables && gpu ? read_tables(&in, section) : TCC_OUT_OF_MEMORY;
     if (status == TCC_OK) status = choose_platform(&in, gpu, &index);
     if (status == TCC_OK) {
-        gpu->images = in.tables[index]; /* where its variant is */
+        gpu->images = in.tables[index]; /* the table with the variant */
         in.tables[index] = (tcc_gpu_images){0};
         *out_variant = &artifact->variants[index];
         *out_gpu = gpu;

@@ -1,9 +1,9 @@
-/* Whole runs as graphs of the driver: one launch in place of hundreds.
+/* Runs whole bodies as graphs of the driver: one launch instead of hundreds.
  *
- * The body is walked twice.  The first walk resolves sizes and addresses, where outputs are asked
- * for; the key is made of what it found.  A key seen before is launched or, at its second sight,
- * recorded; the second walk starts the work.  Programs whose control depends on data of the device
- * never come here. */
+ * The body is walked twice.  The first walk resolves sizes and addresses, and asks for outputs; its
+ * results make the key.  If the key is known, its graph is launched, or recorded when the key is
+ * seen for the second time.  The second walk starts the work.  Programs whose control depends on
+ * data of the device are not run this way. */
 #include <string.h>
 
 #include "gpu.h"
@@ -12,7 +12,8 @@ int64_t tcc_gpu_key_words(const tcc_program *program) {
     return program->n_registers + program->n_inputs + program->n_outputs + 2;
 }
 
-/* Registers as the prologue left them, and the seed, decide all later ones. */
+/* Makes the key: the registers after the prologue and the seed, which decide all later registers,
+ * and the resolved addresses. */
 static void make_key(const tcc_run *run, int64_t *key) {
     const tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
@@ -43,14 +44,14 @@ static tcc_gpu_graph *find(tcc_gpu_instance *device, size_t bytes) {
     return NULL;
 }
 
-/* The place of the run that was used longest ago gets the key. */
+/* Stores the key in the entry of the run that was used longest ago. */
 static tcc_status remember(tcc_gpu_instance *device, size_t bytes) {
     tcc_gpu_graph *oldest = &device->graphs[0];
     for (int32_t i = 1; i < TCC_GPU_GRAPHS; i++)
         if (device->graphs[i].used < oldest->used) oldest = &device->graphs[i];
     if (!oldest->key) oldest->key = tcc_allocate(bytes);
     if (!oldest->key) return TCC_OUT_OF_MEMORY;
-    if (oldest->executable && device->pending) /* it may be running */
+    if (oldest->executable && device->pending) /* the graph may be running */
         TCC_GPU_TRY(device->gpu->driver, event_wait(device->event),
                     "the run before cannot be awaited");
     tcc_gpu_drop_graph(device, oldest);
@@ -59,7 +60,7 @@ static tcc_status remember(tcc_gpu_instance *device, size_t bytes) {
     return TCC_OK;
 }
 
-/* The second walk, onto the stream of the moment. */
+/* Walks the body a second time, and puts its work on the current stream. */
 static tcc_status enqueue(tcc_run *run) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;

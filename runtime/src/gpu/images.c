@@ -14,7 +14,7 @@ static tcc_status damaged(const char *what) {
 
 typedef struct source {
     tcc_reader reader;
-    tcc_program memory; /* the reader's allocations hang on it */
+    tcc_program memory; /* holds the reader's allocations */
     const char *blob;
     int64_t blob_bytes;
 } source;
@@ -34,7 +34,8 @@ static tcc_status read_images(source *from, tcc_gpu_images *images) {
     return TCC_OK;
 }
 
-/* Sizes that the driver would refuse are refused here, so that a damaged file has a clear message. */
+/* Reads a tensor map.  It refuses the sizes that the driver would refuse, so that a damaged file
+ * gets a clear message. */
 static tcc_status read_map(source *from, int32_t n_pointers, int32_t platform, tcc_gpu_map *map) {
     tcc_reader *reader = &from->reader;
     enum { MOST_BOX = 256, BYTES = 2 };
@@ -169,7 +170,7 @@ tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kerne
     if (header[4] != tcc_crc32((const uint8_t *)bytes + sizeof header,
                                (size_t)front - sizeof header))
         return damaged("a wrong checksum");
-    /* names and parameters outlive the file's mapping, so the table's front is copied */
+    /* copies the table's front, because names and parameters outlive the file's mapping */
     source from = {.blob = (const char *)bytes + begin, .blob_bytes = header[5]};
     from.reader = (tcc_reader){.position = TCC_IMAGES_HEADER,
                                .count = header[2],
@@ -196,7 +197,8 @@ void tcc_gpu_images_free(tcc_gpu_images *images) {
 
 /* ---- the choice ------------------------------------------------------------------------------------ */
 
-/* "sm_90a" is 90 and 'a'; a suffix ties code to that one architecture.  0: no such name. */
+/* Parses "sm_90a" as 90 and 'a'.  A suffix ties code to exactly that architecture.  Returns 0 for
+ * other names. */
 static long cuda_number(const char *arch, char *out_suffix) {
     if (strncmp(arch, "sm_", 3) || arch[3] < '1' || arch[3] > '9') return 0;
     char *end = NULL;
@@ -205,7 +207,7 @@ static long cuda_number(const char *arch, char *out_suffix) {
     return number > 0 && number < 10000 && (!*end || !end[1]) ? number : 0;
 }
 
-/* How well code for `arch` suits a CUDA device, 0: not at all. */
+/* Returns how well code for `arch` suits a CUDA device; 0: not at all. */
 static long cuda_rank(const tcc_gpu_variant *variant, const char *device) {
     char suffix = 0, none = 0;
     long code = cuda_number(variant->arch, &suffix), own = cuda_number(device, &none);
@@ -216,7 +218,7 @@ static long cuda_rank(const tcc_gpu_variant *variant, const char *device) {
 }
 
 static long hip_rank(const tcc_gpu_variant *variant, const char *device) {
-    size_t length = strcspn(device, ":"); /* what follows are switches such as xnack */
+    size_t length = strcspn(device, ":"); /* after the colon come switches such as xnack */
     return strlen(variant->arch) == length && !strncmp(variant->arch, device, length);
 }
 

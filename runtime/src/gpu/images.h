@@ -19,7 +19,7 @@
 #define TCC_IMAGES_MAGIC INT64_C(0x01474D4943435474) /* "tTCCIMG\1" */
 enum { TCC_IMAGES_VERSION = 3, TCC_IMAGES_HEADER = 6 };
 
-/* What runs where: exact machine code of CUDA, its portable assembly, machine code of HIP. */
+/* The forms of code: machine code of CUDA, assembly of CUDA, machine code of HIP. */
 enum { TCC_FORM_CUBIN, TCC_FORM_PTX, TCC_FORM_HSACO, TCC_FORM_COUNT };
 enum {
     TCC_PARAM_POINTER,
@@ -29,14 +29,14 @@ enum {
     TCC_PARAM_COUNT
 };
 enum { TCC_MAP_RANK = 5, TCC_MAP_F16 = 6, TCC_MAP_BF16 = 9 };
-enum { TCC_IMAGES_HOST_CALLS = 1 }; /* flag: functions of the host may be called */
+enum { TCC_IMAGES_HOST_CALLS = 1 }; /* flag: the program may call functions on the host */
 
 typedef struct tcc_gpu_image {
-    const char *bytes; /* in the table's own memory, which decoding does not copy */
+    const char *bytes; /* in the table's own memory, because decoding copies no image */
     int64_t size;
 } tcc_gpu_image;
 
-/* A tensor in an array of a launch, in the driver's order: innermost first. */
+/* A tensor inside an array of a launch, with axes in the driver's order, innermost first. */
 typedef struct tcc_gpu_map {
     int32_t buffer, dtype, swizzle, rank;
     uint64_t sizes[TCC_MAP_RANK];       /* in elements */
@@ -48,15 +48,16 @@ typedef struct tcc_gpu_kernel {
     const char *symbol;
     int64_t image;
     uint32_t shared, threads;
-    bool stays; /* each program takes many units: no more programs than the device holds */
+    bool stays; /* each program takes many tiles, so no more programs are started than the device
+                   can hold */
     int32_t n_params, n_pointers, n_ints, n_maps;
     const int64_t *params;
-    const tcc_gpu_map *maps; /* in the order of their parameters */
+    const tcc_gpu_map *maps; /* in the order of the parameters */
 } tcc_gpu_kernel;
 
 typedef struct tcc_gpu_variant {
-    const char *arch;  /* sm_90, sm_90a; gfx942 */
-    const char *needs; /* the oldest driver, for people */
+    const char *arch;  /* such as sm_90, sm_90a, gfx942 */
+    const char *needs; /* the oldest driver that can run it, for messages */
     int32_t form;
     const tcc_gpu_kernel *kernels;
 } tcc_gpu_variant;
@@ -69,15 +70,15 @@ typedef struct tcc_gpu_images {
     void *memory;
 } tcc_gpu_images;
 
-/* Decodes and checks `bytes`: every index, size and offset in the result is in range. */
+/* Decodes and checks `bytes`.  Every index, size and offset in the result is in range. */
 tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kernels,
                                  tcc_gpu_images *out_images);
 void tcc_gpu_images_free(tcc_gpu_images *images);
 
-/* The variant that suits a device of architecture `arch` best: its own machine code, else that of the
- * newest older one of its generation, else the newest assembly; NULL: none.  With `portable` only
- * assembly.  `out_rank` tells the choices of several tables apart: the largest is the best, 0 is
- * none. */
+/* Returns the variant that suits a device of architecture `arch` best: its own machine code, else
+ * the newest older machine code of its generation, else the newest assembly; NULL for none.  With
+ * `portable` only assembly counts.  `out_rank` compares the choices of several tables: larger is
+ * better, 0 means none. */
 const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
                                              bool portable, long *out_rank);
 

@@ -1,4 +1,4 @@
-/* The device's side of an instance, and a run on it from beginning to end. */
+/* Holds the device's side of an instance, and carries a run on it from beginning to end. */
 #include <string.h>
 
 #include "gpu.h"
@@ -7,7 +7,8 @@
 
 static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *device) {
     const tcc_program *program = &instance->model->program;
-    int64_t params = program->max_buffers + program->max_ints + 1; /* one NULL serves all */
+    /* the unused operands share one NULL */
+    int64_t params = program->max_buffers + program->max_ints + 1;
     for (int64_t i = 0; i < device->gpu->images.n_kernels; i++)
         if (device->gpu->variant->kernels[i].n_params > params)
             params = device->gpu->variant->kernels[i].n_params;
@@ -163,8 +164,9 @@ void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out) {
 
 /* ---- a run ----------------------------------------------------------------------------------------- */
 
-/* Does the caller record its stream?  Then the run's work goes right into its graph.  What it records
- * knows nothing of the run before: the caller keeps replays and other runs apart. */
+/* Finds out whether the caller records its stream.  If so, the run's work goes into the caller's
+ * graph.  The graph does not wait for the run before: the caller keeps replays and other runs
+ * apart. */
 static tcc_status look_for_recording(tcc_gpu_instance *device, void *stream) {
     int status = 0;
     device->queue = stream ? stream : device->stream;
@@ -208,7 +210,7 @@ static tcc_status aim_arena(tcc_instance *instance) {
     return tcc_instance_aim_arena(instance, (tcc_span){device->arena.data, size}, (tcc_span){NULL, 0});
 }
 
-/* What fails here concerns this rank alone: nothing has begun. */
+/* Prepares a run.  A failure concerns this rank only, because no operation has begun. */
 static tcc_status prepare(tcc_run *run, void *stream) {
     TCC_RETURN_IF_ERROR(look_for_recording(run->instance->device, stream));
     TCC_RETURN_IF_ERROR(begin(run));
@@ -230,8 +232,8 @@ static tcc_status run_program(tcc_run *run) {
     return tcc_gpu_download(run);
 }
 
-/* The results of a run on the caller's stream are there when the stream has come so far; all others
- * when this returns. */
+/* Ends a run.  Results on the caller's stream are ready when the stream has reached them; all other
+ * results are ready on return. */
 static tcc_status finish(tcc_run *run, void *stream) {
     tcc_gpu_instance *device = run->instance->device;
     if (device->recorded) return TCC_OK;
@@ -245,9 +247,9 @@ static tcc_status finish(tcc_run *run, void *stream) {
     return TCC_OK;
 }
 
-/* Nothing of a run that failed may still touch the caller's memory or its own dynamic arrays, which are
- * freed next: no kernel, no collective that it started and did not wait for, and nothing of the run
- * before, which the failed one may not have come to wait for. */
+/* Waits for all work after a failed run, so that nothing still uses the caller's memory or the
+ * run's dynamic arrays, which are freed next: kernels, collectives that were started and not waited
+ * for, and the run before, which the failed run may not have waited for. */
 static void await_all(tcc_gpu_instance *device) {
     const tcc_gpu_driver *driver = device->gpu->driver;
     int error = driver->stream_wait(device->queue);
@@ -265,10 +267,10 @@ tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
     if (begun) status = run_program(run);
     bool ended = status == TCC_OK;
     if (ended) {
-        tcc_gpu_free_dynamic(run->instance); /* behind the run's work, in its stream */
+        tcc_gpu_free_dynamic(run->instance); /* freed in stream order, after the run's work */
         status = finish(run, stream);
     }
-    /* other ranks learn it, and what waits for them on the device ends */
+    /* tells the other ranks, and ends device work that waits for them */
     if (status != TCC_OK && begun) tcc_collective_abort(run);
     if (!ended) {
         if (!device->recorded) await_all(device);

@@ -1,4 +1,4 @@
-/* Memory on the device that an instance keeps from run to run. */
+/* Manages device memory that an instance keeps between runs. */
 #include "gpu.h"
 
 void tcc_gpu_release_array(const tcc_gpu *gpu, tcc_gpu_array *array) {
@@ -59,7 +59,8 @@ tcc_status tcc_gpu_take(tcc_gpu *gpu, size_t bytes, void **out_memory) {
 void tcc_gpu_give(tcc_gpu *gpu, void *memory) {
     tcc_gpu_array array = {memory, 0};
     tcc_gpu_scope scope;
-    if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return; /* the driver is gone, its memory too */
+    if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return; /* the driver is gone, and its memory with
+                                                         it */
     tcc_gpu_release_array(gpu, &array);
     tcc_gpu_leave(gpu, &scope);
 }

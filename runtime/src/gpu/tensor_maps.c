@@ -1,7 +1,8 @@
-/* Tensor maps: what CUDA's copy engine is told of an array. */
+/* Makes tensor maps, which describe arrays to CUDA's copy engine. */
 #include "gpu.h"
 
-/* Drivers up to 13.1 mark tensors below 128 KiB wrongly: CUTLASS clears this bit, and so do we. */
+/* Drivers up to 13.1 mark tensors below 128 KiB wrongly. Like CUTLASS, this file clears the wrong
+ * bit. */
 enum { LAST_WRONG_DRIVER = 13010, WRONG_BELOW = 128 << 10, WRONG_WORD = 1, WRONG_BIT = 21 };
 enum { L2_PROMOTION_128B = 2 };
 
@@ -29,7 +30,7 @@ tcc_status tcc_gpu_check_maps(tcc_gpu *gpu) {
 }
 
 static uint64_t last_byte(const tcc_gpu_map *map) {
-    uint64_t last = (map->sizes[0] - 1) * 2; /* halves */
+    uint64_t last = (map->sizes[0] - 1) * 2; /* in units of half bytes */
     for (int32_t i = 1; i < map->rank; i++) last += (map->sizes[i] - 1) * map->strides[i - 1];
     return last;
 }

@@ -1,12 +1,12 @@
-/* The caller's arrays: used in place on the device, or brought there and back. */
+/* Moves the caller's arrays: uses them in place on the device, or copies them there and back. */
 #include "gpu.h"
 
-/* Compiled kernels read 16 bytes at a time where sizes allow, and count on it. */
+/* Bytes of alignment. Compiled kernels read 16 bytes at a time where sizes allow. */
 enum { ALIGNMENT = 16 };
 
 static bool is_aligned(const char *data) { return (uintptr_t)data % ALIGNMENT == 0; }
 
-/* Bytes of an input up to its last element, behind which its array may have room that is not the
+/* Returns the bytes of an input up to its last element. The memory behind it may not be the
  * caller's. */
 static int64_t used_bytes(const tcc_run *run, int32_t index) {
     const tcc_port_info *info = &run->instance->model->program.inputs[index];

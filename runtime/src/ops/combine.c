@@ -1,13 +1,15 @@
-/* Rows of updates, combined into a target: what scatters have in common. */
+/* Combines rows of updates into a target, for all scatter ops. */
 #include "combine.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    AHEAD = 512,      /* bytes of updates that are fetched at a time, twice as many ahead */
-    MOST_FETCHED = 4, /* updates for each that is taken */
-    LONG = 1 << 16,   /* bytes of updates that are worth a look at whether the run ends */
+    AHEAD = 512,      /* bytes of updates that are prefetched at a time; the prefetch runs twice as
+                         far ahead */
+    MOST_FETCHED = 4, /* updates in memory for each update of this unit, at most, for prefetching
+                         the whole range */
+    LONG = 1 << 16,   /* bytes of updates between two checks whether the run ends */
 };
 
 /* ---- half precision: no compiler support is taken for granted --------------------------------- */
@@ -24,7 +26,7 @@ static float from_half(uint16_t bits) {
     return as_float(sign | 0x3F800000) * (as_float(magnitude) * 0x1p112f);
 }
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static uint16_t to_half(float value) {
     uint32_t bits, sign;
     memcpy(&bits, &value, 4);
@@ -32,7 +34,8 @@ static uint16_t to_half(float value) {
     bits &= 0x7FFFFFFF;
     if (bits > 0x7F800000) return 0x7E00;
     if (bits >= 0x477FF000) return (uint16_t)(sign | 0x7C00);
-    if (bits < 0x38800000) { /* below 2**-14: one half has the step of halves there */
+    if (bits < 0x38800000) { /* below 2**-14, one half has the same unit in the last place as halves
+                                there */
         value = fabsf(value) + 0.5f;
         memcpy(&bits, &value, 4);
         return (uint16_t)(sign | (bits & 0xFFFF));
@@ -48,7 +51,7 @@ static uint16_t to_bfloat(float value) {
 
 /* ---- one element ---------------------------------------------------------------------------------- */
 
-/* The first NaN wins, and of equal ones the first. */
+/* Takes the first NaN, and of equal values the first. */
 #define LARGER(a, b) (isnan(b) ? (isnan(a) ? a : b) : b > a ? b : a)
 #define SMALLER(a, b) (isnan(b) ? (isnan(a) ? a : b) : b < a ? b : a)
 
@@ -66,8 +69,8 @@ SMALL double tcc_load_float(tcc_dtype dtype, const void *at) {
     return dtype.code == 4 ? as_float((uint32_t)half << 16) : from_half(half);
 }
 
-/* Sums and products of two floats are rounded once: a double holds them to more than twice the bits
- * of every narrower type. */
+/* Rounds a sum or product of two floats once: a double holds more than twice the bits of every
+ * narrower type. */
 SMALL void tcc_store_float(tcc_dtype dtype, void *at, double value) {
     float single = (float)value;
     uint16_t half = 0;
@@ -99,7 +102,7 @@ static void store_word(uint32_t bits, void *at, uint64_t value) {
         *(uint8_t *)at = (uint8_t)value;
 }
 
-/* Of integers of so many bits; arithmetic wraps, as the type's own does. */
+/* Combines two integers of the type's bits.  Arithmetic wraps, as in the type itself. */
 static uint64_t combine_words(tcc_dtype dtype, int64_t reduction, uint64_t a, uint64_t b) {
     if (reduction == ADD) return dtype.code == 6 ? (a | b) : a + b;
     if (reduction == MUL) return a * b;
@@ -112,7 +115,7 @@ typedef float floats __attribute__((vector_size(16)));
 typedef double doubles __attribute__((vector_size(16)));
 typedef int32_t words __attribute__((vector_size(16)));
 
-/* Combines the first `count` elements of a row one by one, of any type. */
+/* Combines the first `count` elements of a row one by one, for any type. */
 static SMALL void combine_row(const tcc_scatter *s, char *target, const char *from, int64_t count) {
     tcc_dtype dtype = s->call->inputs[2].dtype, wide = s->dtype;
     bool floating = dtype.code == 2 || dtype.code == 4;
@@ -127,9 +130,9 @@ static SMALL void combine_row(const tcc_scatter *s, char *target, const char *fr
     }
 }
 
-/* Combines rows `n` to `end - 1` of elements that have a type of C: `ONE` is a and b combined.  `WIDE`
- * is that of vectors of the first `most` elements; where these of a row have NaN in b, they are combined
- * once more one by one. */
+/* Combines rows `n` to `end - 1` of elements with a C type.  `ONE` combines a and b.  `WIDE`
+ * combines vectors of the first `most` elements; where b has a NaN among them, they are combined
+ * again one by one. */
 #define COMBINE_ROWS(TYPE, VECTOR, most, WIDE, ONE)                                                \
     do {                                                                                           \
         TYPE *target = (TYPE *)(void *)s->target;                                                  \
@@ -161,7 +164,7 @@ static SMALL void combine_row(const tcc_scatter *s, char *target, const char *fr
 #define COMBINE(TYPE, ONE) COMBINE_ROWS(TYPE, TYPE, 0, a, ONE)
 #define COMBINE_FLOATS(WIDE, ONE) COMBINE_ROWS(float, floats, width & ~(int64_t)3, WIDE, ONE)
 
-/* Compilers make one instruction of each: b where either is NaN. */
+/* Compilers make one instruction of each function.  The result is b where either is NaN. */
 static floats larger(floats a, floats b) {
     for (int i = 0; i < 4; i++) b[i] = a[i] > b[i] ? a[i] : b[i];
     return b;
@@ -172,7 +175,7 @@ static floats smaller(floats a, floats b) {
     return b;
 }
 
-/* Combines rows `n` to `end - 1` of a batch, of a frequent type; false for others. */
+/* Combines rows `n` to `end - 1` of a batch, for frequent types.  Returns false for other types. */
 static bool combine_fast(const tcc_scatter *s, const tcc_row_batch *rows, int64_t n, int64_t end) {
     tcc_dtype dtype = s->call->inputs[2].dtype;
     bool add = s->reduction == ADD;
@@ -198,7 +201,8 @@ static bool combine_fast(const tcc_scatter *s, const tcc_row_batch *rows, int64_
     return true;
 }
 
-/* Without the statement of no instructions compilers see nothing done and leave the call out. */
+/* Prefetches a range.  Without the empty asm statement compilers remove the call, because they see
+ * no effect. */
 static void fetch(const char *first, const char *behind) {
     for (; first < behind; first += 64) {
         __builtin_prefetch(first);
@@ -206,8 +210,9 @@ static void fetch(const char *first, const char *behind) {
     }
 }
 
-/* Fetches the updates of rows `first` to `end - 1` of a batch, `first` at least 1.  A unit that takes a
- * good part of the updates, in their order, fetches those between too: memory is read fastest so. */
+/* Prefetches the updates of rows `first` to `end - 1` of a batch; `first` is at least 1.  If the
+ * unit takes a large part of the updates, in order, it also prefetches those between, because
+ * sequential reads are fastest. */
 static APART void fetch_rows(const tcc_scatter *s, const tcc_row_batch *rows, int64_t first, int64_t end) {
     size_t element = s->call->inputs[2].dtype.bits / 8u;
     int64_t width = s->width, behind = rows->update[first - 1] + width;

@@ -4,28 +4,30 @@
 
 #include "order.h"
 
-/* Of functions that take no time or serve rare types: their code should be short. */
+/* For functions that take little time or serve rare types: their code should be short. */
 #define SMALL __attribute__((cold, noinline))
-/* Of loops over updates.  Compilers would take them to be rare, as their callers are. */
+/* For loops over updates.  Compilers would treat them as rare, because their callers are. */
 #define APART __attribute__((hot, noinline))
 
 enum { NONE, ADD, MUL, MAX, MIN, REDUCTIONS };
-enum { BATCH = 128 }; /* updates whose places are found before they are applied */
+enum { BATCH = 128 }; /* updates whose places are found before any is applied */
 
-/* Where updates are combined: y itself, or an f32 image of it. */
+/* The state of a scatter.  The target is y itself, or an f32 image of it. */
 typedef struct tcc_scatter {
     const tcc_op_call *call;
     int64_t reduction;
-    tcc_dtype dtype; /* of the elements of target */
+    tcc_dtype dtype; /* the target's element type */
     char *target;
     const char *from; /* the updates */
-    /* A row is `width` elements of the target that one update changes.  The rows that begin within 64
-     * elements belong to the group that a hash gives them. */
+    /* A row is the `width` elements of the target that one update changes.  All rows that begin in
+     * the same 64 elements belong to one group, which a hash chooses. */
     int64_t width;
-    int32_t groups, threads; /* that are worth their way */
-    /* Of maxima and minima each group has a share of the updates instead, and all but the first a copy of
-     * the target of its own, where these cost little beside the updates. */
-    bool copied, alone; /* alone: rows are combined faster than threads tell them apart */
+    int32_t groups, threads; /* numbers that pay off */
+    /* copied: for maxima and minima each group takes a share of the updates instead of rows, and
+     * all groups but the first have their own copy of the target.  It is set where copies are cheap
+     * beside the updates. */
+    bool copied, alone; /* alone: one thread combines rows faster than threads find their own
+                           rows */
     char *copies;
 } tcc_scatter;
 
@@ -34,11 +36,11 @@ typedef struct tcc_row_batch {
     int64_t count, target[BATCH], update[BATCH];
 } tcc_row_batch;
 
-/* Combines the rows of a batch, in their order, and empties it.  Of maxima and minima the first NaN wins,
- * and of equal values the first. */
+/* Combines the rows of a batch in order, and empties the batch.  For maxima and minima the first
+ * NaN wins, and of equal values the first. */
 void tcc_combine(const tcc_scatter *s, tcc_row_batch *rows);
 
-/* An element of a float type; a double is rounded once. */
+/* Read and write an element of a float type.  A double is rounded once. */
 double tcc_load_float(tcc_dtype dtype, const void *at);
 void tcc_store_float(tcc_dtype dtype, void *at, double value);
 

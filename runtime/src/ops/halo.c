@@ -1,12 +1,13 @@
 /* fill_halo: outputs (x), ints (value, before[0], after[0], before[1], after[1], ...).
  *
  * Writes `value` (the bits of one element) to the `before` first and `after` last places along each
- * dimension of x; what lies between stays as it is. */
+ * dimension of x.  The places between stay unchanged. */
 #include <string.h>
 
 #include "order.h"
 
-/* Rows whose lines are asked for ahead, and the most bytes of each. */
+/* AHEAD: how many rows ahead cache lines are prefetched.  MOST_ASKED: bytes prefetched of each row
+ * at most. */
 enum { AHEAD = 8, MOST_ASKED = 512 };
 
 typedef struct filler {
@@ -29,15 +30,15 @@ static void fill_run(const filler *f, char *to, int64_t count) {
         memcpy(to + done, to, bytes - done < done ? bytes - done : done);
 }
 
-/* Asks for the lines that a run of `count` elements some steps ahead will change: they lie pages
- * apart, and mostly in another core's cache. */
+/* Prefetches the cache lines of `count` elements that will be changed some steps later.  They lie
+ * pages apart, and mostly in another core's cache. */
 static void ask(const filler *f, const char *to, int64_t count) {
     int64_t bytes = (int64_t)f->element * count;
     for (int64_t at = 0; at < bytes && at < MOST_ASKED; at += 64) __builtin_prefetch(to + at, 1);
 }
 
-/* Fills what is beside `rows` rows of `step` bytes, the first at `to`: `before` and `after`
- * elements of each.  What is after a row and before the next is one run. */
+/* Fills the places beside `rows` rows of `step` bytes, the first at `to`: `before` and `after`
+ * elements of each row.  The elements after a row and before the next row are contiguous. */
 static void fill_beside(const filler *f, char *to, int64_t rows, size_t step, int64_t before,
                         int64_t after) {
     if (rows <= 0) return;
@@ -51,7 +52,8 @@ static void fill_beside(const filler *f, char *to, int64_t rows, size_t step, in
     fill_run(f, to + (size_t)rows * step - back, after);
 }
 
-/* Fills the halo of the sub-array at `to` that spans dimensions `dim` and on, `count` elements. */
+/* Fills the halo of the sub-array at `to`, which spans dimensions `dim` and on and has `count`
+ * elements. */
 static void fill_dim(const filler *f, char *to, int32_t dim, int64_t count) {
     if (dim > f->last || count == 0) return;
     int64_t size = f->x->dims[dim], inner = count / size;

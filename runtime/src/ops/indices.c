@@ -7,8 +7,8 @@
 
 enum {
     BLOCK = 64,
-    PARTS = 64,  /* at most; threads take parts, which do not depend on their number */
-    PART = 8192, /* elements that are worth a thread's way there */
+    PARTS = 64,  /* parts at most; they do not depend on the number of threads */
+    PART = 8192, /* elements that are worth another thread */
 };
 
 typedef struct range {
@@ -18,7 +18,7 @@ typedef struct range {
 typedef struct search {
     const tcc_op_tensor *indices;
     int64_t period, number, low, high;
-    int64_t length; /* of a part, a multiple of the period */
+    int64_t length; /* elements of a part, a multiple of the period */
     range found[PARTS];
     tcc_ending *ending;
 } search;
@@ -29,7 +29,8 @@ static range widened(range r, int64_t low, int64_t high) {
     return r;
 }
 
-/* Passes whole blocks of elements that are inside: neither distance from the ends has its sign bit. */
+/* Skips whole blocks of elements inside the range: for them neither distance from an end has its
+ * sign bit set. */
 #define PASS_INSIDE(TYPE, UNSIGNED, LARGEST)                                                       \
     do {                                                                                           \
         const TYPE *x = s->indices->data;                                                          \
@@ -45,7 +46,7 @@ static range widened(range r, int64_t low, int64_t high) {
         }                                                                                          \
     } while (0)
 
-/* By two ranges that do not wait for each other. */
+/* Keeps two ranges, so that their computations do not wait for each other. */
 #define FIND_RANGE(TYPE)                                                                           \
     do {                                                                                           \
         const TYPE *x = s->indices->data;                                                          \
@@ -58,7 +59,7 @@ static range widened(range r, int64_t low, int64_t high) {
         found = widened(found, other.least, other.largest);                                        \
     } while (0)
 
-/* The range of elements n, n + period, ... before `stop`. */
+/* Returns the range of elements n, n + period, ... before `stop`. */
 static range range_between(const search *s, int64_t n, int64_t stop) {
     int64_t period = s->period;
     range found = {INT64_MAX, INT64_MIN};

@@ -37,7 +37,8 @@ static tcc_status write_list(const tcc_op_call *call, tcc_list_value list) {
     return tcc_heap_name_list(call->heap, list, call->outputs[0].data);
 }
 
-/* The place that operand `number` says, of `places`; the last one without it. */
+/* Reads the place that operand `number` gives, one of `places`; the last place without the
+ * operand. */
 static tcc_status read_place(const tcc_op_call *call, int32_t number, int64_t count, int64_t places,
                              int64_t *out_place) {
     int64_t at = places - 1;
@@ -53,7 +54,8 @@ static tcc_status read_place(const tcc_op_call *call, int32_t number, int64_t co
 
 static bool is_list(tcc_dtype dtype) { return tcc_is_opaque(dtype) && !tcc_is_string(dtype); }
 
-/* A copy of `x` as an entry of type `word`.  A list in it is there already: none holds itself. */
+/* Copies `x` as an entry of type `word`.  A list inside is not copied, because no list can contain
+ * itself. */
 static tcc_status take_entry(const tcc_op_call *call, const tcc_op_tensor *x, int64_t word,
                              tcc_op_tensor *out_entry) {
     tcc_list_value held;
@@ -119,7 +121,7 @@ static tcc_status wrong_entry(const tcc_op_tensor *entry, const char *what) {
                     "than the model takes", tcc_dtype_name(entry->dtype, type), entry->ndim, what);
 }
 
-/* `words` are type, rank and sizes, `count` in all. */
+/* Checks an entry against `words`: type, rank and sizes, `count` words in all. */
 static tcc_status check_entry(const tcc_op_tensor *entry, const int64_t *words, int64_t count) {
     if (count < 2 || (words[1] >= 0 && count - 2 != words[1])) return misfit();
     tcc_dtype due = type_of(words[0]);
@@ -151,7 +153,7 @@ tcc_status tcc_op_list_shape(tcc_op_call *call) {
     return TCC_OK;
 }
 
-/* The bytes of an array that the program made for what the heap holds. */
+/* Computes the bytes of an array that the program made for data of the heap. */
 static tcc_status result_bytes(const tcc_op_call *call, tcc_dtype dtype, int64_t count,
                                size_t *out_bytes) {
     int64_t bytes = tcc_stored_bytes(dtype, count);
@@ -204,13 +206,13 @@ tcc_status tcc_op_list_expect(tcc_op_call *call) {
 
 typedef struct join {
     tcc_list_value list;
-    int64_t axis, extent; /* of the result */
+    int64_t axis, extent; /* the result's */
     int64_t outer, inner; /* elements before and behind the axis */
     bool is_new;
     tcc_dtype dtype;
 } join;
 
-/* Checks that the entries can be joined; writes the sizes of the result if `sizes` is not NULL. */
+/* Checks that the entries can be joined.  Writes the sizes of the result if `sizes` is not NULL. */
 static tcc_status plan_join(const tcc_op_call *call, join *j, int64_t *sizes, int32_t rank) {
     if (call->n_ints != 3) return misfit();
     *j = (join){.axis = call->ints[0], .is_new = call->ints[1] != 0, .outer = 1, .inner = 1};
@@ -269,7 +271,7 @@ tcc_status tcc_op_list_concat(tcc_op_call *call) {
     return TCC_OK;
 }
 
-/* The elements from `from` to `to` of an axis of x, as an entry. */
+/* Makes an entry of the elements `from` to `to` - 1 of an axis of x. */
 static tcc_status cut(const tcc_op_call *call, const tcc_axis *axis, int64_t from, int64_t to,
                       tcc_list_value *list) {
     const tcc_op_tensor *x = &call->inputs[0];

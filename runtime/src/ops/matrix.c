@@ -68,7 +68,8 @@ bool tcc_matrix_ends(tcc_ending *ending, int64_t n) { return n > 64 && tcc_run_e
 static const tcc_dtype i32 = {0, 32, 1};
 static const tcc_dtype i64 = {0, 64, 1};
 
-/* The row at or below `first` whose element in `column` is largest; NaN counts as largest. */
+/* Returns the row at or below `first` whose element in `column` has the largest magnitude; NaN
+ * counts as largest. */
 static int64_t pivot_row(const double *a, int64_t rows, int64_t columns, int64_t first) {
     int64_t best = first;
     for (int64_t row = first + 1; row < rows && !isnan(a[best * columns + first]); row++)
@@ -158,8 +159,8 @@ tcc_status tcc_op_pivot_order(tcc_op_call *call) {
     return TCC_OK;
 }
 
-/* The product of the pivots, kept as mantissa and exponent, so that only a result outside the type
- * overflows. */
+/* Returns the product of the pivots.  It keeps mantissa and exponent apart, so that only a result
+ * outside the type overflows. */
 static double determinant(double *a, int64_t n, tcc_ending *ending) {
     double mantissa = tcc_matrix_eliminate(a, n, n, NULL, ending) ? -1 : 1;
     int64_t exponent = 0;
@@ -169,7 +170,7 @@ static double determinant(double *a, int64_t n, tcc_ending *ending) {
         int of_pivot = 0, of_product = 0;
         pivot = frexp(pivot, &of_pivot);
         mantissa = frexp(mantissa * pivot, &of_product);
-        /* What frexp stores is unspecified for infinity and NaN. */
+        /* frexp leaves the exponent unspecified for infinity and NaN */
         if (!isfinite(mantissa)) of_pivot = of_product = 0;
         exponent += of_pivot + of_product;
     }
@@ -203,7 +204,8 @@ tcc_status tcc_op_det(tcc_op_call *call) {
 
 /* ---- triangles --------------------------------------------------------------------------------- */
 
-/* Solves for one more row of x: what the rows in [first, end) of x contribute is taken off b's. */
+/* Solves for one more row of x: subtracts from b's row the contributions of the rows [first, end)
+ * of x. */
 static void solve_row(const double *a, double *b, int64_t n, int64_t columns, int64_t row,
                       int64_t first, int64_t end, bool unit) {
     for (int64_t other = first; other < end; other++)
@@ -246,7 +248,7 @@ tcc_status tcc_op_solve_triangular(tcc_op_call *call) {
     return tcc_op_parallel(call, triangle_part, call, b.count, room + right);
 }
 
-/* The lower factor in place of the lower triangle; what lies above becomes zero. */
+/* Replaces the lower triangle by the lower factor, and the part above by zeros. */
 static int32_t cholesky(double *a, int64_t n, tcc_ending *ending) {
     int32_t failed = 0;
     for (int64_t column = 0; column < n && !tcc_matrix_ends(ending, n); column++) {

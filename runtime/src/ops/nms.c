@@ -1,9 +1,10 @@
 /* non_max_suppression_count: inputs (boxes f32 [B,N,4], scores f32 [B,C,N], and of most boxes per
- *     class i64, IoU threshold f32, score threshold f32 those that are given), ints (boxes are centre
- *     and size; bits that tell which of the three are given, the first lowest), results (count)
+ *     class i64, IoU threshold f32, score threshold f32 those that are set), ints (boxes are centre
+ *     and size; bits that tell which of the three are set, the first lowest), results (count)
  * non_max_suppression: inputs and ints as above, outputs (selected i64 [count,3])
  *
- * Rows are (batch, class, box), by falling score inside a class.  Not given means 0, 0, -infinity. */
+ * Rows are (batch, class, box), by falling score inside a class.  The defaults are 0, 0,
+ * -infinity. */
 #include <math.h>
 #include <string.h>
 
@@ -26,15 +27,15 @@ static box load_box(const float *data, bool centre) {
 
 enum {
     BESIDE = 16, /* chosen boxes that a candidate is compared with at once */
-    LOOKS = 64,  /* candidates from one look to the next at whether the run ends */
+    LOOKS = 64,  /* candidates between two checks whether the run ends */
 };
 
-/* BESIDE boxes, by side; places that are not taken hold boxes of no size, which overlap nothing. */
+/* BESIDE boxes, by side.  Unused places hold boxes of no size, which overlap no box. */
 typedef struct boxes {
     float y1[BESIDE], x1[BESIDE], y2[BESIDE], x2[BESIDE], area[BESIDE];
 } boxes;
 
-/* Whether a box overlaps one of these by more than the threshold. */
+/* Returns true if a box overlaps any of these by more than the threshold. */
 static bool overlaps(const boxes *b, box a, float area, float threshold) {
     int any = 0;
     for (int i = 0; i < BESIDE; i++) {
@@ -53,11 +54,11 @@ typedef struct suppression {
     float iou, score;
     bool centre;
     int64_t *chosen; /* `most` box numbers for every class of every batch */
-    int64_t *counts; /* how many of them, by class of every batch */
+    int64_t *counts; /* by class of every batch: how many are chosen */
     tcc_ending *ending;
 } suppression;
 
-/* Room for choosing among `s->boxes` boxes. */
+/* Returns the bytes that choosing among `s->boxes` boxes needs. */
 static size_t room_of(const suppression *s) {
     size_t kept = (size_t)(s->most / BESIDE + 1) * sizeof(boxes);
     return (size_t)s->boxes * 2 * sizeof(tcc_keyed) + kept;
@@ -120,7 +121,7 @@ static bool fits(const tcc_op_call *call) {
            boxes->dims[1] == scores->dims[2];
 }
 
-/* Sets `value` to the next limit, if `bit` says that it is given. */
+/* Reads the next limit into `value` if `bit` says that it is present. */
 static tcc_status read_limit(const tcc_op_call *call, int32_t bit, int32_t *next, tcc_dtype dtype,
                              void *value) {
     if (!(call->ints[1] >> bit & 1)) return TCC_OK;
@@ -156,7 +157,7 @@ static tcc_status prepare(const tcc_op_call *call, suppression *out) {
     return tcc_fail(TCC_OUT_OF_MEMORY, "non-max suppression: too many boxes");
 }
 
-/* Goes through all batches and classes; writes rows while there is room, and counts all. */
+/* Goes through all batches and classes.  Writes rows while there is room, and counts all rows. */
 static tcc_status suppress(tcc_op_call *call, int64_t *row, int64_t room, int64_t *out_count) {
     suppression s;
     TCC_RETURN_IF_ERROR(prepare(call, &s));

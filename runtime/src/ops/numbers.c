@@ -1,7 +1,7 @@
-/* Numbers as text.  What stands for what does not depend on the process's locale.
+/* Converts numbers to text and back, independent of the process's locale.
  *
- * string_format: inputs (x: bool, integers, f32, f64), outputs (strings)
- * string_parse:  inputs (strings), outputs (y: integers, f32, f64) */
+ * string_format: inputs (x: bool, integers, f32, f64), outputs (strings) string_parse: inputs
+ * (strings), outputs (y: integers, f32, f64) */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <locale.h>
@@ -12,13 +12,13 @@
 
 #include "order.h"
 
-enum { NUMBERS = 1 << 12 }; /* from one look to the next at whether the run ends */
+enum { NUMBERS = 1 << 12 }; /* between two checks whether the run ends */
 
 static tcc_status misfit(const char *op) {
     return tcc_fail(TCC_INTERNAL, "%s: operands do not fit", op);
 }
 
-/* The calling thread in the locale of C, until `leave`. */
+/* The state of a thread that uses the locale of C until `leave`. */
 typedef struct plain {
     locale_t own, before;
 } plain;

@@ -1,4 +1,4 @@
-/* Keys that order elements of any type, and the sort on them. */
+/* Computes keys that order elements of any type, and sorts by them. */
 #include "order.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ tcc_status tcc_order_check(tcc_dtype dtype, const char *op) {
                     dtype.bits);
 }
 
-/* Mantissa bits of the floating types. */
+/* Returns the mantissa bits of a float type. */
 static int32_t mantissa_of(tcc_dtype dtype) {
     if (dtype.code == 4) return 7;
     return dtype.bits == 16 ? 10 : dtype.bits == 32 ? 23 : 52;
@@ -61,7 +61,7 @@ uint64_t tcc_order_key(tcc_dtype dtype, const void *element) {
     return bits & sign ? sign - magnitude : sign + magnitude;
 }
 
-/* `TYPE` elements whose key is `KEY` of the element's bits. */
+/* Loads keys of `TYPE` elements; `KEY` computes the key from an element's bits. */
 #define LOAD_KEYS(TYPE, KEY)                                                                       \
     do {                                                                                           \
         const TYPE *from = elements;                                                               \
@@ -129,11 +129,12 @@ static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
 }
 
-enum { SPREAD = 1 << 8 }; /* places that a loop writes to in turns, such as the parts of a radix sort */
+enum { SPREAD = 1 << 8 }; /* places that a loop writes to alternately, such as the parts of a radix
+                             sort */
 
 int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) {
     if (count <= TCC_UNSEEN || at == count) return count;
-    /* at first each place may be on a huge page that is not there yet: up to 7 ms each */
+    /* a first write may touch a huge page that does not exist yet, which takes up to 7 ms */
     int64_t step = at < 4 * SPREAD ? 4 : TCC_UNSEEN;
     if (tcc_run_ends(ending)) return at;
     return count - at < step ? count : at + step;
@@ -143,7 +144,7 @@ enum { DIGIT = 8, VALUES = 1 << DIGIT, RADIX_FROM = 64 };
 
 static uint64_t digit_of(uint64_t key, int shift) { return key >> shift & (VALUES - 1); }
 
-/* Returns the bits in which keys differ; an ended run gets some of them. */
+/* Returns the bits in which keys differ; only some of them if the run ends. */
 static uint64_t differing_bits(const tcc_keyed *items, int64_t count, tcc_ending *ending) {
     uint64_t differ = 0;
     for (int64_t i = 0, look; (look = tcc_next_look(ending, i, count)) > i;)
@@ -151,14 +152,14 @@ static uint64_t differing_bits(const tcc_keyed *items, int64_t count, tcc_ending
     return differ;
 }
 
-/* Copies items, some of them if the run ends. */
+/* Copies items; only some of them if the run ends. */
 static void copy_items(tcc_keyed *to, const tcc_keyed *from, int64_t count, tcc_ending *ending) {
     for (int64_t i = 0, look; (look = tcc_next_look(ending, i, count)) > i; i = look)
         memcpy(to + i, from + i, (size_t)(look - i) * sizeof *to);
 }
 
-/* Sorts by one digit of the keys after the other, the least first; digits in which no keys differ
- * cost nothing. */
+/* Sorts by one digit of the keys after another, the lowest first. A digit that is equal in all keys
+ * costs nothing. */
 static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending) {
     uint64_t differ = differing_bits(items, count, ending);
     tcc_keyed *from = items, *to = room;
@@ -199,7 +200,8 @@ void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending
 
 uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending) {
     uint64_t differ = differing_bits(items, count, ending);
-    uint64_t bound = items[0].key, known = 0; /* digits of the last key; their mask */
+    uint64_t bound = items[0].key, known = 0; /* known digits of the last kept key, and their
+                                                 mask */
     int64_t equal = kept;                     /* kept items that have those digits */
     for (int shift = 64 - DIGIT; shift >= 0; shift -= DIGIT) {
         int64_t many[VALUES] = {0}, value = 0;

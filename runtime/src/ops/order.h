@@ -1,4 +1,4 @@
-/* One total order for all element types: what sort, top-k and unique agree on. */
+/* Declares the total order of all element types that sort, top-k and unique share. */
 #ifndef TCC_OPS_ORDER_H
 #define TCC_OPS_ORDER_H
 
@@ -9,27 +9,28 @@ typedef struct tcc_keyed {
     int64_t index;
 } tcc_keyed;
 
-/* TCC_OK if elements of `dtype` can be ordered: bool, integers and floats of whole bytes. */
+/* Returns TCC_OK if elements of `dtype` can be ordered: bool, integers and floats of whole
+ * bytes. */
 tcc_status tcc_order_check(tcc_dtype dtype, const char *op);
 
-/* A number that orders elements as their values do: -0 equals +0, every NaN is equal and above
+/* Returns a number that orders elements by value: -0 equals +0, every NaN is equal and above
  * infinity. */
 uint64_t tcc_order_key(tcc_dtype dtype, const void *element);
 
-/* The keys of `count` elements that lie side by side, each xor `flip`, with indices from `first` on. */
+/* Loads the keys of `count` contiguous elements, each xor `flip`, with indices from `first` on. */
 void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
                     int64_t first, tcc_keyed *items) __attribute__((noinline));
 
-/* Loads a line with indices from 0 on, as far as the run goes on. */
+/* Loads a line with indices from 0 on; only a part of it if the run ends. */
 void tcc_order_load_line(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
                          tcc_keyed *items, tcc_ending *ending);
 
-/* Sorts by key; equal keys keep their order.  `room` holds `count` items.  Where the run ends before,
- * each item is a copy of one of the items. */
+/* Sorts by key; equal keys keep their order.  `room` holds `count` items.  If the run ends early,
+ * each item is a copy of one of the original items. */
 void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending);
 
-/* Moves the `kept` items (1 to count) that the sort puts first to the front and leaves their order.
- * Returns the last of their keys; where the run ends before, any key. */
+/* Moves the `kept` items (1 to count) that would be first in sorted order to the front, in
+ * unchanged order.  Returns the last of their keys; any key if the run ends early. */
 uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending);
 
 static inline bool tcc_has_ended(const tcc_ending *ending) { return ending && tcc_is_cancelled(ending); }
@@ -38,7 +39,8 @@ static inline bool tcc_has_ended(const tcc_ending *ending) { return ending && tc
  * again.  Returns `at` where the loop stops: at its end, and where the run ends. */
 enum { TCC_UNSEEN = 1 << 14 };
 int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) __attribute__((noinline));
-/* Whether a loop of longer turns is to stop at turn `at`: it asks at one in `many`, a power of two. */
+/* Returns true if a loop of longer iterations must stop at iteration `at`.  It checks one in `many`
+ * iterations; `many` is a power of two. */
 static inline bool tcc_ends_at(tcc_ending *ending, int64_t at, int64_t many) {
     return TCC_UNLIKELY((at & (many - 1)) == many - 1) && tcc_run_ends(ending);
 }
@@ -54,17 +56,17 @@ tcc_status tcc_axis_split(const tcc_op_tensor *tensor, int64_t axis, tcc_axis *o
 tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t outputs, int32_t ints,
                          int32_t results, const char *op);
 
-/* Fails with TCC_INTERNAL unless inputs and then outputs have these element types, a letter each: h
- * handles, i i64, w i32, b u8, f f32, q bool, . any. */
+/* Fails with TCC_INTERNAL unless inputs, then outputs, have these element types, one letter each: h
+ * handles, i i64, w i32, b u8, f f32, q bool, .  any. */
 tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const char *op);
 
-/* A part of an op: units begin to end - 1 of the work that `context` describes, with `room` bytes of
- * its thread's own. */
+/* A part of an op: units begin to end - 1 of the work in `context`, with `room` bytes of memory for
+ * its thread. */
 typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);
 
-/* Does all `units`, each once, on the run's threads; units must be independent.  Fails only for want
- * of memory for `room`, and where the run ends: it looks at that between units, and the part itself where a
- * unit may take 10 ms. */
+/* Does all `units`, each once, on the run's threads.  Units must be independent.  Fails only
+ * without memory for `room`, and where the run ends.  It checks that between units.  A part whose
+ * unit may take 10 ms checks it by itself. */
 tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context, int64_t units,
                            size_t room);
 

@@ -19,7 +19,8 @@ static double largest(const double *values, int64_t count) {
 
 /* ---- reflections ------------------------------------------------------------------------------- */
 
-/* The reflection that clears column `step` below the diagonal, applied to the columns behind. */
+/* Computes the reflection that clears column `step` below the diagonal, and applies it to the
+ * columns behind. */
 static double reflect(double *a, int64_t rows, int64_t columns, int64_t step) {
     double below = 0, scale = 0, head = a[step * columns + step];
     for (int64_t row = step + 1; row < rows; row++)
@@ -74,11 +75,12 @@ tcc_status tcc_op_qr(tcc_op_call *call) {
 
 /* ---- singular values --------------------------------------------------------------------------- */
 
-enum { SWEEPS = 60 }; /* ten are enough for what is not a counterexample */
+enum { SWEEPS = 60 }; /* ten suffice except for constructed counterexamples */
 static const double tiny = 0x1p-52;
 
-/* `count` vectors of `length` elements each, one after another, and the combinations of the given
- * ones that they are: both are turned alike until the vectors are orthogonal (Hestenes). */
+/* `count` vectors of `length` elements, one after another, and for each its coefficients as a
+ * combination of the original vectors.  Both are rotated together until the vectors are orthogonal
+ * (Hestenes). */
 typedef struct turning {
     double *vectors, *combined;
     int64_t length, count;
@@ -99,7 +101,7 @@ static void rotate(double *x, double *y, int64_t length, double cosine, double s
     }
 }
 
-/* Makes two vectors orthogonal; returns whether they were not. */
+/* Makes two vectors orthogonal.  Returns true if they were not. */
 static bool turn_pair(const turning *t, int64_t first, int64_t second) {
     double *x = t->vectors + first * t->length, *y = t->vectors + second * t->length;
     double xx = dot(x, x, t->length), yy = dot(y, y, t->length), xy = dot(x, y, t->length);
@@ -112,7 +114,7 @@ static bool turn_pair(const turning *t, int64_t first, int64_t second) {
     return true;
 }
 
-/* Vectors in falling order of their lengths, which `lengths` gets. */
+/* Sorts vectors by falling length.  `lengths` receives the lengths. */
 static void sort_vectors(const turning *t, double *lengths) {
     for (int64_t i = 0; i < t->count; i++) {
         const double *vector = t->vectors + i * t->length;
@@ -131,8 +133,9 @@ static void sort_vectors(const turning *t, double *lengths) {
     }
 }
 
-/* Makes vector `number`, which has no direction of its own, a unit vector orthogonal to those before
- * it: what these leave of an axis, of that one of which they leave most. */
+/* Makes vector `number`, which has no direction of its own, a unit vector orthogonal to the vectors
+ * before it: the remainder of an axis after projection.  It takes the axis with the largest
+ * remainder. */
 static void fill_vector(const turning *t, int64_t number) {
     double *vector = t->vectors + number * t->length;
     int64_t best = 0;
@@ -155,7 +158,7 @@ static void fill_vector(const turning *t, int64_t number) {
     for (int64_t k = 0; k < t->length; k++) vector[k] /= size;
 }
 
-/* The vectors become left singular vectors, the combinations right ones. */
+/* Turns the vectors into left singular vectors, and the combinations into right ones. */
 static void decompose(const turning *t, double *lengths) {
     double scale = largest(t->vectors, t->length * t->count);
     int exponent = 0;
@@ -183,14 +186,14 @@ static void decompose(const turning *t, double *lengths) {
     }
 }
 
-/* What matrices with infinities and NaN have. */
+/* Fills the result of matrices with infinities and NaN. */
 static void undefine(const turning *t, double *lengths) {
     for (int64_t i = 0; i < t->count * t->length; i++) t->vectors[i] = NAN;
     for (int64_t i = 0; i < t->count * t->count; i++) t->combined[i] = NAN;
     for (int64_t i = 0; i < t->count; i++) lengths[i] = NAN;
 }
 
-/* Turns singular vectors over so that the left one's largest element is positive. */
+/* Negates pairs of singular vectors so that the left one's largest element is positive. */
 static void orient(double *left, int64_t rows, double *right, int64_t columns) {
     int64_t best = 0;
     for (int64_t i = 1; i < rows; i++)

@@ -1,7 +1,7 @@
-/* Parts of one op on the run's threads. */
+/* Runs parts of one op on the run's threads. */
 #include "order.h"
 
-enum { CHUNK = 64 }; /* units at first from one look to the next at whether the run ends */
+enum { CHUNK = 64 }; /* units between two checks whether the run ends, at first */
 
 typedef struct parts {
     tcc_op_part part;

@@ -25,7 +25,7 @@ static void store(const tcc_op_tensor *y, int64_t at, double value) {
 
 static bool same_type(tcc_dtype a, tcc_dtype b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-/* Whether x, regions of `width` numbers and y fit each other. */
+/* Returns true if x, regions of `width` numbers and y fit each other. */
 static bool fits(const tcc_op_call *call, int64_t width) {
     const tcc_op_tensor *x = &call->inputs[0], *regions = &call->inputs[1], *y = &call->outputs[0];
     bool types = x->dtype.code == 2 && (x->dtype.bits == 32 || x->dtype.bits == 64) &&
@@ -44,7 +44,7 @@ typedef struct region {
     double x1, y1, x2, y2;
 } region;
 
-/* The region whose numbers start at `at`, times `scale`. */
+/* Reads the region whose numbers start at `at`, times `scale`. */
 static tcc_status read_region(const tcc_op_tensor *regions, int64_t at, double scale,
                               region *out_region) {
     double corners[4];
@@ -68,7 +68,7 @@ static tcc_status check_batch(double batch, int64_t batches) {
 /* Samples along one axis: `count` in each of `cells` cells of `length` pixels from `start`. */
 typedef struct samples {
     double start, length;
-    int64_t cells, count, size; /* size: of the axis in x */
+    int64_t cells, count, size; /* size: the axis's size in x */
 } samples;
 
 /* The two neighbours of a sample and their weights. */
@@ -91,7 +91,7 @@ static double position(const samples *s, int64_t cell, int64_t i) {
     return s->start + ((double)cell + part) * s->length / (double)s->cells;
 }
 
-/* Whether the sample has neighbours in x at all. */
+/* Finds a sample's neighbours.  Returns false if it has none in x. */
 static bool find_corner(const samples *s, int64_t cell, int64_t i, corner *out_corner) {
     double at = position(s, cell, i);
     if (at < -1 || at > (double)s->size || s->size == 0) return false;
@@ -102,8 +102,8 @@ static bool find_corner(const samples *s, int64_t cell, int64_t i, corner *out_c
     return true;
 }
 
-/* The samples of a cell that can have neighbours, [first, end): positions are monotonic, so that two
- * searches find them and a region far larger than x costs no more than x. */
+/* Finds the samples [first, end) of a cell that can have neighbours.  Positions are monotonic, so
+ * two binary searches suffice, and a region far larger than x costs no more than x. */
 static void find_span(const samples *s, int64_t cell, int64_t *out_first, int64_t *out_end) {
     bool rising = s->length >= 0;
     double bounds[2] = {rising ? -1 : (double)s->size, rising ? (double)s->size : -1};
@@ -128,7 +128,7 @@ static void find_span(const samples *s, int64_t cell, int64_t *out_first, int64_
 typedef struct pooling {
     const tcc_op_tensor *x;
     bool maximum;
-    double value; /* sum or maximum so far */
+    double value; /* the sum or maximum so far */
     bool any;
 } pooling;
 
@@ -149,7 +149,7 @@ static void take_sample(pooling *p, int64_t plane, corner row, corner column) {
     take(p, load(p->x, high + column.high) * row.high_weight * column.high_weight);
 }
 
-/* The value of one cell of the plane of x that starts at `plane`. */
+/* Returns the value of one cell for the plane of x that starts at `plane`. */
 static double align_cell(pooling p, int64_t plane, const samples *rows, int64_t row,
                          const samples *columns, int64_t column) {
     int64_t top, bottom, left, right;
@@ -162,7 +162,7 @@ static double align_cell(pooling p, int64_t plane, const samples *rows, int64_t 
             if (find_corner(rows, row, i, &vertical) && find_corner(columns, column, j, &horizontal))
                 take_sample(&p, plane, vertical, horizontal);
     bool outside = (double)(bottom - top) * (double)(right - left) < all;
-    if (p.maximum && outside) take(&p, 0); /* samples outside x are zeros */
+    if (p.maximum && outside) take(&p, 0); /* samples outside x count as zeros */
     return p.maximum || all == 0 ? p.value : p.value / all;
 }
 
@@ -205,16 +205,18 @@ static int64_t clamp(double value, int64_t size) {
     return value < 0 ? 0 : value > (double)size ? size : (int64_t)value;
 }
 
-/* Cell `cell` of `cells` over pixels low to high inclusive, cut to the axis: [first, end). */
+/* Computes the pixels [first, end) of cell `cell` of `cells` over the pixels low to high inclusive,
+ * clipped to the axis. */
 static void pixels_of(double low, double high, int64_t cell, int64_t cells, int64_t size,
                       int64_t *out_first, int64_t *out_end) {
     double pixels = high - low + 1 > 1 ? high - low + 1 : 1;
-    float step = (float)pixels / (float)cells; /* single precision, as cells have always been cut */
+    float step = (float)pixels / (float)cells; /* single precision, as in existing
+                                                  implementations */
     *out_first = clamp(floorf((float)cell * step) + low, size);
     *out_end = clamp(ceilf((float)(cell + 1) * step) + low, size);
 }
 
-/* The pixel nearest to a scaled coordinate, which is rounded to the regions' type first. */
+/* Returns the pixel nearest to a scaled coordinate, which is first rounded to the regions' type. */
 static double nearest(const tcc_op_tensor *regions, double value) {
     return round(regions->dtype.bits == 64 ? value : (double)(float)value);
 }

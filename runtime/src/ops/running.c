@@ -1,18 +1,21 @@
 /* running: inputs (x), outputs (y), ints (axis, exclusive, reverse, product).
  *
- * y is, at each place along the axis, the sum (or product) of x from the first element, or with
- * `reverse` from the last one, up to it; `exclusive` leaves the element itself out.  Element types
- * are i32, i64, u32, u64, f32 and f64; integers wrap.  Sums are taken one element after the other. */
+ * At each place along the axis, y is the sum (or product) of x from the first element up to that
+ * place, or with `reverse` from the last element.  `exclusive` leaves out the element at the place.
+ * Element types are i32, i64, u32, u64, f32 and f64; integers wrap.  Sums are taken one element
+ * after the other. */
 #include <string.h>
 
 #include "order.h"
 
 enum {
-    LINES = 4,     /* lines of side by side elements whose sums wait for each other's additions */
-    LANES = 16,    /* bytes of neighbouring lines that are summed by one instruction */
+    LINES = 4,     /* lines of contiguous elements that are summed together, because each addition
+                      waits for the one before */
+    LANES = 16,    /* bytes of neighbouring lines that one instruction sums */
     COLUMNS = 64,  /* neighbouring lines of a unit */
-    WIDEST = 4096, /* of them walked side by side: their last sums stay in a near cache */
-    PLACES = 1 << 16, /* elements from one look to the next at whether the run ends */
+    WIDEST = 4096, /* neighbouring lines that are summed together: their last sums stay in a near
+                      cache */
+    PLACES = 1 << 16, /* elements between two checks whether the run ends */
 };
 
 /* The bits of 1.0. */
@@ -25,12 +28,12 @@ typedef struct running {
     tcc_axis axis;
     tcc_dtype dtype;
     bool exclusive, reverse, product;
-    uint64_t first; /* what is summed to, or multiplied by, first: an element */
+    uint64_t first; /* the element that a line starts with */
     tcc_ending *ending;
 } running;
 
-/* Places `begin` to `end - 1` of `COUNT` lines of side by side elements, one after the other, from element
- * `from` on; `carry` is the lines' sums so far. */
+/* Computes places `begin` to `end - 1` of `COUNT` lines of contiguous elements, one line after
+ * another, from element `from` on.  `carry` holds the lines' sums so far. */
 #define RUN_LINES(TYPE, OPERATOR, COUNT)                                                           \
     do {                                                                                           \
         TYPE total[COUNT];                                                                         \
@@ -44,8 +47,8 @@ typedef struct running {
         for (int l = 0; l < (COUNT); l++) memcpy(&carry[l], &total[l], sizeof(TYPE));              \
     } while (0)
 
-/* The same rows of `count` neighbouring lines: a row of sums is the row before it and the elements that
- * are new. */
+/* Computes the same rows of `count` neighbouring lines: a row of sums is the row before it plus the
+ * new elements. */
 #define RUN_COLUMNS(TYPE, OPERATOR)                                                                \
     do {                                                                                           \
         TYPE first;                                                                                \
@@ -104,8 +107,8 @@ static void run_places(const running *r, int64_t from, int64_t count, int64_t be
         RUN_TYPE(uint64_t);
 }
 
-/* `count` lines from element `from` on: neighbouring ones, or where elements are side by side LINES
- * that follow each other, or one. */
+/* Computes `count` lines from element `from` on: neighbouring lines, or where a line's elements are
+ * contiguous, LINES lines that follow each other, or a single line. */
 static void run_lines(const running *r, int64_t from, int64_t count) {
     int64_t size = r->axis.size, most = PLACES / count;
     uint64_t carry[LINES];
@@ -116,7 +119,7 @@ static void run_lines(const running *r, int64_t from, int64_t count) {
     }
 }
 
-/* Lines of side by side elements: a unit is LINES of them. */
+/* Computes lines of contiguous elements; a unit is LINES lines. */
 static void run_rows(void *context, int64_t begin, int64_t end, void *room) {
     const running *r = context;
     (void)room;
@@ -127,7 +130,7 @@ static void run_rows(void *context, int64_t begin, int64_t end, void *room) {
     }
 }
 
-/* Neighbouring lines: a unit is COLUMNS of them, or the last ones. */
+/* Computes neighbouring lines; a unit is COLUMNS lines, or the remaining ones. */
 static void run_columns(void *context, int64_t begin, int64_t end, void *room) {
     const running *r = context;
     int64_t inner = r->axis.inner, units = (inner + COLUMNS - 1) / COLUMNS;

@@ -21,19 +21,21 @@ enum {
     PIECE = 1 << 16,   /* bytes that a thread copies at a time */
     COLUMNS = 64,      /* elements along the last axis that a thread updates at a time */
     LINE_BITS = 6,     /* 64 neighbouring elements belong to one thread */
-    NARROW = 4,        /* elements that a thread combines faster than it tells whose they are */
-    SHARED = 1 << 14,  /* elements whose updates are worth a thread's way there */
-    GROUPED = 1 << 21, /* elements of updates that are worth telling apart, over the threads */
-    COPIED = 4,        /* elements of updates for each element of a copy of x */
-    LOOKS = 16,        /* batches from one look to the next at whether the run ends */
+    NARROW = 4,        /* a row of at most this many elements is combined faster than it is assigned
+                          to a thread */
+    SHARED = 1 << 14,  /* elements of updates that are worth another thread */
+    GROUPED = 1 << 21, /* elements of updates that are worth the division into groups, over all
+                          threads */
+    COPIED = 4,        /* elements of updates for each element of a copy of x, at least */
+    LOOKS = 16,        /* batches between two checks whether the run ends */
 };
 
 static bool is_half(tcc_dtype dtype) {
     return dtype.bits == 16 && (dtype.code == 2 || dtype.code == 4);
 }
 
-/* Narrows units `first` to `behind - 1` of the updates to those of a group that has a copy of the target,
- * and gives it that. */
+/* Limits units `first` to `behind - 1` of the updates to the share of a group that has a copy of
+ * the target, and makes the copy the target. */
 static SMALL void take_share(tcc_scatter *s, int64_t group, int64_t *first, int64_t *behind) {
     const tcc_op_tensor *x = &s->call->inputs[0];
     size_t bytes = (size_t)x->count * (x->dtype.bits / 8u);
@@ -45,8 +47,8 @@ static SMALL void take_share(tcc_scatter *s, int64_t group, int64_t *first, int6
     memcpy(s->target, x->data, bytes);
 }
 
-/* Keeps of the rows from number `first` of a batch on those of group `group`, without a branch that
- * data decides. */
+/* Keeps only the rows of group `group` among the batch's rows from number `first` on.  It has no
+ * branch that depends on data. */
 static APART void keep_group(const tcc_scatter *s, tcc_row_batch *rows, int64_t first, int64_t group) {
     int64_t count = first;
     for (int64_t n = first; n < rows->count; n++) {
@@ -82,8 +84,8 @@ static APART void begin_places(int64_t *restrict places, int64_t count, int64_t 
             places[n] += (*index < 0 ? *index + size : *index) * stride;                           \
     } while (0)
 
-/* Adds to `count` places indices number first, first + period, ... of an axis that has `size` indices,
- * times `stride`. */
+/* Adds, to `count` places, the indices number first, first + period, ... times `stride`.  The axis
+ * has `size` indices. */
 static APART void add_places(const tcc_op_tensor *indices, int64_t first, int64_t period, int64_t count,
                              int64_t size, int64_t stride, int64_t *restrict places) {
     if (indices->dtype.bits == 64)
@@ -92,7 +94,7 @@ static APART void add_places(const tcc_op_tensor *indices, int64_t first, int64_
         ADD_PLACES(int32_t);
 }
 
-/* Fails unless every `period`-th index from number `first` on lies within an axis of `size`. */
+/* Fails unless every `period`-th index from number `first` on lies in an axis of `size`. */
 static SMALL tcc_status check_indices(const tcc_op_call *call, const tcc_op_tensor *indices, int64_t first,
                                 int64_t period, int64_t size) {
     int64_t ints[] = {period, first, -size, size - 1}, range[2];
@@ -124,7 +126,8 @@ static void copy_pieces(void *context, int64_t begin, int64_t end, void *room) {
     memcpy(c->to + first, c->from + first, behind - first);
 }
 
-/* Makes the target and copies x to it; `width` elements are a row, `updates` rows are combined in. */
+/* Makes the target and copies x to it.  A row has `width` elements; `updates` rows are combined
+ * in. */
 static SMALL tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_t width, int64_t updates,
                               tcc_scatter *out_scatter) {
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
@@ -151,7 +154,7 @@ static SMALL tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_
     return TCC_OK;
 }
 
-/* Combines pieces of the copies, as updates, into the target. */
+/* Combines pieces of the copies into the target. */
 static SMALL void merge_pieces(void *context, int64_t begin, int64_t end, void *room) {
     tcc_scatter s = *(const tcc_scatter *)context;
     int64_t count = s.call->outputs[0].count, first = begin * (PIECE / 8), behind = end * (PIECE / 8);
@@ -167,7 +170,7 @@ static SMALL void merge_pieces(void *context, int64_t begin, int64_t end, void *
     }
 }
 
-/* Runs `part`, which is one unit, by groups with copies of the target. */
+/* Runs `part`, which is one unit, for each group, with copies of the target. */
 static SMALL tcc_status finish_copies(tcc_scatter *s, tcc_op_part part) {
     const tcc_op_call *call = s->call;
     int64_t count = call->outputs[0].count;
@@ -182,8 +185,8 @@ static SMALL tcc_status finish_copies(tcc_scatter *s, tcc_op_part part) {
     return status;
 }
 
-/* Runs `part` on `units` parts of the work for each group of rows, and rounds the target to y, where
- * it is not y. */
+/* Runs `part` on `units` parts of the work for each group of rows.  Rounds the target to y, if it
+ * is not y itself. */
 static SMALL tcc_status finish(tcc_scatter *s, tcc_op_part part, int64_t units) {
     const tcc_op_call *call = s->call;
     const tcc_op_tensor *y = &call->outputs[0];
@@ -199,15 +202,16 @@ static SMALL tcc_status finish(tcc_scatter *s, tcc_op_part part, int64_t units) 
     return status;
 }
 
-/* scatter_elements by units that do not touch each other's elements: indices before the axis, and
- * where the axis is not the last one, columns along the last. */
+/* scatter_elements in units with disjoint results: indices before the axis, and columns of the last
+ * axis, unless the axis is the last. */
 typedef struct elements {
     tcc_scatter s;
     int32_t axis, last;
-    int64_t rows, blocks; /* rows of indices along the last axis in a unit, and its column blocks */
+    int64_t rows, blocks; /* a unit's rows of indices along the last axis, and its blocks of
+                             columns */
 } elements;
 
-/* Combines in the updates of columns `first` to `behind - 1` of row `row` of the indices. */
+/* Combines the updates of columns `first` to `behind - 1` of row `row` of the indices. */
 static APART void scatter_row(const elements *e, tcc_row_batch *taken, int64_t group, int64_t row, int64_t first,
                         int64_t behind) {
     const tcc_op_tensor *x = &e->s.call->inputs[0], *indices = &e->s.call->inputs[1];
@@ -277,7 +281,7 @@ SMALL tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
     return finish(&e.s, scatter_units, units);
 }
 
-/* scatter_nd by parts of its slices and groups of rows. */
+/* scatter_nd by parts of its slices and by groups of rows. */
 typedef struct slices {
     tcc_scatter s;
     int64_t depth, tuples, slice, part;
@@ -334,7 +338,7 @@ SMALL tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
     for (int64_t dim = 0; dim < depth; dim++)
         TCC_RETURN_IF_ERROR(check_indices(call, indices, dim, depth, x->dims[dim]));
     TCC_RETURN_IF_ERROR(begin(call, call->ints[0], n.slice, n.tuples, &n.s));
-    /* parts of whole columns, as many as there are threads */
+    /* parts are whole columns, one for each thread */
     int64_t parts = n.s.copied ? 1 : n.s.threads;
     if (parts > n.slice / COLUMNS) parts = n.slice / COLUMNS;
     n.part = parts < 2 ? n.slice : ((n.slice - 1) / parts / COLUMNS + 1) * COLUMNS;

@@ -1,18 +1,18 @@
-/* Ops whose result size is a count of true elements; the count comes first, so that the program can
- * allocate exactly.
+/* Implements ops whose result size is a count of true elements. The count comes first, so that the
+ * program can allocate exactly.
  *
- * non_zero_count: inputs (x), results (count)
- * non_zero:       inputs (x), outputs (indices i64 [rank, count])
- * compress_count: inputs (x, condition bool [m]), ints (axis, or -1 for flattened), results (count)
- * compress:       inputs (x, condition bool [m]), outputs (y), ints (axis, or -1 for flattened)
+ * non_zero_count: inputs (x), results (count) non_zero: inputs (x), outputs (indices i64 [rank,
+ * count]) compress_count: inputs (x, condition bool [m]), ints (axis, or -1 for flattened), results
+ * (count) compress: inputs (x, condition bool [m]), outputs (y), ints (axis, or -1 for flattened)
  *
- * A condition shorter than the axis ends it; what a longer one says beyond the axis is ignored. */
+ * Elements of the axis beyond the end of a shorter condition are left out. Elements of a condition
+ * beyond the axis are ignored. */
 #include <string.h>
 
 #include "order.h"
 
 enum {
-    PART = 1 << 14, /* elements: enough work for a thread */
+    PART = 1 << 14, /* elements of a part: enough work for a thread */
     BLOCK = 64,
     RUN = 256, /* elements of a row whose indices are collected before they are written */
 };
@@ -23,10 +23,11 @@ typedef struct non_zero {
     const tcc_op_tensor *x;
     int64_t *indices;
     int64_t room;   /* elements of a row of `indices` */
-    int64_t *ahead; /* by part: first how many it has, then how many those before it have */
+    int64_t *ahead; /* by part: first its number of elements, then the number in all parts before
+                       it */
 } non_zero;
 
-/* Those of `count` elements that have a bit of `mask`. */
+/* Counts the elements, of `count`, that have a bit of `mask`. */
 #define COUNT_BITS(TYPE)                                                                           \
     do {                                                                                           \
         const TYPE *x = elements, bits = (TYPE)mask;                                               \
@@ -49,7 +50,7 @@ static int64_t count_bits(const void *elements, size_t element, uint64_t mask, i
     }
 }
 
-/* The bits of an element that say whether it is zero: not the sign of floats. */
+/* Returns the bits of an element that are zero only in a zero: all except the sign of floats. */
 static uint64_t value_bits(tcc_dtype dtype) {
     uint64_t all = UINT64_MAX >> (64 - dtype.bits);
     return dtype.code == 2 || dtype.code == 4 ? all >> 1 : all;
@@ -69,7 +70,7 @@ static void count_parts(void *context, int64_t begin, int64_t end, void *room) {
                        value_bits(n->x->dtype), part_end(n->x, part) - part * PART);
 }
 
-/* Counts by part in memory of the pool, and all together. */
+/* Counts by part in memory of the pool, and sums the counts. */
 static tcc_status count_all(const tcc_op_call *call, non_zero *n, int64_t *out_count) {
     int64_t parts = (n->x->count + PART - 1) / PART;
     void *memory = NULL;
@@ -85,7 +86,7 @@ static tcc_status count_all(const tcc_op_call *call, non_zero *n, int64_t *out_c
     return TCC_OK;
 }
 
-/* The places, from `first` on, of those of `count` elements that have a bit of `mask`. */
+/* Finds the places, counted from `first`, of the elements that have a bit of `mask`. */
 #define FIND_BITS(TYPE)                                                                            \
     do {                                                                                           \
         const TYPE *x = elements, bits = (TYPE)mask;                                               \
@@ -107,7 +108,7 @@ static int64_t find_bits(const void *elements, size_t element, uint64_t mask, in
     }
 }
 
-/* Writes the index along `dim` of `found` elements of the row that element `at` lies in. */
+/* Writes the index along `dim` of `found` elements of the row that contains element `at`. */
 static void write_dim(const non_zero *n, int32_t dim, int64_t at, int64_t to, int64_t found) {
     int64_t *target = n->indices + dim * n->room + to;
     for (int32_t inner = n->x->ndim - 1; inner > dim; inner--) at /= n->x->dims[inner];
@@ -172,7 +173,7 @@ typedef struct compress {
     char *target;
     size_t slice;
     const int64_t *chosen; /* places along the axis */
-    int64_t kept, together; /* how many places; slices of a unit */
+    int64_t kept, together; /* number of places; slices of a unit */
 } compress;
 
 static tcc_status split_for_compress(const tcc_op_call *call, tcc_axis *out_axis,

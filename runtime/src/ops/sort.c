@@ -1,21 +1,21 @@
-/* sort: inputs (x), outputs (values, indices i64) or (indices), ints (axis, descending).
- * top_k: inputs (x), outputs (values, indices i64), ints (axis, largest, sorted); k is the outputs'
- * size along the axis.  Among equal elements the lower index comes first, both ways.
+/* sort: inputs (x), outputs (values, indices i64) or (indices), ints (axis, descending).  top_k:
+ * inputs (x), outputs (values, indices i64), ints (axis, largest, sorted); k is the outputs' size
+ * along the axis.  Among equal elements the lower index comes first, both ways.
  *
- * A line of x along the axis is loaded where its elements lie side by side: neighbouring lines
- * together where they do not.  Long lines of which little is kept are looked at in segments, whose
- * first elements are gathered. */
+ * A line of x along the axis is loaded by itself where its elements are contiguous; otherwise
+ * neighbouring lines are loaded together.  Long lines of which few elements are kept are searched
+ * in segments, whose first elements are then merged. */
 #include <string.h>
 
 #include "order.h"
 
 enum {
-    SEGMENT = 1 << 14,     /* elements: enough work for a thread */
-    BLOCK = 64,            /* elements that are looked at together */
-    FEW = 16,              /* kept items that are held in order */
-    TOGETHER = 64,         /* bytes side by side that lines are loaded by: a cache line */
-    LOADED_MOST = 1 << 20, /* bytes of such lines */
-    LOOKS = 1 << 12,       /* blocks from one look to the next at whether the run ends */
+    SEGMENT = 1 << 14,     /* elements of a segment: enough work for a thread */
+    BLOCK = 64,            /* elements that are compared together */
+    FEW = 16,              /* up to this many kept items are always in order */
+    TOGETHER = 64,         /* bytes by which neighbouring lines are loaded: a cache line */
+    LOADED_MOST = 1 << 20, /* bytes of lines that are loaded together, at most */
+    LOOKS = 1 << 12,       /* blocks between two checks whether the run ends */
 };
 
 typedef struct lines {
@@ -26,15 +26,15 @@ typedef struct lines {
     int64_t *indices;
     int64_t kept; /* size of the results along the axis; at least 1 */
     bool descending;
-    int64_t together; /* lines that are loaded at once; they have no segments */
-    int64_t segments; /* of a line */
+    int64_t together; /* lines that are loaded together; they have no segments */
+    int64_t segments; /* segments of a line */
     tcc_keyed *found; /* `kept` items for every segment of every line; NULL: one segment */
     tcc_ending *ending;
 } lines;
 
 static uint64_t flip_of(const lines *lines) { return lines->descending ? UINT64_MAX : 0; }
 
-/* Whether one of a block's elements may come before `bound`; NaN is always said to. */
+/* Returns true if an element of a block may come before `bound`.  A NaN always may. */
 #define MAY_PASS(TYPE)                                                                             \
     do {                                                                                           \
         const TYPE *x = elements, last = *(const TYPE *)bound;                                     \
@@ -54,21 +54,21 @@ static bool block_may_pass(tcc_dtype dtype, const void *elements, const void *bo
     return true;
 }
 
-/* Room for candidates, of which more than `kept` wait before they are looked through. */
+/* Returns the room for candidates.  More than `kept` of them are collected before they are
+ * searched. */
 static int64_t candidates_of(const lines *lines, int64_t size) {
     int64_t most = lines->kept > size / 4 ? size : 4 * lines->kept;
     return most + BLOCK;
 }
 
-/* Puts an item into its place among `held` ordered ones, of which the last falls off if they are
- * `kept`. */
+/* Inserts an item into `held` ordered items.  The last one falls off if there are `kept`. */
 static void insert(tcc_keyed *items, int64_t held, int64_t kept, tcc_keyed item) {
     int64_t at = held < kept ? held : kept - 1;
     for (; at > 0 && item.key < items[at - 1].key; at--) items[at] = items[at - 1];
     items[at] = item;
 }
 
-/* `keep_first` for few: they are always in order. */
+/* Does the work of `keep_first` for few items, which are always in order. */
 static int64_t keep_few(const lines *lines, const char *elements, int64_t first, int64_t size,
                         tcc_keyed *items) {
     tcc_dtype dtype = lines->source->dtype;
@@ -89,8 +89,9 @@ static int64_t keep_few(const lines *lines, const char *elements, int64_t first,
     return held;
 }
 
-/* The items that come first among `size` elements, side by side, numbered from `first` on; equal
- * ones by index.  `items` has room for `candidates_of(size)`.  Returns how many there are. */
+/* Finds the items that come first among `size` contiguous elements, which are numbered from `first`
+ * on; equal elements are ordered by index.  `items` has room for `candidates_of(size)`.  Returns
+ * how many it found. */
 static int64_t keep_first(const lines *lines, const char *elements, int64_t first, int64_t size,
                           tcc_keyed *items) {
     if (lines->kept <= FEW) return keep_few(lines, elements, first, size, items);
@@ -121,7 +122,7 @@ static int64_t keep_first(const lines *lines, const char *elements, int64_t firs
     return lines->kept;
 }
 
-/* Writes one line's results; `elements` are the line, side by side. */
+/* Writes the results of one line, whose contiguous elements are `elements`. */
 static void store_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
                        const tcc_keyed *items) {
     int64_t step = lines->axis.inner, to = outer * lines->kept * step + inner;
@@ -142,7 +143,7 @@ static void store_line(const lines *lines, int64_t outer, int64_t inner, const c
     }
 }
 
-/* Items that order or choose within one line. */
+/* Returns the number of items that ordering or choosing in one line needs. */
 static int64_t items_of(const lines *lines) {
     int64_t size = lines->axis.size;
     if (lines->kept == size) return 2 * size;
@@ -162,7 +163,7 @@ static void order_line(const lines *lines, int64_t outer, int64_t inner, const c
     store_line(lines, outer, inner, elements, items);
 }
 
-/* Copies `count` neighbouring lines, one after the other. */
+/* Copies `count` neighbouring lines, one after another. */
 static void gather_lines(const lines *lines, int64_t outer, int64_t inner, int64_t count,
                          char *loaded) {
     int64_t size = lines->axis.size;
@@ -180,7 +181,7 @@ static void gather_lines(const lines *lines, int64_t outer, int64_t inner, int64
         }
 }
 
-/* A unit is `together` lines that differ in their inner index. */
+/* Orders lines; a unit is `together` lines that differ in their inner index. */
 static void order_whole_lines(void *context, int64_t begin, int64_t end, void *room) {
     const lines *lines = context;
     int64_t inner_units = (lines->axis.inner + lines->together - 1) / lines->together;
@@ -234,7 +235,8 @@ static void join_segments(void *context, int64_t begin, int64_t end, void *room)
     }
 }
 
-/* How many segments make a line's work enough for all threads; they hold far more than is kept. */
+/* Returns the segments per line that give all threads enough work.  A segment holds far more
+ * elements than are kept. */
 static int64_t segments_of(const tcc_op_call *call, const lines *lines) {
     int64_t size = lines->axis.size, least = 8 * lines->kept > SEGMENT ? 8 * lines->kept : SEGMENT;
     int64_t lines_all = lines->axis.outer * lines->axis.inner;
@@ -317,6 +319,7 @@ tcc_status tcc_op_top_k(tcc_op_call *call) {
                         (long long)result.size, (long long)lines.axis.size);
     lines.values = values->data;
     lines.indices = call->outputs[1].data;
-    lines.kept = result.size; /* `sorted` asks for nothing more: results are always in order */
+    lines.kept = result.size; /* `sorted` needs no extra work, because results are always in
+                                 order */
     return order_lines(call, &lines);
 }

@@ -22,7 +22,7 @@ static tcc_status misfit(const char *op) {
     return tcc_fail(TCC_INTERNAL, "%s: operands do not fit", op);
 }
 
-enum { STRINGS = 1 << 12 }; /* from one look to the next at whether the run ends */
+enum { STRINGS = 1 << 12 }; /* between two checks whether the run ends */
 
 static tcc_status text_of(const tcc_op_call *call, int32_t input, int64_t i, tcc_string *out_text) {
     if (tcc_ends_at(call->ending, i, STRINGS)) return tcc_cancelled(call->ending);
@@ -78,8 +78,8 @@ tcc_status tcc_op_string_concat(tcc_op_call *call) {
 typedef struct pieces {
     tcc_string rest;
     const char *delimiter;
-    int64_t width; /* of the delimiter; 0: runs of white space */
-    int64_t left;  /* cuts; negative: any number */
+    int64_t width; /* bytes of the delimiter; 0: runs of white space */
+    int64_t left;  /* cuts that are left; negative: any number */
     bool over;
 } pieces;
 
@@ -107,7 +107,8 @@ static bool next_word(pieces *p, tcc_string *out_piece) {
     return true;
 }
 
-/* Where the delimiter begins in the rest, or its size; in time linear in both. */
+/* Returns where the delimiter begins in the remaining text, or the text's size. Takes linear
+ * time. */
 static int64_t find_delimiter(const pieces *p) {
     const char *found =
         memmem(p->rest.data, (size_t)p->rest.size, p->delimiter, (size_t)p->width);
@@ -178,7 +179,7 @@ tcc_status tcc_op_string_split(tcc_op_call *call) {
 
 /* ---- case ---------------------------------------------------------------------------------------- */
 
-/* The character at the front, and its bytes; -1 and one byte where that is no UTF-8. */
+/* Returns the first character and its bytes; -1 and one byte where the text is no UTF-8. */
 static int32_t read_character(tcc_string text, int64_t *out_bytes) {
     const unsigned char *s = (const unsigned char *)text.data;
     *out_bytes = 1;
@@ -263,7 +264,7 @@ static int compare_handles(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Writes the strings that stay, if `target` is not NULL. */
+/* Counts the strings that stay, and writes them if `target` is not NULL. */
 static tcc_status remove_some(const tcc_op_call *call, uint64_t *target, int64_t room,
                               int64_t *out_count) {
     const tcc_op_tensor *x = &call->inputs[0], *others = &call->inputs[2];

@@ -1,4 +1,4 @@
-/* The functions that programs may call, by name; each file states operands.
+/* Lists the functions that programs may call, by name. Each op's file describes its operands.
  *
  * Where data decides a size, `<op>_count` with the same inputs and ints computes it, so that the
  * program can allocate the exact outputs before it calls `<op>`. */

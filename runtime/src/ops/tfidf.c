@@ -1,17 +1,17 @@
-/* Counts of n-grams.
+/* Counts n-grams.
  *
  * tf_idf: inputs (x [c] or [n, c], pool [t], counts i64, places i64, weights f32), outputs (y f32
  *         [..., columns]), ints (mode: 0 TF, 1 IDF, 2 TFIDF; least, most, skips)
  *
- * Tokens are i32, i64 or handles, those of the pool i64 or handles.  `counts[n]` is where (n + 1)-grams
- * begin in the pool, `places[g]` the column of the g-th n-gram, `weights[g]` its weight (none: 1).  The
- * tokens of an n-gram stand 1 to skips + 1 places apart, single ones anywhere. */
+ * Tokens are i32, i64 or handles, those of the pool i64 or handles.  `counts[n]` is where (n +
+ * 1)-grams begin in the pool, `places[g]` the column of the g-th n-gram, `weights[g]` its weight
+ * (none: 1).  The tokens of an n-gram stand 1 to skips + 1 places apart, single ones anywhere. */
 #include <string.h>
 
 #include "order.h"
 
 typedef struct gram {
-    int64_t start, size; /* in the pool; size 0: a free slot */
+    int64_t start, size; /* range in the pool; size 0: the slot is free */
     int64_t number;
 } gram;
 
@@ -44,7 +44,7 @@ static gram *find(const counter *c, const int64_t *tokens, int64_t size, int64_t
     }
 }
 
-/* All n-grams that are looked for, by their tokens. */
+/* Enters all n-grams of the pool into a hash table by their tokens. */
 static tcc_status fill(const tcc_op_call *call, counter *c) {
     const tcc_op_tensor *counts = &call->inputs[2];
     const int64_t *begins = counts->data;
@@ -83,7 +83,8 @@ static void count_row(const tcc_op_call *call, const counter *c, const int64_t *
         }
 }
 
-/* A weight belongs to a column; where n-grams share one, the last counts. */
+/* Weighs the counts.  A weight belongs to a column; where n-grams share a column, the last weight
+ * counts. */
 static void weigh(const float *weights, bool only_whether, int64_t columns, float *counts) {
     for (int64_t i = 0; i < columns; i++)
         counts[i] = (only_whether && counts[i] > 0 ? 1.0f : counts[i]) * weights[i];

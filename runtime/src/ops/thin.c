@@ -1,40 +1,42 @@
 /* thin: inputs (x), outputs (y), ints (every[0], every[1], ...).
  *
- * y[i, j, ...] = x[i * every[0], j * every[1], ...], as far as x goes.  y may begin where x does: an
- * element never moves back, and goes where one lay that has moved before. */
+ * y[i, j, ...] = x[i * every[0], j * every[1], ...], as far as x goes.  y may begin at x's address:
+ * an element never moves to a later place, and its new place held an element that has already
+ * moved. */
 #include <string.h>
 
 #include "order.h"
 
-/* Bytes of a run that are worth a thread's way there. */
+/* Bytes of a contiguous run that are worth another thread. */
 enum { COLUMN = 512 };
-enum { ROWS = 1 << 10 }; /* from one look to the next at whether the run ends */
+enum { ROWS = 1 << 10 }; /* rows between two checks whether the run ends */
 
 typedef struct thinner {
     const char *from;
     char *to;
     const int64_t *x_dims, *y_dims, *every;
     int32_t last; /* the innermost dimension that is thinned */
-    int64_t run;  /* bytes that stay together: of the dimensions within it */
+    int64_t run;  /* contiguous bytes that move together: the dimensions inside `last` */
     tcc_ending *ending;
 } thinner;
 
-/* Moves bytes begin to end - 1 of every run of the sub-arrays at `from` and `to`; returns the end of
- * the latter. */
+/* Moves bytes begin to end - 1 of every contiguous run from the sub-array at `from` to the one at
+ * `to`.  Returns the end of the latter. */
 static char *thin_dim(const thinner *t, const char *from, char *to, int32_t dim, int64_t begin,
                       int64_t end) {
     if (dim > t->last) {
         if (to != from) memcpy(to + begin, from + begin, (size_t)(end - begin));
         return to + t->run;
     }
-    int64_t step = t->y_dims[dim] > 1 ? t->run * t->every[dim] : 0; /* it may be any number */
+    /* the stride is unused then, and may be any number */
+    int64_t step = t->y_dims[dim] > 1 ? t->run * t->every[dim] : 0;
     for (int32_t inner = dim + 1; inner <= t->last; inner++) step *= t->x_dims[inner];
     for (int64_t i = 0; i < t->y_dims[dim] && !tcc_ends_at(t->ending, i, dim < t->last ? 8 : ROWS); i++)
         to = thin_dim(t, from + i * step, to, dim + 1, begin, end);
     return to;
 }
 
-/* Columns of runs have nothing in common, so threads need not wait for each other. */
+/* Moves columns of runs.  Columns are independent, so threads need not wait for each other. */
 static void thin_columns(void *context, int64_t begin, int64_t end, void *room) {
     const thinner *t = context;
     (void)room;

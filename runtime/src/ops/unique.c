@@ -15,7 +15,7 @@ typedef struct slices {
     tcc_ending *ending;
 } slices;
 
-enum { LOOKS = 1 << 8 }; /* slices from one look to the next at whether the run ends */
+enum { LOOKS = 1 << 8 }; /* slices between two checks whether the run ends */
 
 static int compare_slices(const slices *slices, int64_t a, int64_t b) {
     const char *data = slices->x->data;
@@ -33,7 +33,7 @@ static int compare_slices(const slices *slices, int64_t a, int64_t b) {
     return 0;
 }
 
-/* The order of slices of one element each, by their keys. */
+/* Orders slices of one element each by their keys. */
 static void sort_elements(const slices *slices, int64_t *order, tcc_keyed *room, int64_t count) {
     tcc_order_load_line(slices->x->dtype, slices->x->data, count, 0, room, slices->ending);
     if (tcc_has_ended(slices->ending)) return;
@@ -42,8 +42,8 @@ static void sort_elements(const slices *slices, int64_t *order, tcc_keyed *room,
     for (int64_t i = 0; i < count; i++) order[i] = room[i].index;
 }
 
-/* The numbers of the slices in order, equal ones by number.  A merge sort on the slices themselves;
- * `items` has room for two keyed items of each. */
+/* Orders the numbers of the slices; equal slices are ordered by number.  It is a merge sort on the
+ * slices themselves.  `items` has room for two keyed items per slice. */
 static void sort_slices(const slices *slices, int64_t *order, tcc_keyed *items, int64_t count) {
     if (slices->axis.outer * slices->axis.inner == 1) {
         sort_elements(slices, order, items, count);
@@ -157,7 +157,7 @@ tcc_status tcc_op_unique(tcc_op_call *call) {
         outputs[0].dtype.bits != slices.x->dtype.bits)
         return tcc_fail(TCC_INTERNAL, "unique: results do not fit");
     void *memory = NULL;
-    /* room to sort, also the groups; then the order, first indices and counts */
+    /* memory for sorting, also used for the groups; then for the order, first indices and counts */
     size_t bytes = (size_t)size * (2 * sizeof(tcc_keyed) + 3 * sizeof(int64_t));
     TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
     tcc_keyed *room = memory;

@@ -1,8 +1,7 @@
 /* update_slice: inputs (x, update, front), outputs (y), ints (axis)
  *
- * y is x with the update's rows from some place on along the axis.  That place is the size of
- * `front` along the axis: the rows of x before the update, of which nothing but the shape is used.
- * y may be x. */
+ * y is x, with rows replaced by the update's along the axis.  The first replaced row is the size of
+ * `front` along the axis; only the shape of `front` is used.  y may be x. */
 #include <string.h>
 
 #include "order.h"

@@ -1,4 +1,5 @@
-/* What no plan can do without: the bytes that live at one time, and the ends of fixed blocks. */
+/* Computes a lower bound for all plans: the bytes that live at one time, and the ends of fixed
+ * blocks. */
 #include "plan.h"
 
 int64_t tcc_plan_bound(const tcc_lives *lives, int64_t *out_by_section) {

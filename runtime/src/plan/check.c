@@ -1,11 +1,11 @@
-/* Proves a plan by one sweep over time, with what lives at hand in the order of its offsets. */
+/* Proves a plan by one sweep over time. It keeps the live buffers in the order of their offsets. */
 #include <string.h>
 
 #include "plan.h"
 
 typedef struct event {
     int64_t time;
-    int64_t buffer; /* ~buffer: it dies */
+    int64_t buffer; /* ~buffer: the buffer dies */
 } event;
 
 /* Deaths come before births of the same time. */
@@ -33,7 +33,7 @@ static tcc_status check_offset(const tcc_life *buffers, const int64_t *offsets, 
     return TCC_OK;
 }
 
-/* The first place among what lives whose offset is not below `offset`. */
+/* Returns the first place among the live buffers whose offset is not below `offset`. */
 static int64_t place_of(const int64_t *alive, int64_t count, const int64_t *offsets,
                         int64_t offset) {
     int64_t low = 0, high = count;
@@ -81,7 +81,7 @@ tcc_status tcc_plan_check(const tcc_life *buffers, int64_t count, const int64_t 
     if (events && alive) {
         int64_t n = 0;
         for (int64_t b = 0; b < count; b++) {
-            if (!buffers[b].size) continue; /* no bytes meet none */
+            if (!buffers[b].size) continue; /* a buffer without bytes overlaps none */
             events[n++] = (event){buffers[b].lower, b};
             events[n++] = (event){buffers[b].upper, ~b};
         }

@@ -1,7 +1,9 @@
-/* Greedy plans: blocks in some order, each in the smallest gap that holds it between those before.
+/* Makes greedy plans: places blocks in some order, each in the smallest gap between the blocks
+ * before that holds it.
  *
  * The orders are the largest block first (Pisarchyk and Lee, "Efficient Memory Management for Deep
- * Neural Net Inference", 2020), the largest area of size and life, the longest life, the first born. */
+ * Neural Net Inference", 2020), the largest area of size and life, the longest life, the first
+ * born. */
 #include <string.h>
 
 #include "plan.h"
@@ -11,7 +13,7 @@ enum { FIRST_WITHOUT_SIZES = BY_LIFE };
 
 static int64_t key_of(const tcc_greedy *g, int32_t block, int which) {
     const tcc_lives *lives = g->lives;
-    int64_t size = 0, life = 0, scale = (g->largest >> 32) + 1; /* products stay below 2^62 */
+    int64_t size = 0, life = 0, scale = (g->largest >> 32) + 1; /* keeps products below 2^62 */
     for (int32_t b = block; b >= 0; b = lives->next[b]) {
         if (lives->sizes[b] > size) size = lives->sizes[b];
         life += lives->last[b] - lives->first[b];
@@ -24,8 +26,8 @@ static int64_t key_of(const tcc_greedy *g, int32_t block, int which) {
     }
 }
 
-/* Sorts an order anew, which takes little where keys changed little.  Fixed blocks, which leave no
- * choice, come first; of equals the first born. */
+/* Sorts an order again, which is fast where keys changed little.  Fixed blocks, which leave no
+ * choice, come first.  Among equals the block that is born first comes first. */
 static void sort_order(tcc_greedy *g, int which) {
     tcc_bounds *order = g->orders + which * g->count;
     for (int64_t i = 0; i < g->count; i++) {
@@ -35,7 +37,7 @@ static void sort_order(tcc_greedy *g, int which) {
     tcc_sort_bounds(order, g->count);
 }
 
-/* The offsets that blocks at hand take from a block, in order. */
+/* Collects the offsets that placed blocks take from a block, in order. */
 static int64_t collect(tcc_greedy *g, int32_t block) {
     const tcc_lives *lives = g->lives;
     int64_t count = 0;
@@ -51,7 +53,8 @@ static int64_t collect(tcc_greedy *g, int32_t block) {
     return count;
 }
 
-/* The start of the smallest gap; behind the last where none holds the block. */
+/* Returns the start of the smallest gap that holds the block; the end of the last taken range where
+ * none does. */
 static int64_t best_gap(const tcc_greedy *g, int64_t count, int64_t alignment) {
     int64_t end = 0, best = -1, least = INT64_MAX;
     for (int64_t i = 0; i < count; i++) {
@@ -72,7 +75,7 @@ static bool is_free(const tcc_greedy *g, int64_t count, int64_t offset) {
     return true;
 }
 
-/* Places all blocks; sets `out_peak` to INT64_MAX where that is not below `most`. */
+/* Places all blocks.  Sets `out_peak` to INT64_MAX where the peak is not below `most`. */
 static tcc_status place_all(tcc_greedy *g, const tcc_bounds *order, int64_t most,
                             int64_t *out_peak) {
     const tcc_lives *lives = g->lives;
@@ -113,7 +116,7 @@ tcc_status tcc_greedy_run(tcc_greedy *greedy, int64_t target, int64_t *out_offse
     return TCC_OK;
 }
 
-/* Room for all blocks, and for what the busiest of them meets. */
+/* Returns how many offset ranges the busiest block can lose to others. */
 static int64_t most_taken(const tcc_lives *lives) {
     int64_t most = lives->count;
     for (int32_t block = 0; block < lives->count; block++) {

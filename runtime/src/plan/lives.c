@@ -1,4 +1,5 @@
-/* Buffers as the planner sees them: sections of time, blocks of one offset, who lives with whom. */
+/* Prepares buffers for the planner: sections of time, blocks of one offset, and pairs of buffers
+ * that live together. */
 #include <string.h>
 
 #include "plan.h"
@@ -7,7 +8,8 @@ static const int64_t most_buffers = INT64_C(1) << 24;
 static const int64_t most_pairs = INT64_C(1) << 28;
 static const int64_t most_bytes = INT64_C(1) << 62;
 
-/* Shell's sort, as most lists are short; the gaps shrink by 5/11 (Gonnet and Baeza-Yates, 1991). */
+/* Shell's sort, because most lists are short. The gaps shrink by 5/11 (Gonnet and Baeza-Yates,
+ * 1991). */
 void tcc_sort_bounds(tcc_bounds *bounds, int64_t count) {
     for (int64_t gap = count / 2; gap; gap = gap == 2 ? 1 : gap * 5 / 11) {
         for (int64_t i = gap; i < count; i++) {
@@ -56,7 +58,8 @@ static tcc_status set_sizes(const tcc_life *buffers, tcc_lives *lives) {
     int64_t left = most_bytes;
     for (int32_t b = 0; b < lives->count; b++) {
         lives->sizes[b] = tcc_aligned(buffers[b].size, lives->unit);
-        int64_t taken = lives->sizes[b] + buffers[b].alignment; /* a gap before it counts */
+        /* a gap before the buffer counts as taken */
+        int64_t taken = lives->sizes[b] + buffers[b].alignment;
         if (taken > left) return refuse(b, "the sizes up to it sum to more than 2^62");
         left -= taken;
         if (buffers[b].fixed > left) return refuse(b, "its fixed offset is too large");
@@ -64,8 +67,8 @@ static tcc_status set_sizes(const tcc_life *buffers, tcc_lives *lives) {
     return TCC_OK;
 }
 
-/* Follows each `over` to the first buffer of the block: lives along a chain do not overlap, so there
- * are no circles. */
+/* Follows each `over` to the first buffer of the block. Lives along a chain do not overlap, so
+ * there are no cycles. */
 static tcc_status set_blocks(const tcc_life *buffers, tcc_lives *lives) {
     for (int32_t b = 0; b < lives->count; b++) {
         lives->block[b] = lives->next[b] = -1;
@@ -113,7 +116,8 @@ static void set_sections(const tcc_life *buffers, tcc_lives *lives, tcc_bounds *
     lives->sections = section;
 }
 
-/* Calls of buffers in order of their first section: each meets those that begin while it lives. */
+/* Counts pairs. It takes buffers in order of their first section: each meets the buffers that begin
+ * while it lives. */
 static int64_t count_pairs(const tcc_lives *lives, const tcc_bounds *order) {
     int64_t pairs = 0;
     for (int64_t i = 0; i < lives->count; i++) {

@@ -1,11 +1,12 @@
-/* Two-level segregated fit; blocks.h describes it. */
+/* Implements two-level segregated fit, which blocks.h describes. */
 #include "blocks.h"
 
-enum { TRIES = 8 }; /* blocks of a size's own list that are looked at: it has smaller ones too */
+enum { TRIES = 8 }; /* blocks that are tried in a size's own list, because the list holds smaller
+                       blocks too */
 
 static uint32_t log2_of(uint64_t number) { return 63u - (uint32_t)__builtin_clzll(number); }
 
-/* The list of blocks of `units` or more, up to the next list's; units > 0. */
+/* Returns the number of the list for blocks of `units` up to the next list's size; units > 0. */
 static uint32_t list_of(uint64_t units) {
     if (units < STEPS) return (uint32_t)units;
     uint32_t shift = log2_of(units) - STEP_BITS;
@@ -54,7 +55,8 @@ static uint32_t make_descriptor(blocks *all) {
     return number;
 }
 
-/* A live block that is read without the lock is its reader's; for others any value will do. */
+/* Stores the block of a unit. A thread reads without the lock only the entry of a live block that
+ * it holds; a wrong entry of another block does no harm. */
 static void own(blocks *all, uint64_t unit, uint32_t number) {
     __atomic_store_n(&all->owner[unit], number, __ATOMIC_RELAXED);
 }
@@ -72,8 +74,8 @@ static void absorb_behind(blocks *all, uint32_t number) {
     all->unused = gone;
 }
 
-/* Cuts `units` off the front of a block: the rest becomes a block behind it, or joins a free one there.
- * The rest stays part of the block where no descriptor is left. */
+/* Cuts `units` off the front of a block. The rest becomes a block behind it, or joins a free one
+ * there. Where no descriptor is left, the rest stays part of the block. */
 static void split(blocks *all, uint32_t number, uint64_t units) {
     block *at = &all->table[number];
     uint32_t behind = at->behind, rest;
@@ -104,7 +106,7 @@ void blocks_begin(blocks *all, uint64_t units) {
     all->table[1] = (block){.units = units, .cold = 1};
 }
 
-/* The first of a list that is large enough, among its first ones. */
+/* Returns the first block of a list that is large enough, among the list's first TRIES; else 0. */
 static uint32_t find_in(const blocks *all, uint32_t number, uint64_t units) {
     for (int i = 0; number && i < TRIES; i++, number = all->table[number].next)
         if (all->table[number].units >= units) return number;
@@ -125,7 +127,7 @@ static uint32_t find(const blocks *all, const free_blocks *in, uint64_t units) {
     return in->lists[level * STEPS + (uint32_t)__builtin_ctz(larger)];
 }
 
-/* From the front of the free end. */
+/* Takes a block from the front of the free end; 0 where it is too short. */
 static uint32_t take_end(blocks *all, uint64_t units) {
     block *end = &all->table[all->end];
     if (end->units < units) return 0;
@@ -146,7 +148,7 @@ uint32_t blocks_take(blocks *all, uint64_t units) {
     if (!number) number = find(all, &all->free[1], units);
     if (number) {
         unlink_free(all, number);
-        block_set_state(&all->table[number], BLOCK_LIVE); /* so that the rest does not join it */
+        block_set_state(&all->table[number], BLOCK_LIVE); /* keeps the rest from joining it */
         split(all, number, units);
     } else {
         number = take_end(all, units);

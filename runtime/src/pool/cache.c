@@ -1,4 +1,4 @@
-/* Caches of a pool; cache.h describes them. */
+/* Implements the caches of a pool, which cache.h describes. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 
 /* ---- threads --------------------------------------------------------------------------------------- */
 
-/* Of <linux/membarrier.h>, as Linux 4.14 has it: MEMBARRIER_CMD_PRIVATE_EXPEDITED, and to register for it. */
+/* Values of <linux/membarrier.h> since Linux 4.14: MEMBARRIER_CMD_PRIVATE_EXPEDITED, and its
+ * registration. */
 enum { BARRIER = 1 << 3, REGISTER = 1 << 4 };
 
 static atomic_bool claimed[THREADS];
@@ -22,11 +23,11 @@ static bool register_barrier(void) {
 }
 
 static void leave_place(void *place) {
-    pool_place = THREADS; /* what ends after this claims one anew */
+    pool_place = THREADS; /* a destructor that runs later claims a new place */
     atomic_store_explicit((atomic_bool *)place, false, memory_order_release);
 }
 
-/* In the child there is no other thread. */
+/* Resets the places in a fork's child, where no other thread exists. */
 static void after_fork(void) {
     has_places = has_places && register_barrier();
     if (!has_places) pool_place = THREADS;
@@ -59,7 +60,8 @@ bool pool_claim_place(void) {
 
 static int count_of(const tcc_pool *pool) { return pool->shared ? THREADS : 1; }
 
-/* With the lock held: until `open_all` no thread is in a cache.  False where that cannot be had. */
+/* Closes all caches: until `open_all` no thread is in a cache.  The caller holds the lock.  Returns
+ * false where that is impossible. */
 static bool close_all(tcc_pool *pool) {
     if (!pool->shared) return true;
     for (int i = 0; i < THREADS; i++) atomic_store(&pool->caches[i].closed, true);
@@ -118,7 +120,7 @@ void pool_caches_after_fork(tcc_pool *pool) {
     for (int i = 0; i < THREADS; i++) {
         pool_cache *cache = &pool->caches[i];
         if (!atomic_load_explicit(&cache->busy, memory_order_relaxed)) continue;
-        forget(cache); /* a thread was changing it */
+        forget(cache); /* a thread was changing it during the fork */
         atomic_store_explicit(&cache->busy, false, memory_order_relaxed);
     }
 }

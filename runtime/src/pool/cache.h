@@ -1,10 +1,11 @@
-/* Caches of blocks that were given and are taken again, without a search and without the lock.
+/* Caches of freed blocks, which are taken again without a search and without the lock.
  *
- * A pool of one thread has one cache, a shared pool one for each of the first threads at a time; when a
- * thread ends, the next one takes its cache over.  A thread is in its cache while `busy` says so, and
- * pays for neither a lock nor an atomic read and write: who looks into all caches, which is rare, closes
- * them and makes the other threads pass a barrier (membarrier of Linux 4.14), after which each of them
- * is either seen to be busy or sees that its cache is closed.  Without membarrier no thread has one. */
+ * A pool of one thread has one cache.  A shared pool has one cache for each of the first THREADS
+ * threads; when a thread ends, the next thread takes over its cache.  A thread sets `busy` while it
+ * is in its cache, and needs neither a lock nor an atomic read-modify-write.  A thread that needs
+ * all caches, which is rare, closes them and makes the other threads pass a barrier (membarrier of
+ * Linux 4.14).  After the barrier each other thread is seen to be busy, or sees that its cache is
+ * closed.  Without membarrier a shared pool has no caches. */
 #ifndef TCC_POOL_CACHE_H
 #define TCC_POOL_CACHE_H
 
@@ -14,8 +15,8 @@
 
 enum {
     CACHED_CLASSES = 113,     /* blocks of up to 64 KiB */
-    MOST_CACHED = (4 << 20) / UNIT, /* in one cache */
-    THREADS = 16,             /* that have a cache of a shared pool */
+    MOST_CACHED = (4 << 20) / UNIT, /* units in one cache at most */
+    THREADS = 16,             /* threads that have a cache of a shared pool */
     LINE_PAIR = 128,
 };
 
@@ -23,19 +24,19 @@ struct pool_cache {
     _Alignas(LINE_PAIR) atomic_bool busy;
     atomic_bool closed;
     size_t units;
-    uint32_t first[CACHED_CLASSES]; /* by class: a list of descriptors */
+    uint32_t first[CACHED_CLASSES]; /* by class: the first descriptor of a list */
 };
 
-/* Which of the caches the calling thread has; from THREADS on none, or none yet. */
+/* The number of the calling thread's cache; THREADS or more: none, or none yet. */
 extern _Thread_local uint32_t pool_place;
-/* Whether the calling thread has one now that it lacked. */
+/* Gives the calling thread a cache if it has none.  Returns true if it got one now. */
 bool pool_claim_place(void);
 
 static inline void leave_cache(pool_cache *cache) {
     atomic_store_explicit(&cache->busy, false, memory_order_release);
 }
 
-/* The cache that the calling thread may use until `leave_cache`; NULL if there is none. */
+/* Returns the cache that the calling thread may use until `leave_cache`; NULL if it has none. */
 static inline pool_cache *enter_cache(const tcc_pool *pool) {
     if (!pool->shared) return pool->caches;
     uint32_t place = pool_place;
@@ -50,8 +51,8 @@ static inline pool_cache *enter_cache(const tcc_pool *pool) {
     return cache;
 }
 
-/* A block of one of CACHED_CLASSES; 0 if the caller's cache has none.  Neither this nor the next function
- * calls another: what is rare takes no registers from what is not. */
+/* Takes a block of a class below CACHED_CLASSES; 0 if the caller's cache has none.  Like the next
+ * function it calls no other function, so that the rare path needs no registers here. */
 static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
     pool_cache *cache = enter_cache(pool);
     if (TCC_UNLIKELY(!cache)) return 0;
@@ -66,7 +67,8 @@ static inline uint32_t take_cached(tcc_pool *pool, uint32_t class) {
     return number;
 }
 
-/* False if the block in use is not kept, and is its giver's still. */
+/* Puts a block into the cache.  Returns false if the cache does not take it; the caller still owns
+ * the block then. */
 static inline bool give_cached(tcc_pool *pool, uint32_t number) {
     block *at = &pool->all.table[number];
     uint32_t class = at->class;

@@ -1,10 +1,10 @@
-/* Pools with the caller's allocator: its blocks are counted, limited and found again, no more. */
+/* Implements pools with the caller's allocator. It only counts, limits and finds the blocks. */
 #include "pool.h"
 
 typedef struct own_block {
     _Alignas(UNIT) struct own_block *previous;
     struct own_block *next;
-    size_t bytes; /* behind this header */
+    size_t bytes; /* bytes behind this header */
 } own_block;
 _Static_assert(sizeof(own_block) == UNIT, "what is behind a header is aligned");
 

@@ -1,4 +1,4 @@
-/* Pages of one size in one block of a pool. */
+/* Manages pages of one size in one block of a pool. */
 #include <string.h>
 
 #include "pool.h"
@@ -6,7 +6,7 @@
 struct tcc_pages {
     tcc_pool *pool;
     char *base;
-    size_t bytes; /* of a page */
+    size_t bytes; /* bytes of a page */
     uint32_t count, n_free;
     uint64_t *in_use; /* bit by page */
     uint32_t free[];  /* the last one is taken first */

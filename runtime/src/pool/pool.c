@@ -1,4 +1,4 @@
-/* The pool: takes, gives and grows blocks; tcc_pool.h says what it promises. */
+/* Implements the pool: takes, gives and grows blocks. tcc_pool.h documents it. */
 #include <string.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ static char *address_of(const tcc_pool *pool, uint32_t number) {
     return pool->base + pool->all.table[number].start * UNIT;
 }
 
-/* The block that begins at an address, whatever its state; 0 if none does. */
+/* Returns the block that begins at an address, in any state; 0 if none does. */
 static inline uint32_t block_at(const tcc_pool *pool, const void *memory) {
     size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)pool->base);
     size_t opened = __atomic_load_n(&pool->open_owners, __ATOMIC_ACQUIRE);
@@ -31,12 +31,13 @@ static bool is_live(const tcc_pool *pool, uint32_t number) {
     return number && __atomic_load_n(&pool->all.table[number].state, __ATOMIC_RELAXED) == BLOCK_LIVE;
 }
 
-/* With the lock held: something is free now that was not. */
+/* Tries to free memory. Returns true if something is free now that was not. The caller holds the
+ * lock. */
 static bool find_memory(tcc_pool *pool, size_t missing) {
     if (pool->caches && pool_caches_empty(pool)) return true;
     if (pool->base && pool_decommit_free(pool)) return true;
     if (!pool->pressure) return false;
-    unlock(pool); /* it may use the pool */
+    unlock(pool); /* the callback may use the pool */
     bool found = pool->pressure(pool->pressure_context, missing) != 0;
     lock(pool);
     return found;
@@ -48,7 +49,8 @@ static size_t default_range(void) {
     size_t bytes = 0;
     if (tcc_memory_limit(&bytes) != TCC_OK || !bytes)
         bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    return 2 * bytes; /* blocks between which others were freed need addresses, not memory */
+    return 2 * bytes; /* such blocks need addresses rather than memory, because blocks between them
+                         were freed */
 }
 
 #define ENDS(field) TCC_ENDS(tcc_pool_config, field)
@@ -109,7 +111,8 @@ static pool_size size_of(size_t bytes) { return pool_size_of(bytes ? (bytes - 1)
 
 static uint64_t units_of(size_t bytes) { return size_of(bytes).units; }
 
-/* Of a block in use, whose size has just been decided; caches have none that lacks memory. */
+/* Sets the class of a block in use whose size is final. Blocks without full memory are not
+ * cached. */
 static void set_class(block *at) {
     pool_size size = pool_size_of(at->units);
     bool cached = size.class < CACHED_CLASSES && size.units == at->units && !at->cold;
@@ -118,13 +121,14 @@ static void set_class(block *at) {
 
 /* ---- take -------------------------------------------------------------------------------------------- */
 
-/* `more` units, which may be less than none. */
+/* Adds `more` units to the live count. A negative number wraps. */
 static void count_live(tcc_pool *pool, uint64_t more) {
     pool->live += more * UNIT;
     if (pool->live > pool->most_live) pool->most_live = pool->live;
 }
 
-/* A block's descriptor, or 0; caches are emptied before more is committed than is meant to be. */
+/* Finds a block and returns its descriptor, or 0. Empties the caches before it commits more than
+ * intended. */
 static uint32_t find_block(tcc_pool *pool, uint64_t units) {
     uint32_t number = blocks_take(&pool->all, units);
     const block *at = &pool->all.table[number];
@@ -134,7 +138,8 @@ static uint32_t find_block(tcc_pool *pool, uint64_t units) {
     return blocks_take(&pool->all, units);
 }
 
-/* With the lock held: a block's descriptor and committed memory, or a status and its message. */
+/* Takes a block with committed memory. On failure returns a status and sets the message. The caller
+ * holds the lock. */
 static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number) {
     if (!pool->base) TCC_RETURN_IF_ERROR(pool_reserve(pool));
     uint32_t number;
@@ -157,7 +162,7 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
         }
     at->cold = 0;
     set_class(at);
-    pool->most_live = most; /* the callback may have given back what was counted */
+    pool->most_live = most; /* the callback may have given back blocks that were counted */
     count_live(pool, 0);
     pool->n_blocks++;
     *out_number = number;
@@ -241,18 +246,19 @@ tcc_status tcc_pool_give(tcc_pool *pool, void *memory) {
 
 /* ---- resize ------------------------------------------------------------------------------------------ */
 
-/* With what a block that cannot stay gets to grow again. */
+/* Returns the size with spare room, for a block that had to move, so that it can grow again. */
 static size_t with_room(size_t bytes) { return bytes > SIZE_MAX / 2 ? bytes : bytes + bytes / 16; }
 
-/* Where the block is; false if it cannot have so many bytes there. */
+/* Resizes a block in place. Returns false if it cannot have `bytes` bytes there. */
 static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
     block *at = &pool->all.table[number];
     uint64_t units = units_of(bytes), old = at->units;
     size_t missing;
-    if (units <= old && old - units <= units / 8) return true; /* room to grow again */
+    if (units <= old && old - units <= units / 8) return true; /* leave room to grow again */
     if (!pool_open_tables(pool, units) || !blocks_resize(&pool->all, number, units)) return false;
     if (at->cold && !pool_commit(pool, at, &missing)) {
-        (void)blocks_resize(&pool->all, number, old); /* moving may help: a free block has memory */
+        (void)blocks_resize(&pool->all, number, old); /* moving may help, because another free block
+                                                         has memory */
         at->cold = at->units > old;
         return false;
     }
@@ -262,7 +268,8 @@ static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
     return true;
 }
 
-/* Down into the free block before it, which closes a gap where blocks grow by turns. */
+/* Moves a block down into the free block before it. That closes gaps where several blocks grow
+ * alternately. */
 static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     uint32_t number = block_at(pool, *memory);
     uint64_t old = pool->all.table[number].units, start, missing;
@@ -289,7 +296,7 @@ static tcc_status move(tcc_pool *pool, void **memory, size_t bytes, size_t keep)
     size_t old = bytes_of(pool, *memory);
     if (keep > old) keep = old;
     if (take(pool, with_room(bytes), &grown) != TCC_OK) {
-        pool->failures--; /* of what nobody asked for */
+        pool->failures--; /* the caller did not ask for this take */
         TCC_RETURN_IF_ERROR(take(pool, bytes, &grown));
     }
     memcpy(grown, *memory, keep < bytes ? keep : bytes);

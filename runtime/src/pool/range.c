@@ -1,4 +1,4 @@
-/* A pool's addresses and the memory behind them. */
+/* Manages a pool's addresses and the memory behind them. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -6,13 +6,14 @@
 #include "pool.h"
 
 static const size_t huge_page = (size_t)2 << 20;
-static const size_t most_range = (size_t)1 << 45;  /* of 2^47 bytes that a process has */
-static const size_t least_range = (size_t)1 << 20; /* with less no pool is made */
+static const size_t most_range = (size_t)1 << 45;  /* bytes, of the 2^47 that a process has */
+static const size_t least_range = (size_t)1 << 20; /* bytes; with fewer, no pool is made */
 static const uint32_t most_blocks = UINT32_C(1) << 22;
 
 /* ---- the system's memory ----------------------------------------------------------------------------- */
 
-/* Not MAP_NORESERVE: commit is to fail where the system knows that it has not so much. */
+/* Reserves addresses without MAP_NORESERVE: a commit must fail where the system knows that memory
+ * is short. */
 static void *reserve(void *context, size_t bytes) {
     (void)context;
     char *memory = mmap(NULL, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -29,7 +30,8 @@ static int commit(void *context, void *start, size_t bytes) {
     return mprotect(start, bytes, PROT_READ | PROT_WRITE);
 }
 
-/* The addresses stay accessible: one call instead of two, and no more mappings than before. */
+/* Frees the memory but leaves the addresses accessible: that takes one call instead of two, and
+ * adds no mappings. */
 static void decommit(void *context, void *start, size_t bytes) {
     (void)context;
     (void)madvise(start, bytes, MADV_DONTNEED);
@@ -45,8 +47,8 @@ static const tcc_pool_memory system_memory = {NULL, reserve, commit, decommit, r
 /* ---- tables ---------------------------------------------------------------------------------------- */
 
 enum {
-    STEP = 256 << 10, /* bytes of a table that are opened at once */
-    MADE_AT_ONCE = 4, /* descriptors that one change of blocks may make, and one more */
+    STEP = 256 << 10, /* bytes of a table that are made accessible at once */
+    MADE_AT_ONCE = 4, /* descriptors that one change of blocks may make, plus one */
 };
 
 static size_t whole_steps(size_t bytes) { return (bytes + STEP - 1) / STEP * STEP; }
@@ -61,8 +63,8 @@ static bool open_up_to(void *table, size_t *opened, size_t bytes) {
 
 /* ---- the range ------------------------------------------------------------------------------------- */
 
-/* Addresses of zeros, of which `pool_open_tables` opens as much as is in use: limits of a process's
- * data count what may be written to. */
+/* Maps zeroed addresses for the tables.  `pool_open_tables` makes only the used part accessible,
+ * because a process's data limits count writable memory. */
 static bool make_tables(tcc_pool *pool, size_t range) {
     size_t units = range / UNIT, granules = range / GRANULE;
     uint32_t room = units < most_blocks ? (uint32_t)units + 2 : most_blocks;
@@ -102,7 +104,8 @@ tcc_status pool_reserve(tcc_pool *pool) {
     if (!pool->memory.reserve) pool->memory = system_memory;
     size_t range = pool->wanted < most_range ? pool->wanted : most_range;
     range = (range + huge_page - 1) / huge_page * huge_page;
-    for (; range >= least_range; range = range / 2 / GRANULE * GRANULE) { /* addresses may be few */
+    /* the system may grant fewer addresses */
+    for (; range >= least_range; range = range / 2 / GRANULE * GRANULE) {
         if (!make_tables(pool, range)) {
             drop_tables(pool);
             continue;
@@ -142,7 +145,7 @@ static void mark(tcc_pool *pool, size_t first, size_t behind, bool committed) {
             pool->committed[g / 64] &= ~(UINT64_C(1) << (g % 64));
 }
 
-/* The next granule from `first` on that is committed, or is not; at most `behind`. */
+/* Returns the next granule from `first` on with this state of commitment; at most `behind`. */
 static size_t next(const tcc_pool *pool, size_t first, size_t behind, bool committed) {
     while (first < behind) {
         uint64_t word = pool->committed[first / 64] ^ (committed ? 0 : ~UINT64_C(0));
@@ -156,7 +159,7 @@ static size_t next(const tcc_pool *pool, size_t first, size_t behind, bool commi
     return behind;
 }
 
-/* Takes at most `most` bytes of memory away from a free block; returns how many. */
+/* Frees at most `most` bytes of a free block's memory.  Returns how many. */
 static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t most) {
     const block *at = &pool->all.table[number];
     size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE, taken = 0;
@@ -169,7 +172,8 @@ static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t most) {
             end = first + (most - taken + GRANULE - 1) / GRANULE;
         pool->memory.decommit(pool->memory.context, pool->base + first * GRANULE,
                               (end - first) * GRANULE);
-        pool_settle(pool, (end - first) * GRANULE); /* those that nobody has used go first */
+        pool_settle(pool, (end - first) * GRANULE); /* counts as if bytes without pages went
+                                                       first */
         tcc_budget_give(&pool->budget, (end - first) * GRANULE);
         mark(pool, first, end, false);
         if (first < pool->solid) pool->solid = first;
@@ -188,7 +192,8 @@ bool pool_decommit_free(tcc_pool *pool) {
     return found;
 }
 
-/* How much more would be committed with `bytes` more than is meant to be. */
+/* Returns by how many bytes the pool would exceed the amount that it means to commit, if `bytes`
+ * more were committed. */
 static size_t excess_of(const tcc_pool *pool, size_t bytes) {
     enum { SHARE = 16 };
     size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
@@ -196,8 +201,9 @@ static size_t excess_of(const tcc_pool *pool, size_t bytes) {
     return used <= most ? 0 : used - most;
 }
 
-/* What is committed stays close to the most that was in use: for what a block needs beyond that, free
- * blocks lose as much, cold and large ones first.  A few are looked at. */
+/* Keeps the committed bytes close to the most that were in use: before a commit beyond that, it
+ * decommits as much from free blocks, cold and large ones first.  It looks at LOOKS blocks at
+ * most. */
 static void make_up_for(tcc_pool *pool, size_t bytes) {
     enum { LOOKS = 64 };
     size_t excess = excess_of(pool, bytes);
@@ -230,8 +236,9 @@ static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_
     return true;
 }
 
-/* At the frontier a thirty-second more than is committed, so that a pool that grows asks the system rarely;
- * whole huge pages once that is one. */
+/* Returns where a commit at the frontier ends: a thirty-second of the committed bytes further, so
+ * that a growing pool asks the system rarely.  It rounds to whole huge pages once that is one page
+ * or more. */
 static size_t ahead_of(const tcc_pool *pool, size_t behind) {
     size_t granules = tcc_budget_used(&pool->budget) / 32 / GRANULE, whole = huge_page / GRANULE;
     size_t end = behind + granules;

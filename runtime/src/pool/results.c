@@ -1,12 +1,14 @@
-/* The artifact's pool for results of runs, which live as long as their holders want. */
+/* Holds the artifact's pool for results of runs, which live as long as their owners want. */
 #include <pthread.h>
 
 #include "../runtime.h"
 
 static tcc_pool *results;            /* NULL: there was no memory for it yet */
-static _Thread_local tcc_pool *held; /* by a thread that forks */
+static _Thread_local tcc_pool *held; /* the forking thread's pool, between before_fork and
+                                        after_fork */
 
-/* Threads that begin at the same time may register these twice, so they do nothing the second time. */
+/* Locks the pool. Threads that begin at the same time may register these handlers twice, so a
+ * second call does nothing. */
 static void before_fork(void) {
     if (held) return;
     held = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
@@ -29,7 +31,7 @@ TCC_RARE static bool guard_forks(void) {
     return true;
 }
 
-/* Of two threads that make one at the same time the second drops its own. */
+/* Makes the pool. If two threads do so at the same time, the second drops its own. */
 TCC_COLD static tcc_pool *make_results(void) {
     tcc_pool_config config = {.struct_size = sizeof config, .flags = TCC_POOL_SHARED};
     tcc_pool *made = NULL, *other = NULL;

@@ -183,7 +183,7 @@ static bool has_context(void) { return the.current >= 0 && the.current < the.dev
 EXPORT int cuDevicePrimaryCtxRetain(void **out, int device) {
     CALLED("%d", device);
     the.contexts++;
-    the.retained = device - 40; /* of one device at a time */
+    the.retained = device - 40; /* only one device at a time */
     *out = &the;
     return 0;
 }

@@ -52,7 +52,7 @@ static struct {
     char fail_name[64];
     int fail_after, fail_result;
     int version, looks; /* `looks` is the number of queries for which a call is in progress */
-    _Atomic int error;  /* of all communicators */
+    _Atomic int error;  /* the error of all communicators */
     _Atomic int live;
     char log[1 << 16];
     size_t used;

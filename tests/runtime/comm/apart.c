@@ -1,12 +1,12 @@
-/* Ranks that a launcher started on several hosts, when one of them or their link fails: every other
- * rank gets an error by its deadline, and the same error from then on.
+/* Makes one of several hosts' ranks, or the link between hosts, fail.  Every other rank must get an
+ * error by its deadline, and the same error from then on.  A launcher started the ranks.
  *
  *     apart kill|stop|cut BACKEND REPORT
  *
  * The last rank is killed, stopped for twice the deadline, or cuts the link (SIGUSR1 to process
- * $LINK_PROCESS), in the midst of a series of operations.  Each rank that lives adds a line to the
- * file REPORT, for its launcher may have lost the way to it.  Then it stays until the others have
- * had their deadlines: MPICH ends ranks that send to one that has ended. */
+ * $LINK_PROCESS), in the middle of a series of operations.  Each living rank adds a line to the
+ * file REPORT, because its launcher may have lost its connection.  Then it waits until the other
+ * ranks' deadlines have passed: MPICH ends ranks that send to an ended rank. */
 #include <time.h>
 
 #include "ranks.h"
@@ -47,7 +47,7 @@ static void report(const char *path, int rank, tcc_status status, int64_t took) 
 
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
-    /* Hydra's word that a rank has ended, where it lets the others live */
+    /* Hydra sends it when a rank has ended and the others may live */
     signal(SIGUSR1, SIG_IGN);
     static int32_t x[COUNT], sum[COUNT];
     tcc_dtype i32 = {0, 32, 1};

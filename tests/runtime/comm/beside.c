@@ -1,6 +1,7 @@
-/* Threads of a rank that use a comm each, at once: operations, messages, and comms made from them.
+/* Lets several threads of a rank use one comm each at the same time: operations, messages, and
+ * comms made from them.
  *
- *     beside BACKEND      started as a rank */
+ *     beside BACKEND started as a rank */
 #include <pthread.h>
 
 #include "ranks.h"
@@ -9,7 +10,7 @@ enum { THREADS = 3, ROUNDS = 30, MOST = 5000 };
 
 static const tcc_dtype i32 = {0, 32, 1};
 
-/* The sums of what ranks have, `own` + i at place i. */
+/* Sums `own` + i at place i over the ranks. */
 static void sums(tcc_comm *comm, int32_t own, int32_t want, int32_t count) {
     int32_t x[MOST] = {0}, sum[MOST];
     for (int32_t i = 0; i < count; i++) x[i] = own + i;

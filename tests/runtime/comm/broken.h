@@ -8,7 +8,7 @@
 
 static int failing_rank, every = 1;
 
-/* What the ranks do together: opens a comm, makes memory, splits, shrinks, and reduces. */
+/* Does the ranks' common work: opens a comm, makes memory, splits, shrinks, and reduces. */
 static tcc_status try_all(const setup *ranks, int epoch) {
     tcc_comm *comm = NULL, *half = NULL, *whole = NULL, *rest = NULL;
     void *memory;
@@ -20,7 +20,8 @@ static tcc_status try_all(const setup *ranks, int epoch) {
     if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
     if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &whole);
     if (status == TCC_OK) status = tcc_comm_shrink(comm, NULL, 0, &rest);
-    if (rest && tcc_comm_size(rest) < ranks->size) status = TCC_PEER_DEAD; /* it closed */
+    /* a rank closed the comm */
+    if (rest && tcc_comm_size(rest) < ranks->size) status = TCC_PEER_DEAD;
     if (status == TCC_OK)
         status = tcc_comm_all_reduce(epoch % 2 ? half : whole, &value, &sum, 1, i32, TCC_COMM_SUM);
     if (status == TCC_OK)
@@ -33,7 +34,8 @@ static tcc_status try_all(const setup *ranks, int epoch) {
     return status;
 }
 
-/* Tries until it works; in the first try the n-th call of one rank fails, and all after it with `fail_on`. */
+/* Tries until it works. In the first try the n-th call of one rank fails, with `fail_on` also all
+ * calls after it. */
 static void fails_somewhere(const setup *ranks) {
     for (int i = 1; i < 4000; i += every) {
         leaks before = count_leaks(), after;
@@ -51,7 +53,7 @@ static void fails_somewhere(const setup *ranks) {
             CHECK(*tcc_comm_last_error(), "no reason");
         }
         if (fails) *reached = calls >= i;
-        tcc_comm *comm = open_comm(ranks); /* all see the flag */
+        tcc_comm *comm = open_comm(ranks); /* all ranks see the flag */
         check_sum(comm);
         bool ends = !*reached;
         check_sum(comm);

@@ -1,10 +1,11 @@
-/* Random operations on random comms, while one rank is killed or stopped at a random moment: every
- * other rank gets an error in time, all results before it are right, and nothing is left.
+/* Does random operations on random comms, while one rank is killed or stopped at a random moment.
+ * Every other rank must get an error in time, all results before it must be right, and nothing may
+ * be left behind.
  *
  *     chaos SEED TRIALS RANKS
  *
  * Prints how many trials there were, and the longest times from a strike to the end of the last
- * rank. A deadline is in the second: of an operation, 250 ms, or of opening, 500 ms. */
+ * rank.  The second time includes a deadline: 250 ms of an operation, or 500 ms of opening. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -13,13 +14,13 @@
 #include "operations.h"
 #include "ranks.h"
 
-/* Milliseconds.  A stop is seen by the deadline, a death long before it: LONG is more than a trial
- * that hangs is given. */
+/* Milliseconds.  A stop is seen at the deadline, a death long before.  LONG is longer than the time
+ * that a hanging trial may take. */
 enum { PATIENCE = 250, LONG = 60000, MOST = 20000 };
 
 static uint64_t trial_seed;
 static bool must_see;       /* the victim had opened the comm and was killed */
-static _Atomic int *n_open; /* ranks that have opened the comm, of all processes */
+static _Atomic int *n_open; /* ranks of all processes that have opened the comm */
 
 static void trial(const setup *ranks) {
     leaks before = count_leaks(), after;
@@ -51,8 +52,8 @@ static void trial(const setup *ranks) {
           after.descriptors, after.mappings);
 }
 
-/* Strikes one rank; milliseconds from then until the last other rank has ended, by how it was
- * struck. */
+/* Strikes one rank.  Notes the milliseconds from then until the last other rank has ended, by the
+ * kind of strike. */
 static void strike(setup ranks, uint64_t draw, double longest[2]) {
     pid_t pids[MOST_RANKS];
     int victim = (int)(draw % (uint64_t)ranks.size), status, bad = 0;

@@ -1,9 +1,10 @@
-/* Two threads of rank 0 in calls of one comm: both have TCC_INVALID_ARGUMENT, and the comm is failed
- * on all ranks.  And a close in the midst of another thread's calls, which waits for one of them.
+/* Lets two threads of rank 0 call one comm.  Both must get TCC_INVALID_ARGUMENT, and the comm must
+ * fail on all ranks.  Also closes a comm in the middle of another thread's calls; the close must
+ * wait for the current call.
  *
  *     crossed RANKS [BACKEND]
  *
- * With 0 ranks the process is one that a launcher started. */
+ * With 0 ranks the process is a rank that a launcher started. */
 #include <pthread.h>
 
 #include "ranks.h"
@@ -93,8 +94,8 @@ typedef struct caller {
     _Atomic int *ready;
 } caller;
 
-/* Calls until the other thread is found: with other ranks the first call finds it, for they do not
- * come; alone, one that happens to meet it. */
+/* Calls until the other thread is found.  With other ranks the first call finds it, because they do
+ * not come.  Without other ranks it takes a call that happens to meet it. */
 static void *call(void *of) {
     const caller *self = of;
     for (++*self->ready; *self->ready < 2;) usleep(10);
@@ -118,11 +119,11 @@ static void cross(const setup *ranks, tcc_comm *world, way *second) {
         for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     }
     CHECK_OK(tcc_comm_barrier(world));
-    (void)tcc_comm_group_end(comm); /* one may be open, in which operations wait */
+    (void)tcc_comm_group_end(comm); /* a group may be open, whose operations wait */
     tcc_status status = tcc_comm_barrier(comm);
     const char *reason = tcc_comm_last_error();
     int told = !ranks->backends || tcc_comm_rank(world) == 0;
-    /* What rank 0 had sent before the second thread came may complete one operation of an engine. */
+    /* data that rank 0 sent before the second thread came may complete an operation of an engine */
     if (!told && status == TCC_OK) {
         status = tcc_comm_barrier(comm);
         reason = tcc_comm_last_error();
@@ -134,7 +135,8 @@ static void cross(const setup *ranks, tcc_comm *world, way *second) {
         CHECK(status == TCC_TIMEOUT || status == TCC_INVALID_ARGUMENT || status == TCC_MISMATCH,
               "status %d: %s", (int)status, reason);
     tcc_comm_close(comm);
-    if (!ranks->backends) CHECK_OK(tcc_comm_barrier(world)); /* else the others waited in vain */
+    /* otherwise the other ranks waited in vain */
+    if (!ranks->backends) CHECK_OK(tcc_comm_barrier(world));
 }
 
 static void *call_until_closed(void *of) {
@@ -149,7 +151,7 @@ static void *call_until_closed(void *of) {
     return NULL;
 }
 
-/* Rank 0 closes while another thread of it makes one call after another. */
+/* Rank 0 closes the comm while another of its threads makes one call after another. */
 static void close_in_midst(tcc_comm *world) {
     tcc_comm *comm;
     CHECK_OK(tcc_comm_split(world, 0, 0, &comm));

@@ -1,9 +1,9 @@
-/* As many ranks as are asked for, as a user without privileges and with a system's usual limits.
+/* Runs RANKS ranks as a user without privileges and with a system's usual limits.
  *
  *     crowded RANKS [USER]
  *
- * All open a comm, sum, split in halves and sum there, take symmetric memory and sum in it.  Every rank
- * becomes USER first.  Prints "ok". */
+ * All open a comm, sum, split in halves and sum there, take symmetric memory and sum in it.  Every
+ * rank becomes USER first.  Prints "ok". */
 #define _GNU_SOURCE
 #include <grp.h>
 #include <sys/resource.h>
@@ -44,7 +44,8 @@ int main(int argc, char **argv) {
     setup ranks = {.name = own_name("crowded"), .open_milliseconds = 60000};
     ranks.size = argc > 1 ? atoi(argv[1]) : 2;
     CHECK(ranks.size <= MOST_RANKS, "at most %d ranks", MOST_RANKS);
-    /* fewer ranks send fewer descriptors: they too come to the limit of those that nobody has taken */
+    /* fewer ranks send fewer descriptors, so a lower limit makes them reach the limit of untaken
+     * descriptors, too */
     limit(RLIMIT_NOFILE, ranks.size < MOST_RANKS ? 64 : 1024);
     limit(RLIMIT_MEMLOCK, 8 << 20);
     limit(RLIMIT_STACK, 8 << 20);

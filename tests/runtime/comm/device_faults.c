@@ -1,5 +1,5 @@
-/* What goes wrong between ranks on stand-in GPUs, one scenario a run: every rank gets a status that
- * names the rank and the operation, in time, and nothing is left.
+/* Makes ranks on stand-in GPUs fail, one scenario per run. Every rank must get a status that names
+ * the rank and the operation, in time, and nothing may be left behind.
  *
  *     device_faults SCENARIO */
 #include <pthread.h>
@@ -35,7 +35,7 @@ typedef struct rank {
     uint64_t data, result; /* COUNT f32 each */
 } rank;
 
-/* The library's settings of fake_nccl.c, in a process that has the library. */
+/* Returns a setting of fake_nccl.c from the process's library. */
 static void *setting(const char *name) {
     void *library = dlopen(getenv("TCC_NCCL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
     CHECK(library, "%s", dlerror());
@@ -101,7 +101,7 @@ static void check_sum(const rank *of) {
         CHECK(found[i] == (float)(n * i + n * (n - 1) / 2), "sum %d is %f", i, (double)found[i]);
 }
 
-/* The comm was revoked: it stays so, and can be left. */
+/* Checks that a revoked comm stays revoked and can be left. */
 static void check_revoked(rank *of, tcc_status status, const char *text) {
     CHECK_FAILS(sum(of, COUNT), status, text);
     CHECK_FAILS(tcc_comm_barrier(of->comm), status, text);
@@ -115,7 +115,7 @@ static void check_revoked(rank *of, tcc_status status, const char *text) {
 static void dies_in_operation(const setup *ranks) {
     rank self = join_rank(ranks);
     check_sum(&self);
-    CHECK_OK(tcc_comm_barrier(self.comm)); /* all have done it */
+    CHECK_OK(tcc_comm_barrier(self.comm)); /* all ranks have done it */
     if (ranks->rank == 1) raise(SIGKILL);
     double began = now();
     CHECK_FAILS(sum(&self, COUNT), TCC_PEER_DEAD, "rank 1 (pid");
@@ -123,7 +123,7 @@ static void dies_in_operation(const setup *ranks) {
     check_revoked(&self, TCC_PEER_DEAD, "rank 1 (pid");
 }
 
-/* Nobody waits for the stream with the comm's knowledge. */
+/* A rank dies while no other rank waits for the stream through the comm. */
 static void dies_unwatched(const setup *ranks) {
     rank self = join_rank(ranks);
     CHECK_OK(tcc_comm_barrier(self.comm));
@@ -168,7 +168,7 @@ static void aborts(const setup *ranks) {
     check_revoked(&self, TCC_CANCELLED, "enough");
 }
 
-/* What the library finds by itself. */
+/* The library itself finds an error later. */
 static void errs_later(const setup *ranks) {
     rank self = join_rank(ranks);
     CHECK_OK(tcc_comm_barrier(self.comm));
@@ -179,12 +179,12 @@ static void errs_later(const setup *ranks) {
     check_revoked(&self, TCC_PEER_DEAD, "rank 1: ");
 }
 
-/* Every function of the library, at its first and second call, on one rank. */
+/* Makes each function of the library fail on one rank, at its first and second call. */
 static void fails_at(const setup *ranks, const char *name, int nth) {
     static const char *const opening[] = {"ncclGetUniqueId", "ncclCommInitRankConfig"};
     bool opens = strcmp(name, opening[0]) == 0 || strcmp(name, opening[1]) == 0;
     rank self = open_rank(ranks);
-    int32_t bad = strcmp(name, opening[0]) ? 1 : 0; /* rank 0 alone makes the id */
+    int32_t bad = strcmp(name, opening[0]) ? 1 : 0; /* only rank 0 makes the id */
     char said[40];
     snprintf(said, sizeof said, "rank %d: ", bad);
     if (ranks->rank == bad) fail(name, nth, 2);
@@ -194,7 +194,7 @@ static void fails_at(const setup *ranks, const char *name, int nth) {
               (int)status, tcc_comm_last_error());
         CHECK(strstr(tcc_comm_last_error(), name), "no function: %s", tcc_comm_last_error());
         fail("", 0, 0);
-        if (strcmp(name, opening[0]) == 0) /* nobody had begun: the comm stays usable */
+        if (strcmp(name, opening[0]) == 0) /* no rank had begun, so the comm stays usable */
             CHECK_OK(tcc_comm_device_open(self.comm, 2, &self.device));
         close_rank(&self);
         return;
@@ -208,7 +208,7 @@ static void fails_at(const setup *ranks, const char *name, int nth) {
     fail("", 0, 0);
     check_revoked(&self, TCC_SYSTEM, "unhandled system error: said last");
     self = join_rank(&(setup){.rank = ranks->rank, .size = ranks->size, .name = name});
-    check_sum(&self); /* the next one works */
+    check_sum(&self); /* the next device works */
     close_rank(&self);
 }
 
@@ -289,11 +289,11 @@ static void wrong_arguments(const setup *ranks) {
     int error;
     CHECK_FAILS(tcc_comm_device_wait(self.device, NULL, NULL, &error), TCC_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(tcc_comm_device_start(NULL, NULL, NULL, NULL, NULL), TCC_INVALID_ARGUMENT, "NULL");
-    check_sum(&self); /* the comm is as it was */
+    check_sum(&self); /* the comm is unchanged */
     close_rank(&self);
 }
 
-/* A device outlives its comm, and is there once a comm. */
+/* A device outlives its comm, and each comm has one device. */
 static void outlives(const setup *ranks) {
     rank self = join_rank(ranks);
     tcc_comm_device *same;
@@ -307,7 +307,7 @@ static void outlives(const setup *ranks) {
     check_sum(&self);
     tcc_comm_device_close(own);
     tcc_comm_close(part);
-    CHECK_OK(tcc_comm_barrier(self.comm)); /* all ranks have done what they wanted */
+    CHECK_OK(tcc_comm_barrier(self.comm)); /* all ranks have finished */
     tcc_comm_close(self.comm);
     CHECK_FAILS(sum(&self, COUNT), TCC_INVALID_ARGUMENT, "the device's comm is closed");
     tcc_comm_device_close(self.device);
@@ -333,7 +333,7 @@ static void forks(const setup *ranks) {
     close_rank(&self);
 }
 
-/* What a graph holds ends before the communicator does. */
+/* Operations in a graph end before the communicator does. */
 static void records(const setup *ranks) {
     rank self = join_rank(ranks);
     CHECK(!self.gpu.begin(self.stream), "it cannot be recorded");
@@ -379,8 +379,8 @@ static void two_threads(const setup *ranks) {
 typedef struct scenario {
     const char *name;
     rank_main *run;
-    int size, dies; /* -1: nobody */
-    int milliseconds; /* deadline of operations; 0: long */
+    int size, dies; /* -1: none */
+    int milliseconds; /* deadline of operations; 0: a long one */
 } scenario;
 
 static const scenario scenarios[] = {

@@ -1,4 +1,4 @@
-/* Ranks that meet over TCP on the loopback device, with all that may go wrong.
+/* Lets ranks meet over TCP on the loopback device, and makes everything fail that can fail.
  *
  *     exchanges SCENARIO */
 #define _GNU_SOURCE
@@ -12,8 +12,8 @@
 #include "scenarios.h"
 
 enum {
-    SHORT = 200,  /* milliseconds, of what waits for nobody */
-    LONG = 90000, /* of what does not */
+    SHORT = 200,  /* milliseconds, for meetings that end in vain */
+    LONG = 90000, /* milliseconds, for meetings that succeed */
     GREETING_BYTES = 120,
     CHALLENGE_BYTES = 72,
     PROMISE_BYTES = 64,
@@ -23,7 +23,7 @@ enum {
 static char address[64];
 static uint16_t port;
 
-/* Who listens at a port of an address of this host; 0: at one that nobody has. */
+/* Listens at a port of an address of this host; port 0 means a free port. */
 static int listener_on(uint32_t host, uint16_t wanted) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(wanted)};
     at.sin_addr.s_addr = htonl(host);
@@ -40,7 +40,7 @@ static int listener_on(uint32_t host, uint16_t wanted) {
 
 static int listener_at(uint16_t wanted) { return listener_on(INADDR_LOOPBACK, wanted); }
 
-/* -1 where nobody listens. */
+/* Returns a connection; -1 where no process listens. */
 static int connected_to(uint16_t to) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to)};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -92,7 +92,7 @@ static void start(rank *of) { pthread_create(&of->thread, NULL, run, of); }
 
 static void join(rank *of) { pthread_join(of->thread, NULL); }
 
-/* What a rank still waits for does not come: its deadline is now. */
+/* Ends a rank's wait for something that never comes: its deadline is now. */
 static void end_in_vain(rank *of) {
     __atomic_store_n(&of->about.deadline, tcc_comm_now(), __ATOMIC_SEQ_CST);
     join(of);
@@ -103,7 +103,7 @@ static void run_all(rank *ranks, int n) {
     for (int i = 0; i < n; i++) join(&ranks[i]);
 }
 
-/* Frees what the rank got; checks it where it is to succeed. */
+/* Frees the rank's results, and checks them where it succeeded. */
 static void end(rank *of, tcc_status expected, const char *first, const char *second) {
     CHECK(of->status == expected, "rank %d: status %d: %s", of->number, (int)of->status,
           of->reason);
@@ -141,7 +141,7 @@ static void wrong_token(void) {
     end_as_strangers(ranks);
 }
 
-/* The explicit choice of no secret meets none that has one. */
+/* The explicit choice of no secret does not meet a rank with a secret. */
 static void without_token(void) {
     rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
     for (int i = 0; i < 2; i++) ranks[i].about.token = "";
@@ -157,7 +157,7 @@ static void without_token(void) {
     end_as_strangers(mixed);
 }
 
-/* Rank 1 is of an earlier epoch than rank 0, then of a later one. */
+/* Rank 1 has an earlier epoch than rank 0, then a later one. */
 static void stale_epoch(void) {
     rank early[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
     early[1].about.epoch = 4;
@@ -206,7 +206,7 @@ static void differ(void) {
 
 static void same_rank(void) {
     rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG), rank_of(1, 3, 8, LONG)};
-    int second = -1; /* the one that is refused, for the other is there */
+    int second = -1; /* the refused rank; the other is counted */
     for (int i = 0; i < 3; i++) start(&ranks[i]);
     for (int i = 1; second < 0; i = 3 - i)
         if (pthread_tryjoin_np(ranks[i].thread, NULL) == 0) second = i;
@@ -217,7 +217,7 @@ static void same_rank(void) {
     end(&ranks[3 - second], TCC_TIMEOUT, "did not greet rank 0 (", ": 2");
 }
 
-/* Strangers that connect and say nothing, more than there is room for, keep nobody out. */
+/* Silent strangers, more than there is room for, keep no rank out. */
 static void silence(void) {
     rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
     int strangers[200];
@@ -229,7 +229,7 @@ static void silence(void) {
     for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
 }
 
-/* Another process has the port, and says nothing; then it answers in its own way. */
+/* Another process has the port. First it is silent; then it answers with another protocol. */
 static void taken(void) {
     int other = listener_at(port);
     rank ranks[] = {rank_of(0, 2, 8, SHORT), rank_of(1, 2, 8, SHORT)};
@@ -240,7 +240,7 @@ static void taken(void) {
     other = listener_at(port);
     rank alone = rank_of(1, 2, 8, LONG);
     start(&alone);
-    for (int turn = 0; turn < 3; turn++) { /* it comes again */
+    for (int turn = 0; turn < 3; turn++) { /* the rank comes again */
         int visitor = accept(other, NULL, NULL);
         CHECK(write(visitor, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) == 28, "%s", strerror(errno));
         close(visitor);
@@ -250,7 +250,8 @@ static void taken(void) {
     end(&alone, TCC_TIMEOUT, "rank 1 (", "127.0.0.1:");
 }
 
-/* A stranger has the port at first, and says what others have said: the ranks meet when it goes. */
+/* A stranger has the port at first, and repeats messages of other ranks. The ranks meet when it
+ * goes. */
 static void leaves(void) {
     char bytes[1000] = "qcct";
     int other = listener_at(port);
@@ -266,7 +267,7 @@ static void leaves(void) {
     for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
 }
 
-/* The greeting of `of`, as it goes over the wire. */
+/* Writes the greeting of `of` as it goes over the wire. */
 static size_t greeting_of_rank(rank *of, char *out, size_t room) {
     int other = listener_at(port);
     start(of);
@@ -300,7 +301,8 @@ static size_t mutate(const char *from, size_t size, char *out, size_t room) {
     return length;
 }
 
-/* Thousands of greetings without the token, then the right one; memory does not grow with them. */
+/* Sends thousands of greetings without the token, then a right one. Memory does not grow with
+ * them. */
 static void hostile(void) {
     enum { MANY = 4000, ROOM = 2000 };
     char greeting[512], changed[ROOM];
@@ -326,7 +328,7 @@ static void hostile(void) {
     CHECK(count_leaks().descriptors == open_before.descriptors, "descriptors are left");
 }
 
-/* Greetings with the token, and answers, that are changed: a status, and no harm. */
+/* Changed greetings with the token, and changed answers, give a status and do no harm. */
 static void garbled(void) {
     char greeting[512], changed[1000], answer[1000];
     rank pattern = rank_of(1, 2, 8, LONG);

@@ -1,9 +1,9 @@
-/* What goes wrong between ranks, one scenario a run: every rank that can must get a status with a
- * reason, in time, and nothing may be left.
+/* Makes ranks fail, one scenario per run.  Every living rank must get a status with a reason, in
+ * time, and nothing may be left behind.
  *
  *     faults SCENARIO
  *
- * With failing.c, and -DWRAPPED, calls to the system can be made to fail. */
+ * With failing.c, and -DWRAPPED, system calls can be made to fail. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* The call fails with this status, and its reason has this text. */
+/* Checks that the call fails with this status, and that its reason contains this text. */
 #define CHECK_FAILS(call, expected, text)                                                          \
     do {                                                                                           \
         tcc_status status_of_call = (call);                                                        \
@@ -43,7 +43,7 @@ static void check_sum(tcc_comm *comm) {
     CHECK(sum == n * (n + 1) / 2, "the sum is %d", sum);
 }
 
-/* Runs the ranks, of which `dead`, as bits, end by a signal. */
+/* Runs the ranks.  Those in the bit set `dead` end by a signal. */
 static void run_with_deaths(setup ranks, rank_main *run, int dead) {
     pid_t pids[MOST_RANKS];
     int status, bad = 0;
@@ -95,11 +95,11 @@ static void *kill_soon(void *unused) {
     return unused;
 }
 
-/* Rank 1 has said who it is, and ends. */
+/* Rank 1 greets, and ends. */
 static void dies_while_opening(const setup *ranks) {
     tcc_comm *comm;
     tcc_comm_config config = config_of(ranks);
-    if (ranks->rank == 2) return; /* it never comes; the others do not wait for it */
+    if (ranks->rank == 2) return; /* it never comes, and the others do not wait for it */
     if (ranks->rank == 1) {
         pthread_t thread;
         pthread_create(&thread, NULL, kill_soon, NULL);
@@ -132,7 +132,8 @@ static void dies_sending(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-static long *reached; /* of all processes: whether, or how often, one came to a certain point */
+static long *reached; /* shared by all processes: whether, or how often, a rank reached a certain
+                         point */
 
 static void stops(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
@@ -144,7 +145,7 @@ static void stops(const setup *ranks) {
     } else {
         CHECK_FAILS(tcc_comm_barrier(comm), TCC_TIMEOUT, "did not come within 200 ms");
         while (!ranks->rank && !__atomic_load_n(reached, __ATOMIC_SEQ_CST))
-            kill(0, SIGCONT), usleep(1000); /* it may be late to stop */
+            kill(0, SIGCONT), usleep(1000); /* it may stop late */
     }
     tcc_comm_close(comm);
 }
@@ -202,13 +203,13 @@ static void refused(const setup *ranks) {
         CHECK_FAILS(tcc_comm_open(&wrong, &comm), TCC_INVALID_ARGUMENT,
                     "epoch 3 is over: rank 0 (pid");
     }
-    CHECK_OK(tcc_comm_open(&config, &comm)); /* strangers did not disturb the others */
+    CHECK_OK(tcc_comm_open(&config, &comm)); /* the strangers did not disturb the others */
     check_sum(comm);
     tcc_comm_close(comm);
 }
 
-/* Rank 0 is of an epoch that is over; the others wait for the new one.  Many times: one of them may
- * have greeted rank 0 and not spoken yet when it learns that its epoch is over. */
+/* Rank 0 has an old epoch; the others wait for the new one.  It is repeated many times, because a
+ * rank may have greeted rank 0 and sent nothing more when it learns that its epoch is over. */
 static void outlived(const setup *ranks) {
     for (int32_t epoch = 8; epoch < 100; epoch += 2) {
         tcc_comm *comm;
@@ -231,7 +232,7 @@ static void wrong_size(const setup *ranks) {
     config.open_milliseconds = 400;
     if (ranks->rank == 3) config.size = 5;
     tcc_status status = tcc_comm_open(&config, &comm);
-    bool late = ranks->rank % 3 && status == TCC_TIMEOUT; /* rank 0 knew before this one came */
+    bool late = ranks->rank % 3 && status == TCC_TIMEOUT; /* rank 0 knew before this rank came */
     CHECK(late || (status == TCC_MISMATCH && strstr(tcc_comm_last_error(), "rank 3 (pid")),
           "status %d: %s", (int)status, tcc_comm_last_error());
 }
@@ -240,7 +241,7 @@ static void same_rank(const setup *ranks) {
     tcc_comm *comm;
     tcc_comm_config config = config_of(ranks);
     config.open_milliseconds = 400;
-    if (ranks->rank == 3) config.rank = 2; /* two of them, and no rank 3 */
+    if (ranks->rank == 3) config.rank = 2; /* two ranks 2 and no rank 3 */
     tcc_status status = tcc_comm_open(&config, &comm);
     const char *text = tcc_comm_last_error();
     bool taken = status == TCC_INVALID_ARGUMENT && strstr(text, "another process has it");
@@ -308,7 +309,7 @@ static void small_files(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* All operations with some bytes, for sanitizers; `matrix` checks what they do. */
+/* Does all operations with a few bytes, for sanitizers; `matrix` checks the results. */
 static void operates(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     enum { COUNT = 100000 };
@@ -357,7 +358,7 @@ static void unfit(const setup *ranks) {
     CHECK_FAILS(tcc_comm_open(&config, &comm), TCC_INVALID_ARGUMENT, "another version");
 }
 
-/* Arguments that cannot be right are refused without the other ranks. */
+/* Invalid arguments are refused without the other ranks. */
 static void wrong_arguments(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks), *half;
     float x[16];
@@ -412,7 +413,7 @@ static void wrong_arguments(const setup *ranks) {
 typedef struct scenario {
     const char *name;
     rank_main *run;
-    int ranks, dead, operation_milliseconds; /* `dead`: the ranks that end by a signal, as bits */
+    int ranks, dead, operation_milliseconds; /* `dead`: bit set of the ranks that end by a signal */
 } scenario;
 
 static const scenario scenarios[] = {

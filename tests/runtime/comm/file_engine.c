@@ -1,6 +1,7 @@
-/* An engine whose messages are files, for tests of plugins: rank 0 makes a folder, and tells where.
+/* An engine whose messages are files, for tests of plugins. Rank 0 makes a folder, and tells the
+ * other ranks its path.
  *
- * Compiled with -DVERSION=N it is of version N; with -DWITHOUT=name that function is NULL. */
+ * -DVERSION=N makes it an engine of version N; -DWITHOUT=name makes that function NULL. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,12 +19,12 @@ enum { TAGS = 3, MOST = 16, FOLDER = 200 };
 
 typedef struct group {
     tcc_status (*fail)(tcc_status status, const char *reason);
-    char folder[FOLDER + 64]; /* and a prefix of names */
+    char folder[FOLDER + 64]; /* also holds a prefix of names */
     int32_t size, self;
-    uint64_t sent[MOST][TAGS], received[MOST][TAGS]; /* messages, by rank and tag */
+    uint64_t sent[MOST][TAGS], received[MOST][TAGS]; /* numbers of messages, by rank and tag */
 } group;
 
-/* One message that is waited for. */
+/* A message that is awaited. */
 typedef struct wanted {
     char path[FOLDER + 300];
     char *data;
@@ -72,7 +73,8 @@ static tcc_status file_open(const tcc_comm_engine_host *host, void **out_group) 
     g->fail = host->fail;
     g->size = host->size;
     g->self = host->rank;
-    snprintf(g->folder, sizeof g->folder, "%.*s/m", FOLDER - 1, all); /* rank 0's */
+    /* the path that rank 0 made */
+    snprintf(g->folder, sizeof g->folder, "%.*s/m", FOLDER - 1, all);
     *out_group = g;
     return TCC_OK;
 }
@@ -194,7 +196,7 @@ const tcc_comm_engine *tcc_comm_plugin_get(uint32_t version) {
     engine.WITHOUT = NULL;
 #endif
 #ifdef BYTES
-    engine.struct_size = BYTES; /* of another version */
+    engine.struct_size = BYTES; /* the size of another version */
 #endif
     return version == VERSION ? &engine : NULL;
 }

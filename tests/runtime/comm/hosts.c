@@ -1,5 +1,6 @@
-/* Prints the numbers of ranks on their hosts, for the hosts named as arguments in the order of ranks;
- * without arguments whether a process, and one of another network, finds itself. */
+/* Prints the ranks' numbers on their hosts. The arguments name the hosts in the order of ranks.
+ * Without arguments it prints whether a process recognises its own host, and whether a process in
+ * another network namespace does. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* A program that has initialised MPI itself: the library joins it, and leaves it as it was.
+/* A program that initialises MPI itself. The library must use it and leave it initialised.
  *
- *     joined LIBRARY      started by that library's mpiexec */
+ *     joined LIBRARY started by that library's mpiexec */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
         CHECK_OK(tcc_comm_split(comm, value % 2, -value, &half));
         CHECK_OK(tcc_comm_barrier(half));
         tcc_comm_close(half);
-        /* ranks that differ are named, on all ranks */
+        /* the error names the ranks that differ, on all ranks */
         tcc_status status = tcc_comm_broadcast(comm, &value, &sum, 1, i32, value == 1);
         CHECK(size == 1 ||
                   (status == TCC_MISMATCH &&

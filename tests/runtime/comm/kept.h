@@ -1,4 +1,4 @@
-/* Scenarios of faults.c with comms and memory that are kept behind a close. */
+/* Scenarios of faults.c with comms and memory that are kept beyond a close. */
 #ifndef KEPT_H
 #define KEPT_H
 
@@ -32,12 +32,13 @@ static void check_closed(tcc_comm *comm) {
     CHECK_CLOSED(tcc_comm_error(comm));
     CHECK_CLOSED(tcc_comm_share(comm));
     CHECK(tcc_comm_size(comm) == 2 && tcc_comm_rank(comm) >= 0, "the comm is another");
-    tcc_comm_close(comm); /* a second one does nothing */
+    tcc_comm_close(comm); /* a second close does nothing */
 }
 
-/* A comm that is shared and kept, its subgroup, a plan, and memory that a larger one replaced. */
+/* Keeps a shared comm, its subgroup, a plan, and memory that was replaced by a larger one. */
 static void outlives_close(const setup *ranks) {
-    for (int round = 0; round < 2; round++) { /* the second comm may lie where the first one lay */
+    for (int round = 0; round < 2; round++) { /* the second comm may have the first comm's
+                                                 address */
         tcc_comm *comm = open_comm(ranks), *group;
         const int32_t members[] = {0, 1};
         int32_t x = ranks->rank + 1, sum = 0;
@@ -58,7 +59,7 @@ static void outlives_close(const setup *ranks) {
         CHECK_OK(tcc_comm_scratch(comm, 1 << 20, &large));
         CHECK_OK(tcc_comm_memory_keep(comm, large, &kept[2]));
         CHECK_FAILS(tcc_comm_memory_keep(comm, small, &none), TCC_INVALID_ARGUMENT, "no memory");
-        CHECK_OK(tcc_comm_memory_keep(comm, large, &none)); /* twice */
+        CHECK_OK(tcc_comm_memory_keep(comm, large, &none)); /* kept twice */
         CHECK_OK(tcc_comm_keep(group));
         tcc_comm_close(comm);
         CHECK(tcc_comm_shared() == NULL, "a closed comm is shared");
@@ -93,7 +94,8 @@ static void *wait_in_vain(void *of) {
     return NULL;
 }
 
-/* Rank 0 closes while another thread of it waits for rank 1: in an operation until its deadline. */
+/* Rank 0 closes while another of its threads waits for rank 1 in an operation, until its
+ * deadline. */
 static void closes_in_call(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     check_sum(comm);
@@ -104,7 +106,7 @@ static void closes_in_call(const setup *ranks) {
         pthread_create(&thread, NULL, wait_in_vain, &one);
         while (!one.begun) usleep(100);
         tcc_comm_close(comm);
-        int ended = one.ended; /* or it was refused, and has yet to say so */
+        int ended = one.ended; /* or it was refused, and has not reported it yet */
         pthread_join(thread, NULL);
         CHECK((ended && one.status == TCC_TIMEOUT) || one.status == TCC_INVALID_ARGUMENT,
               "status %d", (int)one.status);

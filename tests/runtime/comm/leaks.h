@@ -1,4 +1,4 @@
-/* Descriptors of this process, and its mappings of memory files. */
+/* Counts this process's descriptors, and its mappings of memory files. */
 #ifndef LEAKS_H
 #define LEAKS_H
 

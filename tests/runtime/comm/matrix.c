@@ -1,11 +1,12 @@
-/* Every operation, element type and reduction, with odd counts, in place or not, misaligned or not,
- * by its function, as a plan and started, against the oracle; guard bytes around what is received.
- * On the backend `shared` also in its symmetric arena, by all ranks and by groups of them.
+/* Checks every operation, element type and reduction against the oracle: with odd counts, in place
+ * or not, misaligned or not, by its function, as a plan and started.  Guard bytes surround the
+ * receive buffers.  On the backend `shared` it also checks the symmetric arena, with all ranks and
+ * with groups of them.
  *
  *     matrix RANKS short|long [BACKEND [nccl|rccl]]
  *
- * RANKS 0: this process is one rank, as a launcher's environment says.  With nccl or rccl buffers lie
- * on stand-in GPUs (on_devices.h); what these libraries cannot do is left out. */
+ * RANKS 0: this process is one rank of a launcher's job.  With nccl or rccl, buffers lie on
+ * stand-in GPUs (on_devices.h); operations that these libraries lack are left out. */
 #include <stdbool.h>
 
 #include "on_devices.h"
@@ -14,7 +15,7 @@
 enum { GUARD = 64, GUARD_BYTE = 0x5a };
 
 static bool is_long;
-static uint64_t cases; /* the same on all ranks: it is the seed, and chooses what alternates */
+static uint64_t cases; /* equal on all ranks: the seed, also used to choose alternatives */
 
 typedef struct buffers {
     char *block;
@@ -23,16 +24,16 @@ typedef struct buffers {
     bool same;
 } buffers;
 
-static const char *platform; /* NULL: buffers are the host's */
+static const char *platform; /* NULL: buffers are in host memory */
 static gpu device;
 static tcc_comm_device *joined;
 static void *stream;
-static buffers last; /* that were made */
-static char *arena;  /* NULL: buffers are malloc's */
+static buffers last; /* the buffers that were made last */
+static char *arena;  /* NULL: buffers come from malloc */
 static size_t arena_used, arena_users;
 enum { ARENA = 16 << 20 };
 
-/* Of the arena, in the order of the calls; all of it is free again where the last block is. */
+/* Takes a block of the arena.  All of it is free again once the last block is freed. */
 static char *make_block(size_t bytes) {
     if (!arena) return malloc(bytes);
     char *block = arena + arena_used;
@@ -46,7 +47,8 @@ static void free_buffers(buffers *of) {
     if (arena && !--arena_users) arena_used = 0;
 }
 
-/* `place` is where send lies in receive, or receive in send, when `same`. */
+/* Makes buffers.  With `same`, `send_at` is the place of send in receive, or `receive_at` that of
+ * receive in send. */
 static buffers make_buffers(size_t send, size_t receive, bool same, ptrdiff_t send_at,
                             ptrdiff_t receive_at, bool misaligned) {
     size_t room = (same ? (send > receive ? send : receive) : send + receive) + 4 * GUARD + 2;
@@ -54,7 +56,7 @@ static buffers make_buffers(size_t send, size_t receive, bool same, ptrdiff_t se
     CHECK(made.block, "out of memory");
     memset(made.block, GUARD_BYTE, room);
     char *base = made.block + GUARD + (misaligned ? 1 : 0);
-    /* what is received first: ranks send different sizes, but have it at the same place */
+    /* the receive buffer comes first: ranks send different sizes, but receive at the same place */
     made.send = same ? base + send_at : base + receive + 2 * GUARD;
     made.receive = same ? base + receive_at : base;
     return last = made;
@@ -67,12 +69,12 @@ static void check_guards(const char *what, const char *begin, size_t bytes) {
               "%s writes beside its buffer", what);
 }
 
-/* A call on elements of type `of`. */
+/* Calls a function on elements of type `of`. */
 #define CALL(name, ...)                                                                            \
     ((tcc_comm_call){.struct_size = sizeof(tcc_comm_call), .kind = TCC_COMM_##name,                \
                      .dtype = dtypes[of], __VA_ARGS__})
 
-/* By the function of its name. */
+/* Does the call by the function of its name. */
 static tcc_status call_directly(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                                 void *receive) {
     switch (call->kind) {
@@ -95,8 +97,8 @@ static tcc_status call_directly(tcc_comm *comm, const tcc_comm_call *call, const
     }
 }
 
-/* Calls with parts of the block that was made last: on the device, with all of the block there; in
- * every third case recorded in a graph, which goes twice where it does not write what it reads. */
+/* Does calls with parts of the block that was made last, on the device.  In every third case they
+ * are recorded in a graph, which runs twice if it does not overwrite its inputs. */
 static void perform_there(const tcc_comm_call *calls, const void *const *sends,
                           void *const *receives, int n) {
     uint64_t there = device.array(last.block, last.bytes);
@@ -122,7 +124,7 @@ static void perform_there(const tcc_comm_call *calls, const void *const *sends,
     device.give(there);
 }
 
-/* By its function, as a plan, or started and waited for, in turns. */
+/* Does the call by its function, as a plan, or started and waited for, alternately. */
 static void perform(tcc_comm *comm, tcc_comm_call call, const void *send, void *receive) {
     tcc_comm_plan *plan;
     uint64_t ticket;
@@ -210,7 +212,7 @@ static void test_all_gather(tcc_comm *comm, type of, int64_t count, bool same, b
     free_buffers(&at);
 }
 
-/* Rank r's count: some are 0. */
+/* Returns rank r's count: some are 0. */
 static int64_t ragged(int64_t count, int a, int b) {
     return (a + 2 * b) % 3 ? count / (1 + (a + b) % 4) : 0;
 }
@@ -260,7 +262,7 @@ static void test_all_to_all_v(tcc_comm *comm, type of, int64_t count, bool misal
             at.receive);
     const char *next = at.receive;
     for (int i = 0; i < size; next += (size_t)received[i++] * width(of)) {
-        int64_t begin = 0; /* of this rank's part in rank i's data */
+        int64_t begin = 0; /* begin of this rank's part in rank i's data */
         for (int k = 0; k < rank; k++) begin += ragged(count, i, k);
         check_moved("all_to_all_v", of, i, begin, received[i], next);
     }
@@ -280,8 +282,8 @@ static void test_broadcast(tcc_comm *comm, type of, int64_t count, bool same, bo
     free_buffers(&at);
 }
 
-/* A ring in one group: every rank sends twice to the next and receives twice from the one before.
- */
+/* Sends around a ring in one group: every rank sends twice to the next rank and receives twice from
+ * the one before. */
 static void test_ring(tcc_comm *comm, type of, int64_t count, bool misaligned) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm);
     if (size == 1) return;
@@ -325,8 +327,8 @@ static void test_pair(tcc_comm *comm, type of, int64_t count) {
     free(data);
 }
 
-/* Several at once, each of another length, waited for in the order of `turns`; a send between them
- * ends those before it. */
+/* Starts several operations of different lengths and waits for them in the order `turns`.  A send
+ * between them ends those before it. */
 static void test_started(tcc_comm *comm, type of, int64_t count) {
     enum { SOME = 5 };
     static const int turns[][SOME] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 2, 0, 4, 1}};
@@ -383,7 +385,7 @@ static void test_case(tcc_comm *comm, type of, int64_t count, bool same, bool mi
     if (cases % 7 == 0) CHECK_OK(tcc_comm_barrier(comm));
 }
 
-/* Halves of the ranks, at work at the same time, in the opposite order. */
+/* Lets both halves of the ranks work at the same time, in opposite rank order. */
 static void test_split(tcc_comm *comm) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), color = rank % 2;
     tcc_comm *half;
@@ -399,11 +401,11 @@ static void test_split(tcc_comm *comm) {
     tcc_comm_close(half);
 }
 
-static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* of elements */
+static const int64_t counts[] = {0, 1, 3, 67, 1023}; /* counts of elements */
 
-/* In the arena of `keeper`, by the ranks of `comm`. */
+/* Tests the arena of `keeper` with the ranks of `comm`. */
 static void test_in_arena(tcc_comm *keeper, tcc_comm *comm) {
-    CHECK_OK(tcc_comm_barrier(keeper)); /* nobody is at work in a part that others begin with */
+    CHECK_OK(tcc_comm_barrier(keeper)); /* no rank still uses a part that others begin with */
     for (int of = 0; of < TYPES; of++) {
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
             if (is_long || (of + (int)i) % 3 == 0)
@@ -422,7 +424,7 @@ static void test_symmetric(tcc_comm *comm) {
     CHECK_OK(status);
     arena = memory;
     test_in_arena(comm, comm);
-    for (int32_t i = size - 1; i >= 0; i--) /* every other one, from the last on */
+    for (int32_t i = size - 1; i >= 0; i--) /* every second rank, from the last on */
         if (i % 2 == rank % 2) members[n++] = i;
     CHECK_OK(tcc_comm_subgroup(comm, members, n, &group));
     test_in_arena(comm, group);
@@ -444,7 +446,7 @@ static void matrix(const setup *ranks) {
                 if (is_long || way == (of + (int)i) % 4 || counts[i] == 3)
                     test_case(comm, (type)of, counts[i], way & 1, way & 2, true);
         if (!is_long && of % 2) continue;
-        /* several steps of every algorithm */
+        /* enough for several steps of every algorithm */
         int64_t many = is_long ? (1 << 18) + 7 : (150000 + of) / (int)width((type)of);
         test_case(comm, (type)of, many, of & 1, of & 2, is_long);
     }

@@ -1,4 +1,4 @@
-/* Scenarios of exchanges.c with names of hosts; a resolver of their own knows these. */
+/* Scenarios of exchanges.c with names of hosts, which a fake resolver knows. */
 #include <dlfcn.h>
 #include <netdb.h>
 
@@ -7,15 +7,15 @@ typedef int resolver(const char *, const char *, const struct addrinfo *, struct
 static const struct {
     const char *name, *addresses[4];
 } known_names[] = {
-    {"own.test", {"127.0.1.1"}}, /* as Debian has a host's own name in /etc/hosts */
+    {"own.test", {"127.0.1.1"}}, /* an entry as Debian makes in /etc/hosts for a host's own name */
     {"several.test", {"::1", "127.0.0.2", "127.0.0.1"}},
     {"full.test", {"127.0.0.3", "127.0.0.4", "127.0.0.1"}},
 };
 
-static pthread_mutex_t slow = PTHREAD_MUTEX_INITIALIZER; /* is held while look-ups take long */
+static pthread_mutex_t slow = PTHREAD_MUTEX_INITIALIZER; /* locked while look-ups shall take long */
 static _Atomic int slow_ones, looked_up;
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
                 struct addrinfo **out) {
     resolver *real = NULL;
@@ -42,13 +42,14 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     return EAI_NONAME;
 }
 
-/* "NAME:PORT", at the port of this test. */
+/* Writes "NAME:PORT" with this test's port. */
 static const char *at_name(const char *name, char out[64]) {
     snprintf(out, 64, "%s:%d", name, (int)port);
     return out;
 }
 
-/* The name of rank 0's host has an address there that only this host reaches: it listens on all. */
+/* The name of rank 0's host has an address there that only this host reaches, so rank 0 listens on
+ * all addresses. */
 static void own_name_of_host(void) {
     char own[64], other[64];
     rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG), rank_of(2, 3, 8, LONG)};
@@ -59,7 +60,7 @@ static void own_name_of_host(void) {
     CHECK(atomic_load(&looked_up) == 1, "rank 0 looks its own name up");
 }
 
-/* Two of a name's addresses refuse; without rank 0 the reason has all. */
+/* Two of a name's addresses refuse. Without rank 0 the message names all of them. */
 static void all_addresses(void) {
     char name[64];
     rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
@@ -73,7 +74,8 @@ static void all_addresses(void) {
     end(&alone, TCC_TIMEOUT, "127.0.0.2:", "127.0.0.1:");
 }
 
-/* One of a name's addresses does not answer calls, another says nothing: they are left in time. */
+/* One of a name's addresses does not answer calls, another is silent. The rank gives up on both in
+ * time. */
 static void patience(void) {
     char name[64];
     int filling[3], full = listener_on(INADDR_LOOPBACK + 2, port);
@@ -94,7 +96,7 @@ static void patience(void) {
     close(mute);
 }
 
-/* A rank calls IPv6, another IPv4. */
+/* One rank uses IPv6, another IPv4. */
 static void both_kinds(void) {
     char own[64], new_one[64], old_one[64];
     rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG), rank_of(2, 3, 8, LONG)};
@@ -134,11 +136,11 @@ static void no_name(void) {
     end(&ranks[1], TCC_TIMEOUT, "at 'no.test:", "no address of it is known: ");
 }
 
-/* The address that is configured is not this host's. */
+/* The configured address does not belong to this host. */
 static void elsewhere(void) {
     char name[64];
     rank alone = rank_of(0, 2, 8, SHORT);
-    alone.about.address = at_name("192.0.2.1", name); /* of RFC 5737: nobody's */
+    alone.about.address = at_name("192.0.2.1", name); /* reserved by RFC 5737: no host has it */
     start(&alone);
     join(&alone);
     end(&alone, TCC_SYSTEM, "nobody can listen at '192.0.2.1:", "where rank 0 (");

@@ -1,4 +1,4 @@
-/* Buffers on stand-in GPUs: the driver of tests/runtime/gpu and fake_nccl.c.
+/* Buffers on stand-in GPUs, with the driver of tests/runtime/gpu and fake_nccl.c.
  *
  * FAKE_DRIVER is the driver's file, TCC_NCCL_LIBRARY or TCC_RCCL_LIBRARY the library's. */
 #ifndef ON_DEVICES_H
@@ -15,7 +15,7 @@ typedef struct gpu {
     int (*give)(uint64_t address);
     void *(*stream)(void);
     int (*settle)(void *stream);
-    int (*begin)(void *stream); /* records, until `end` */
+    int (*begin)(void *stream); /* records the stream until `end` */
     void *(*end)(void *stream);
     int (*replay)(void *graph, void *stream);
     void (*forget)(void *graph);
@@ -27,7 +27,7 @@ static inline void *symbol_of(void *library, const char *name) {
     return found;
 }
 
-/* The driver must be in the process before the library looks for it. */
+/* Loads the driver. It must be in the process before the library looks for it. */
 static inline gpu open_gpu(const char *platform) {
     const char *path = getenv("FAKE_DRIVER");
     CHECK(path, "FAKE_DRIVER is not set");

@@ -1,5 +1,6 @@
-/* Included before every file of the library by -include: a memory file is mapped once in a process,
- * so that ThreadSanitizer, which knows memory by its address, sees what ranks as threads share. */
+/* Makes a process map each memory file once. ThreadSanitizer knows memory by its address, so it
+ * then sees the memory that ranks as threads share. The compiler option -include puts it before
+ * every file of the library. */
 #ifndef ONE_MAPPING_H
 #define ONE_MAPPING_H
 #define _GNU_SOURCE

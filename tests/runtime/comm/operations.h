@@ -18,7 +18,7 @@ static void nap(double seconds) {
     nanosleep(&time, NULL);
 }
 
-/* The sum in two operations, which are under way together. */
+/* Computes the sum in two operations that are in progress together. */
 static tcc_status reduce_started(tcc_comm *comm, const float *send, float *receive, int64_t count) {
     tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_REDUCE,
                           .dtype = dtypes[F32], .count = count / 3};
@@ -31,7 +31,7 @@ static tcc_status reduce_started(tcc_comm *comm, const float *send, float *recei
     return status == TCC_OK ? tcc_comm_wait(comm, ticket) : status;
 }
 
-/* One random operation; all ranks draw the same.  An error ends the trial. */
+/* Does one random operation; all ranks draw the same.  An error ends the trial. */
 static tcc_status operate(tcc_comm *comm, uint64_t draw) {
     int rank = tcc_comm_rank(comm), size = tcc_comm_size(comm), root = (int)(draw % (uint64_t)size);
     int64_t count = (int64_t)(draw >> 8) % (draw & 16 ? 60000 : 500) + 1;

@@ -1,5 +1,5 @@
-/* Values and reductions by scalar code that shares nothing with the library: floats in the stated
- * precision, one rank after another; integers in 128 bits. */
+/* Computes values and reductions by scalar code that shares nothing with the library: floats in the
+ * stated precision, one rank after another; integers in 128 bits. */
 #ifndef ORACLE_H
 #define ORACLE_H
 
@@ -27,8 +27,8 @@ static inline uint64_t scramble(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* The bits of an element.  Floats: mostly of exponents near 0, now and then any bits that are no
- * NaN. */
+/* Returns the bits of an element.  Floats mostly have exponents near 0; now and then they have any
+ * bits that are no NaN. */
 static inline uint64_t element_bits(type of, uint64_t seed, int32_t rank, int64_t index) {
     uint64_t x = scramble(seed * 1000003 + (uint64_t)rank * 7919 + (uint64_t)index * 104729 + 1);
     bool wild = x % 61 == 0;
@@ -79,8 +79,8 @@ static inline double float_of(type of, uint64_t bits) {
     return value;
 }
 
-/* The nearest f16 or bf16, ties to even, found by trying: among the neighbours of a guess by
- * bisection over all finite values in order of size. */
+/* Returns the nearest f16 or bf16, ties to even.  It bisects all finite values in order of size,
+ * then tries the neighbours. */
 static inline uint64_t nearest(type of, float value) {
     uint64_t sign = signbit(value) ? 0x8000 : 0, top = of == F16 ? 0x7c00 : 0x7f80;
     if (isnan(value)) return sign | top | 1;
@@ -94,7 +94,7 @@ static inline uint64_t nearest(type of, float value) {
         else
             high = middle;
     }
-    /* above the largest value the next one would be as far again */
+    /* above the largest value, the next step has the same size */
     double below = float_of(of, low), step = below - float_of(of, low - 1);
     double above = high == top ? below + step : float_of(of, high);
     if (size - below < above - size) return sign | low;
@@ -151,7 +151,7 @@ static inline uint64_t integer_result(type of, tcc_comm_reduction by, const uint
                           : (uint64_t)total & ((UINT64_C(1) << 8 * width(of)) - 1);
 }
 
-/* Of elements `index` of the data of `n` ranks with this seed. */
+/* Reduces the elements `index` of `n` ranks' data with this seed. */
 static inline uint64_t reduced(type of, tcc_comm_reduction by, uint64_t seed, int n,
                                int64_t index) {
     uint64_t bits[64] = {0};
@@ -159,7 +159,7 @@ static inline uint64_t reduced(type of, tcc_comm_reduction by, uint64_t seed, in
     return of <= F64 ? float_result(of, by, bits, n) : integer_result(of, by, bits, n);
 }
 
-/* Equal bits, or two NaNs. */
+/* Returns true for equal bits, or two NaNs. */
 static inline bool agrees(type of, uint64_t a, uint64_t b) {
     return a == b || (of <= F64 && isnan(float_of(of, a)) && isnan(float_of(of, b)));
 }

@@ -1,7 +1,5 @@
-/* Prints the SHA-256 of a file and its HMAC-SHA-256 with the key in another, in pieces of as many
- * bytes as the third argument says; without arguments two fresh numbers.
- *
- *     proofs [FILE KEY PIECE] */
+/* Prints the SHA-256 of a file and its HMAC-SHA-256 with the key in another file. The bytes are
+ * added in pieces of the third argument's size. Without arguments it prints two fresh numbers. */
 #include "../../../runtime/src/comm/comm.h"
 
 static void print(const uint8_t *hash) {

@@ -1,5 +1,5 @@
-/* Prints what a program takes from the environment: first 1 where its privileges are raised, else 0,
- * then what the search for each library says, then what launchers say. */
+/* Prints how a program reads the environment: first 1 where its privileges are raised, else 0; then
+ * the result of the search for each library; then the launchers' values. */
 #include <sys/auxv.h>
 
 #include "../../../runtime/src/comm/mpi.h"

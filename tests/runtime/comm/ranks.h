@@ -37,7 +37,7 @@
 typedef struct setup {
     int32_t rank, size;
     int open_milliseconds, operation_milliseconds;
-    const char *name;     /* of the rendezvous */
+    const char *name;     /* the rendezvous */
     const char *backends; /* NULL: shared */
 } setup;
 
@@ -52,7 +52,7 @@ static inline tcc_comm_config config_of(const setup *ranks) {
     return config;
 }
 
-/* A name that no other run of tests uses. */
+/* Returns a name that no other run of tests uses. */
 static inline const char *own_name(const char *of) {
     static char name[100];
     snprintf(name, sizeof name, "%s-%d", of, (int)getpid());
@@ -68,16 +68,16 @@ static inline void start_ranks(setup ranks, rank_main *run, pid_t *pids) {
         pids[i] = fork();
         CHECK(pids[i] >= 0, "fork: %s", strerror(errno));
         if (pids[i]) continue;
-        alarm(1800);                          /* a hang ends with a signal */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);     /* and so does a rank whose program was killed */
-        if (getppid() != parent) _exit(1);    /* before that */
+        alarm(1800);                          /* a hang ends by this signal */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);     /* a rank whose parent was killed ends, too */
+        if (getppid() != parent) _exit(1);    /* the parent had ended already */
         ranks.rank = i;
         run(&ranks);
         exit(0);
     }
 }
 
-/* Waits for all; exits with 1 where one failed. */
+/* Waits for all ranks. Exits with 1 where one failed. */
 static inline void join_ranks(const setup *ranks, const pid_t *pids) {
     int bad = 0, status;
     for (int32_t i = 0; i < ranks->size; i++) {

@@ -1,4 +1,4 @@
-/* Arguments that cannot be right, on a comm of one rank and in a child of a fork. */
+/* Passes invalid arguments to a comm of one rank, also in a child of a fork. */
 #include "ranks.h"
 
 #define CHECK_REFUSED(call, words)                                                                 \
@@ -108,7 +108,7 @@ static void refuses_pointers_and_numbers(tcc_comm *comm) {
     tcc_comm_close(NULL);
 }
 
-/* What every function that takes a comm says to one that cannot be used. */
+/* Checks that every function that takes a comm refuses an unusable comm with these words. */
 static void refuses_all(tcc_comm *comm, tcc_comm_plan *plan, const char *words) {
     tcc_comm *other = NULL;
     tcc_comm_plan *made = NULL;

@@ -1,23 +1,23 @@
-/* Scenarios of exchanges.c with one who sits between two ranks. */
+/* Scenarios of exchanges.c with an attacker between two ranks. */
 
 enum { TO_HOST, TO_GUEST, HEARD = 2000 };
 
-/* Hears both directions of the first connection to its port, and may change one byte of it; then it
- * passes on others as they are. */
+/* Records both directions of the first connection to its port, and may change one of its bytes.
+ * Later connections pass unchanged. */
 typedef struct relay {
     int listener;
-    uint16_t to;        /* the port of rank 0 */
-    int changed;        /* of a direction */
-    size_t at;          /* which byte; SIZE_MAX: none */
-    size_t ends;        /* bytes to rank 0, after which the first connection ends; SIZE_MAX: never */
+    uint16_t to;        /* rank 0's port */
+    int changed;        /* direction of the changed byte */
+    size_t at;          /* index of the changed byte; SIZE_MAX: none */
+    size_t ends;        /* bytes to rank 0 after which the first connection ends; SIZE_MAX: never */
     pthread_t thread;
     _Atomic bool over;
-    _Atomic int visits, reached; /* connections to it, and to rank 0 */
+    _Atomic int visits, reached; /* connections to the relay, and to rank 0 */
     char heard[2][HEARD];
     size_t n[2];
 } relay;
 
-/* Returns whether there is more. */
+/* Passes bytes on. Returns true if more may come. */
 static bool pass_on(relay *self, int direction, int from, int to, bool first) {
     char bytes[HEARD];
     ssize_t got = recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -57,7 +57,7 @@ static void *run_relay(void *of) {
     return NULL;
 }
 
-/* Starts a relay before rank 0's port, and gives its address. */
+/* Starts a relay before rank 0's port, and writes its address. */
 static void start_relay(relay *self, char place[64]) {
     uint16_t before = port;
     self->to = port;
@@ -73,14 +73,14 @@ static void end_relay(relay *self) {
     close(self->listener);
 }
 
-/* Two ranks that do not know one secret: each says so of the other's address. */
+/* Ends two ranks without a common secret: each one's message names the other's address. */
 static void end_as_strangers(rank *ranks) {
     char place[64];
     relay between = {.at = SIZE_MAX, .ends = SIZE_MAX};
     ranks[1].about.address = place;
     start_relay(&between, place);
     for (int i = 0; i < 2; i++) start(&ranks[i]);
-    while (atomic_load(&between.reached) < 3) usleep(1000); /* it comes again */
+    while (atomic_load(&between.reached) < 3) usleep(1000); /* the rank comes again */
     for (int i = 0; i < 2; i++) end_in_vain(&ranks[i]);
     end_relay(&between);
     end(&ranks[0], TCC_TIMEOUT, ": 1; 127.0.0.1:", "did not prove that it knows the secret");
@@ -102,7 +102,7 @@ static void dies(void) {
     end(&ranks[1], TCC_TIMEOUT, "rank 1 (", "in vain for rank 0");
 }
 
-/* What a meeting says over the network has nothing of the secret, and none of it serves again. */
+/* The messages of a meeting reveal nothing of the secret, and cannot be used again. */
 static void replays(void) {
     static const char secret[] = "a secret of this job";
     char place[64];
@@ -122,7 +122,7 @@ static void replays(void) {
               between.n[TO_GUEST] == CHALLENGE_BYTES + ANSWER_BYTES + 16,
           "%zu and %zu bytes", between.n[TO_HOST], between.n[TO_GUEST]);
     char answer[2000];
-    rank host = rank_of(0, 3, 8, LONG); /* which would count rank 1 */
+    rank host = rank_of(0, 3, 8, LONG); /* a replayed message would count rank 1 */
     host.about.token = secret;
     start(&host);
     for (int turn = 0; turn < 3; turn++) {
@@ -155,16 +155,17 @@ static void replays(void) {
     close(other);
 }
 
-/* Whoever changes a byte on the way changes no result: ranks get their own words, or none. */
+/* A changed byte changes no result: ranks get their own blobs, or none. */
 static void altered(void) {
-    /* of all fields: greeting, promise, blob; challenge, answer, blobs */
+    /* a byte of each field: greeting, promise, blob; challenge, answer, blobs */
     static const size_t places[2][12] = {{0, 4, 8, 12, 16, 20, 30, 90, 125, 160, 180, 187},
                                          {0, 4, 20, 50, 72, 76, 80, 100, 200, 500, 521, 530}};
     for (int direction = 0; direction < 2; direction++)
         for (int i = 0; i < 12; i++) {
             size_t at = places[direction][i];
             char place[64];
-            bool late = direction == TO_GUEST && at >= CHALLENGE_BYTES; /* rank 0 is done then */
+            /* rank 0 has finished by then */
+            bool late = direction == TO_GUEST && at >= CHALLENGE_BYTES;
             relay *between = calloc(1, sizeof *between);
             *between = (relay){.changed = direction, .at = at, .ends = SIZE_MAX};
             rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
@@ -172,7 +173,7 @@ static void altered(void) {
             start_relay(between, place);
             for (int k = 0; k < 2; k++) start(&ranks[k]);
             join(&ranks[0]);
-            bool ends = !late; /* else it comes again, for it does not believe the answer */
+            bool ends = !late; /* otherwise the rank does not believe the answer and comes again */
             while (late && atomic_load(&between->visits) < 2 && !ends)
                 ends = pthread_tryjoin_np(ranks[1].thread, NULL) == 0;
             if (!late) join(&ranks[1]);

@@ -10,8 +10,8 @@ typedef struct scenario {
     void (*run)(void);
 } scenario;
 
-/* Runs the scenario that the command line names, and looks whether it leaves descriptors; returns the
- * exit code.  A scenario that waits for ever ends by a signal, also where nobody waits for it. */
+/* Runs the scenario that the command line names, and checks that it leaves no descriptors.  Returns
+ * the exit code.  A scenario that hangs ends by a signal. */
 static inline int run_scenario(const scenario *all, size_t n, int argc, char **argv) {
     enum { MOST_SECONDS = 300 };
     sigset_t ending;

@@ -2,7 +2,8 @@
 #ifndef SCRATCH_H
 #define SCRATCH_H
 
-/* Sums in memory that grows, over what is sent and beside it, against the slots' results. */
+/* Sums in memory that grows, over the sent data and beside it, and compares with the results
+ * through slots. */
 static void reduces_in_scratch(const setup *ranks) {
     static const size_t rooms[] = {40000, 30000, 1 << 20, 100000, 3 << 20, 1};
     static int32_t x[1 << 16], expected[1 << 16];

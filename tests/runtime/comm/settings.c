@@ -1,6 +1,6 @@
-/* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous,
- * at which address and port ranks of several hosts meet, where that is another, and whether there is
- * a token or the choice of none. */
+/* Prints the settings of a launcher's environment: rank, size, local rank, local size, epoch,
+ * rendezvous; the address and port where ranks of several hosts meet, if they differ from the
+ * rendezvous; and whether there is a token or the choice of none. */
 #include <string.h>
 
 #include "../../../runtime/src/comm/comm.h"

@@ -1,4 +1,4 @@
-/* Scenarios of faults.c: ranks that are left of a comm go on. */
+/* Scenarios of faults.c in which the remaining ranks of a comm go on. */
 #ifndef SHRINKS_H
 #define SHRINKS_H
 
@@ -11,7 +11,8 @@ static void check_gone(tcc_comm *comm, const int32_t *expected, int32_t n) {
     CHECK(count == n, "%d are gone, not %d", count, n);
 }
 
-/* The comm of those that are left of `comm`, which is closed; `rank` of `size` is this one there. */
+/* Returns the comm of the remaining ranks of `comm`, which it closes. This process must be `rank`
+ * of `size` there. */
 static tcc_comm *shrunk(tcc_comm *comm, int32_t rank, int32_t size) {
     tcc_comm *rest = NULL;
     CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &rest));
@@ -28,7 +29,7 @@ static void wait_for(long least) {
 
 static void reach(void) { __atomic_add_fetch(reached, 1, __ATOMIC_SEQ_CST); }
 
-/* Rank 0 is one of two that end at once: the others need not know of both before. */
+/* Rank 0 and another rank end at once. The others need not know of both before. */
 static void two_die(const setup *ranks) {
     static const int32_t dead[] = {0, 3};
     tcc_comm *comm = open_comm(ranks);
@@ -49,7 +50,7 @@ static void two_die(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* The second rank ends while the others wait for it to shrink the comm. */
+/* The second rank ends while the others wait for it in shrink. */
 static void dies_in_shrink(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     check_sum(comm);
@@ -60,7 +61,7 @@ static void dies_in_shrink(const setup *ranks) {
     tcc_comm_close(shrunk(comm, ranks->rank ? 1 : 0, 2));
 }
 
-/* One after another, until one rank is left; names do not grow with the number of comms. */
+/* Ranks end one after another, until one is left. Names do not grow with the number of comms. */
 static void dies_again_and_again(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     for (int32_t next = 0; next < ranks->size - 1; next++) {
@@ -72,7 +73,7 @@ static void dies_again_and_again(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* Nobody is gone: both comms can be used, and so can those that are made of the new one. */
+/* No rank is gone: both comms can be used, and so can comms made from the new one. */
 static void shrinks_whole(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks), *all = NULL, *half = NULL;
     for (int i = 0; i < 3; i++) {
@@ -88,7 +89,7 @@ static void shrinks_whole(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* A rank that has closed the comm is gone, and lives on. */
+/* A rank that has closed the comm counts as gone, and lives on. */
 static void closes_and_shrinks(const setup *ranks) {
     static const int32_t gone[] = {1};
     tcc_comm *comm = open_comm(ranks);
@@ -105,13 +106,13 @@ static void closes_and_shrinks(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* A comm whose ranks wait for one another a moment alone. */
+/* Opens a comm whose ranks wait for one another only a moment. */
 static tcc_comm *open_impatient(setup ranks) {
     ranks.open_milliseconds = 500;
     return open_comm(&ranks);
 }
 
-/* Rank 2 lives and is left out by one rank's word; then two leave out each other, and at most one of
+/* Rank 2 lives, and one rank leaves it out. Then two ranks leave out each other, and at most one of
  * them goes on. */
 static void leaves_out(const setup *ranks) {
     const int32_t rank = ranks->rank, two = 2, other = 1 - rank;
@@ -140,7 +141,7 @@ static void leaves_out(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* A rank that was left out comes when the others have gone on and have closed the comm. */
+/* A rank that was left out comes after the others have gone on and closed the comm. */
 static void comes_left_out(const setup *ranks) {
     const int32_t two = 2;
     tcc_comm *comm = open_comm(ranks), *rest = NULL;
@@ -157,7 +158,7 @@ static void comes_left_out(const setup *ranks) {
     reach();
 }
 
-/* A rank comes too late, the others say so, and try again with it. */
+/* A rank comes too late. The others report it, and try again with it. */
 static void shrinks_late(const setup *ranks) {
     tcc_comm *comm = open_impatient(*ranks), *rest = NULL;
     check_sum(comm);

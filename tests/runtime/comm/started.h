@@ -15,7 +15,7 @@ static uint64_t start_sum(tcc_comm *comm, const int32_t *x, int32_t *sum, int64_
     return ticket;
 }
 
-/* Rank 0 goes on behind its start, and the others end the operation without it. */
+/* Rank 0 continues after its start, and the others end the operation without it. */
 static void starts(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks), *beside;
     static int32_t x[2][1 << 17], sum[2][1 << 17];
@@ -24,10 +24,11 @@ static void starts(const setup *ranks) {
         for (int k = 0; k < 1 << 17; k++) x[i][k] = i + k + ranks->rank;
     if (ranks->rank == 0) {
         uint64_t small = start_sum(comm, x[0], sum[0], 100), large;
-        CHECK_OK(tcc_comm_barrier(beside)); /* the others are behind the first one */
+        CHECK_OK(tcc_comm_barrier(beside)); /* the others have passed the first operation */
         large = start_sum(comm, x[1], sum[1], 1 << 17);
         CHECK(sum[0][99] == 2 * 99 + 1, "what can be done was not done");
-        CHECK_OK(tcc_comm_barrier(beside)); /* the others have begun the second one, or will */
+        CHECK_OK(tcc_comm_barrier(beside)); /* the others have begun the second operation, or
+                                               will */
         CHECK_OK(tcc_comm_wait(comm, large));
         CHECK_OK(tcc_comm_wait(comm, small));
     } else {
@@ -49,15 +50,16 @@ static void dies_after_start(const setup *ranks) {
     if (ranks->rank == 1) raise(SIGKILL);
     uint64_t large = 0;
     tcc_status status = try_to_start(comm, x, sum + 100, (1 << 18) - 100, &large);
-    CHECK_OK(tcc_comm_wait(comm, small)); /* it had handed over its part */
-    if (status == TCC_OK) status = tcc_comm_wait(comm, large); /* else another rank saw it first */
+    CHECK_OK(tcc_comm_wait(comm, small)); /* its part was handed over */
+    /* otherwise another rank saw it first */
+    if (status == TCC_OK) status = tcc_comm_wait(comm, large);
     CHECK(status == TCC_PEER_DEAD, "status %d: %s", (int)status, tcc_comm_last_error());
     if (large) CHECK_FAILS(tcc_comm_wait(comm, large), TCC_PEER_DEAD, "rank 1 (pid");
     CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 1 (pid");
     tcc_comm_close(comm);
 }
 
-/* Buffers are the caller's again when the comm was aborted, though all ranks have come. */
+/* After an abort the buffers are the caller's again, even if all ranks have come. */
 static void aborts_after_start(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     int32_t *x = calloc(100, sizeof *x), *sum = malloc(100 * sizeof *sum);
@@ -78,7 +80,7 @@ static void aborts_after_start(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-/* A rank that started an operation leaves; what all have, ends. */
+/* A rank that started an operation leaves. Operations that all ranks have begun still end. */
 static void closes_after_start(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     int32_t x = ranks->rank + 1, sum = 0, rest[4] = {0};

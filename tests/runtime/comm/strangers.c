@@ -1,4 +1,4 @@
-/* Strangers at the place where ranks of one host meet, and what they can do there.
+/* Lets strangers interfere where ranks of one host meet.
  *
  *     strangers SCENARIO */
 #define _GNU_SOURCE
@@ -12,10 +12,10 @@
 #include "scenarios.h"
 
 enum {
-    SHORT = 100,  /* milliseconds, of what waits for nobody */
-    LONG = 90000, /* of what does not */
+    SHORT = 100,  /* milliseconds, for meetings that end in vain */
+    LONG = 90000, /* milliseconds, for meetings that succeed */
     OTHER_USER = 65534,
-    QUESTION = 32, /* bytes of what rank 0 says first */
+    QUESTION = 32, /* bytes of rank 0's first message */
 };
 
 static const char secret[] = "a secret of this job";
@@ -48,7 +48,7 @@ static void *run(void *of) {
 
 static void start(rank *of) { pthread_create(&of->thread, NULL, run, of); }
 
-/* Waits for the rank; it is to have met the other one, or to say this. */
+/* Waits for the rank. It must have met the other one, or report this text. */
 static void end(rank *of, tcc_status expected, const char *text) {
     pthread_join(of->thread, NULL);
     CHECK(of->status == expected, "rank %d: status %d: %s", of->meeting.rank, (int)of->status,
@@ -66,14 +66,14 @@ static void meet(rank *ranks) {
 
 /* ---- strangers ------------------------------------------------------------------------------- */
 
-/* This thread's user; the C library's function would change that of all threads. */
+/* Changes this thread's user. The C library's function would change that of all threads. */
 static void become(int user) {
     if (syscall(SYS_setresuid, -1, user, -1) == 0) return;
     fprintf(stderr, "only root can be another user\n");
     exit(77);
 }
 
-/* Who listens at the address has the user that this thread has now. */
+/* Listens at the meeting's address as user `user`. */
 static int listener_at(const char *name, const char *token, int user) {
     struct sockaddr_un address;
     socklen_t size = tcc_packet_address(name, token, &address);
@@ -85,7 +85,7 @@ static int listener_at(const char *name, const char *token, int user) {
     return made;
 }
 
-/* Whom `listener` hears next. */
+/* Accepts the listener's next visitor. */
 static int visitor_of(int listener) {
     struct pollfd polled = {listener, POLLIN, 0};
     CHECK(poll(&polled, 1, LONG / 3) == 1, "nobody comes");
@@ -104,13 +104,13 @@ static int connected(const char *name, const char *token) {
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
-/* Without a secret another user can have the place: ranks wait until it goes. */
+/* Without a secret another user can take the address. Ranks wait until it goes. */
 static void other_user(void) {
     const char *name = own_name("other_user");
     int listener = listener_at(name, "", OTHER_USER);
     rank ranks[] = {rank_of(0, name, "", LONG), rank_of(1, name, "", LONG)};
     for (int i = 0; i < 2; i++) start(&ranks[i]);
-    for (int i = 0; i < 3; i++) close(visitor_of(listener)); /* it comes again */
+    for (int i = 0; i < 3; i++) close(visitor_of(listener)); /* the rank comes again */
     close(listener);
     for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "");
 }
@@ -125,7 +125,8 @@ static void other_user_stays(void) {
     close(listener);
 }
 
-/* Nobody can take the place of a job with a secret beforehand; the name does not show the secret. */
+/* Nobody can take the address of a job with a secret in advance, because the name does not show the
+ * secret. */
 static void hidden_name(void) {
     const char *name = own_name("hidden_name");
     struct sockaddr_un own, other;
@@ -142,7 +143,7 @@ static void hidden_name(void) {
     for (int i = 0; i < 2; i++) close(listeners[i]);
 }
 
-/* More visitors of the same user than there is room for, who say nothing. */
+/* More silent visitors of the same user come than there is room for. */
 static void silence(void) {
     const char *name = own_name("silence");
     int strangers[200];
@@ -159,11 +160,11 @@ static size_t receive(int connection, char *out, size_t room) {
     return got > 0 ? (size_t)got : 0;
 }
 
-/* What rank 1 says to who asks it `question`; a descriptor that it passes is closed. */
+/* Receives rank 1's answer to `question`, and closes the descriptor that it passes. */
 static size_t hello_to(int listener, const char *question, char *out, size_t room, int *visitor) {
     *visitor = visitor_of(listener);
     CHECK(send(*visitor, question, QUESTION, MSG_NOSIGNAL) == QUESTION, "%s", strerror(errno));
-    size_t got = receive(*visitor, out, room); /* the kernel closes what is not taken */
+    size_t got = receive(*visitor, out, room); /* the kernel closes untaken descriptors */
     CHECK(got > 2 * QUESTION, "a hello of %zu bytes", got);
     return got;
 }
@@ -175,8 +176,8 @@ static tcc_status say(int to, const char *bytes, size_t n) {
     return sent;
 }
 
-/* A process of the same user knows the name, and not the secret: what it hears from a rank opens
- * nothing, what it says is not believed, and the ranks meet when it goes. */
+/* A process of the same user knows the name, but not the secret. It cannot use what it hears from a
+ * rank, no rank believes it, and the ranks meet when it goes. */
 static void impostor(void) {
     const char *name = own_name("impostor");
     char question[QUESTION], hello[512], other[512], answer[2048] = "";
@@ -188,7 +189,7 @@ static void impostor(void) {
     memset(question, 0, sizeof question);
     size_t n = hello_to(listener, question, hello, sizeof hello, &visitor);
     CHECK(!memmem(hello, n, secret, 8), "the secret is in a hello");
-    /* "accepted", then the end: who believes it takes that for rank 0's */
+    /* "accepted", then the end: a rank that believes it takes the end for rank 0's */
     CHECK(send(visitor, answer, sizeof answer, MSG_NOSIGNAL) > 0, "%s", strerror(errno));
     close(visitor);
     CHECK(hello_to(listener, question, other, sizeof other, &visitor) == n, "another hello");
@@ -196,7 +197,7 @@ static void impostor(void) {
     close(visitor);
     close(listener);
     start(&ranks[0]);
-    for (int i = 0; i < 5; i++) { /* what was heard, said to rank 0, which waits for rank 2 */
+    for (int i = 0; i < 5; i++) { /* replays the message to rank 0, which waits for rank 2 */
         int host = connected(name, secret);
         CHECK(receive(host, other, QUESTION) == QUESTION, "no question");
         CHECK(memcmp(question, other, QUESTION), "the same question is asked again");
@@ -213,8 +214,8 @@ static tcc_status is_over(void *flag) {
     return atomic_load((_Atomic bool *)flag) ? tcc_fail(TCC_CANCELLED, "it is over") : TCC_OK;
 }
 
-/* Rank 0's question, passed on to rank 1, opens the meeting to who passes it on; it does not where
- * the answer is said to be rank 2's. */
+/* An attacker that passes on rank 0's question to rank 1 gets into the meeting with the answer, but
+ * not if it claims that the answer is rank 2's. */
 static void altered(void) {
     const char *name = own_name("altered");
     char question[QUESTION], hello[512], answer[2048], elsewhere[100];
@@ -245,8 +246,8 @@ static void altered(void) {
     for (int i = 0; i < 3; i++) end(&ranks[i], TCC_OK, "");
 }
 
-/* Who passes on what rank 0 and a rank say has an answer of rank 0 to that rank: later visits do
- * not take it. */
+/* An attacker that passes on the messages of rank 0 and a rank has an answer of rank 0 to that
+ * rank. Later visits do not accept it. */
 static void replayed(void) {
     const char *name = own_name("replayed");
     char question[QUESTION], hello[512], answer[2048], elsewhere[100];
@@ -270,13 +271,13 @@ static void replayed(void) {
     CHECK(hello_to(listener, question, hello, sizeof hello, &visitor) == n, "another hello");
     CHECK(send(visitor, answer, n_answer, MSG_NOSIGNAL) > 0, "%s", strerror(errno));
     close(visitor);
-    close(visitor_of(listener)); /* it comes again */
+    close(visitor_of(listener)); /* the rank comes again */
     close(listener);
     atomic_store(&over, true);
     end(&ranks[1], TCC_CANCELLED, "it is over");
 }
 
-/* Memory of another user could be changed or cut by that one. */
+/* Another user could change or cut its memory file. */
 static void other_file(void) {
     int file, own = (int)geteuid();
     void *memory;

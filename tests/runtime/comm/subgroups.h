@@ -1,19 +1,19 @@
-/* Scenarios of faults.c: comms of some ranks. */
+/* Scenarios of faults.c with comms of some ranks. */
 #ifndef SUBGROUPS_H
 #define SUBGROUPS_H
 
 static const int32_t EVERY_RANK[] = {0, 1, 2, 3};
 
-/* A rank ends before the first operation of a comm that was split, or as it is split. */
+/* A rank ends before the first operation of a comm that was split, or during the split. */
 static void dies_in_split(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks), *half = NULL;
     if (ranks->rank == 3) {
         int32_t color[3] = {1, 0, 3}, all[12];
-        CHECK_OK(tcc_comm_all_gather(comm, color, all, 3, i32)); /* as split begins */
+        CHECK_OK(tcc_comm_all_gather(comm, color, all, 3, i32)); /* when the split begins */
         raise(SIGKILL);
     }
     tcc_status status = tcc_comm_split(comm, ranks->rank % 2, 0, &half);
-    if (status == TCC_OK) { /* the even ranks may have met before they knew */
+    if (status == TCC_OK) { /* the even ranks may have met before they learned it */
         CHECK(ranks->rank % 2 == 0, "a comm with a dead rank was made");
         status = tcc_comm_barrier(half);
         tcc_comm_close(half);
@@ -30,7 +30,7 @@ static void sums_in(tcc_comm *comm, int32_t own, int32_t want) {
     CHECK(sum == want, "the sum is %d, not %d", sum, want);
 }
 
-/* Four ranks as rows and columns; lists keep their order, and equal ones have one comm. */
+/* Four ranks form rows and columns. Lists keep their order, and equal lists have one comm. */
 static void keeps_subgroups(const setup *ranks) {
     static const int32_t rows[2][2] = {{0, 1}, {3, 2}}, columns[2][2] = {{0, 2}, {3, 1}};
     leaks before = {0}, after;
@@ -54,11 +54,11 @@ static void keeps_subgroups(const setup *ranks) {
         sums_in(comm, own, 15);
         __atomic_add_fetch(reached, 1, __ATOMIC_SEQ_CST);
         while (rank == 3 && __atomic_load_n(reached, __ATOMIC_SEQ_CST) < 4 * (round + 1))
-            usleep(100); /* abort ends the sum of a rank that is still in it */
+            usleep(100); /* the abort ends the sum of a rank that is still in it */
         if (rank == 3) CHECK_OK(tcc_comm_abort(comm, "no more")); /* rank 3 is not in every list */
         int32_t sum;
         tcc_status status = TCC_OK;
-        if (rank != 0) /* each waits for a rank that knows */
+        if (rank != 0) /* each waits for a rank that knows of the abort */
             status = tcc_comm_all_reduce(rank == 1 ? column : row, &own, &sum, 1, i32, TCC_COMM_SUM);
         CHECK(rank == 0 || (status == TCC_CANCELLED && strstr(tcc_comm_last_error(), "no more")),
               "status %d: %s", (int)status, tcc_comm_last_error());
@@ -71,7 +71,8 @@ static void keeps_subgroups(const setup *ranks) {
           after.descriptors, after.mappings);
 }
 
-/* Rank 0 gives a list that the others of it do not give: all ranks learn it, whatever they gave. */
+/* Rank 0 gives a list that differs from those of the other ranks in it. All ranks learn of it,
+ * whatever list they gave. */
 static void differs_in_subgroup(const setup *ranks) {
     static const int32_t lists[4][2] = {{0, 2}, {0, 1}, {2, 3}, {2, 3}};
     tcc_comm *comm = open_comm(ranks), *group;

@@ -1,12 +1,12 @@
-/* Random operations on a comm, while some of its ranks end at random moments: killed by a signal, by
- * leaving without a word, by abort, in the middle of operations and while the others shrink the comm.
- * The others shrink it until all of those are gone; they learn who is gone, their results are right,
- * all of them are in the last comm, and nothing is left.
+/* Does random operations on a comm, while some of its ranks end at random moments: killed by a
+ * signal, by leaving without closing, or by abort, in the middle of operations and while the others
+ * shrink the comm.  The others shrink it until all ended ranks are gone.  They must learn which
+ * ranks are gone, get right results, and all be in the last comm, and nothing may be left behind.
  *
  *     survivors SEED TRIALS RANKS
  *
- * Prints how many ranks ended, and how long it took from a trial's last end until all others had a
- * right sum of those that were left: the median of the trials, and the longest. */
+ * Prints how many ranks ended, and the time from a trial's last end until all others had a right
+ * sum of the remaining ranks: the median of the trials, and the longest. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -15,29 +15,30 @@
 #include "leaks.h"
 #include "operations.h"
 
-/* Milliseconds: LONG is more than a trial that hangs is given. */
+/* Milliseconds.  LONG is longer than the time that a hanging trial may take. */
 enum { LONG = 60000, MOST = 20000, MOST_VICTIMS = 4, COUNT = 300 };
 
 typedef enum ending { KILLED, EXITS, ABORTS, EXITS_IN_SHRINK, ABORTS_IN_SHRINK, ENDINGS } ending;
 
-/* What is to become of a trial's ranks. */
+/* The fate of a trial's ranks. */
 typedef struct plan {
-    uint64_t victims; /* as bits */
+    uint64_t victims; /* a bit set */
     ending endings[MOST_RANKS];
-    double moments[MOST_RANKS]; /* seconds, from when all have met, or from the call of shrink */
+    double moments[MOST_RANKS]; /* seconds from the meeting of all ranks, or from the call of
+                                   shrink */
 } plan;
 
-/* Of all processes. */
+/* Shared by all processes. */
 typedef struct board {
     _Atomic int n_open;
-    _Atomic bool done; /* all that are to end have ended, and the others know */
+    _Atomic bool done; /* all victims have ended, and the others know */
     _Atomic double ended[MOST_RANKS], right[MOST_RANKS]; /* times; 0: not yet */
 } board;
 
 static board *the_board;
 static uint64_t trial_seed;
 static plan the_plan;
-static int self; /* this rank in the first comm */
+static int self; /* this process's rank in the first comm */
 
 static plan draw_plan(int size) {
     plan made = {0};
@@ -47,7 +48,7 @@ static plan draw_plan(int size) {
         draw = scramble(draw + 1);
         int rank = (int)(draw % (uint64_t)size);
         if (made.victims >> rank & 1) continue;
-        /* somebody must end before the comm is shrunk */
+        /* a rank must end before the comm is shrunk */
         ending how = (ending)((draw >> 8) % (i ? ENDINGS : EXITS_IN_SHRINK));
         double most = how >= EXITS_IN_SHRINK ? 0.003 : 0.03;
         made.victims |= UINT64_C(1) << rank;
@@ -67,7 +68,7 @@ static void end_here(int signal) {
     _exit(3);
 }
 
-/* Has this rank end in a moment, wherever it is then. */
+/* Makes this rank end in a moment, wherever it is then. */
 static void end_soon(void) {
     long microseconds = (long)(the_plan.moments[self] * 1e6) + 1;
     struct itimerval timer = {.it_value = {0, microseconds}};
@@ -75,8 +76,9 @@ static void end_soon(void) {
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-/* The sum of a bit for each member, times 1, 2, ...; and whether all members have seen that it is
- * done.  `*members` are the members, as bits of their ranks in the first comm. */
+/* Sums a bit for each member, times 1, 2, ..., and whether the members know that the trial is done.
+ * `*members` receives the bit set of the members' ranks in the first comm; `*done` is true if all
+ * know. */
 static tcc_status check_members(tcc_comm *comm, uint64_t *members, bool *done) {
     int64_t send[COUNT + 1], sums[COUNT + 1];
     for (int64_t i = 0; i < COUNT; i++) send[i] = (i + 1) << self;
@@ -98,7 +100,7 @@ static tcc_status check_members(tcc_comm *comm, uint64_t *members, bool *done) {
     return TCC_OK;
 }
 
-/* Who is gone of a comm with these members, which are not known where they are 0. */
+/* Checks which ranks of a comm are gone.  `members` is the bit set of its ranks; 0: not known. */
 static void check_failed(tcc_comm *comm, uint64_t members) {
     int32_t ranks[MOST_RANKS], count = -1, number = 0;
     CHECK_OK(tcc_comm_failed(comm, ranks, MOST_RANKS, &count));
@@ -151,10 +153,10 @@ static void live(const setup *ranks) {
 static void fail_trial(int size, const char *what) {
     fprintf(stderr, "trial of seed %llu, %d ranks of which %llx end: %s\n",
             (unsigned long long)trial_seed, size, (unsigned long long)the_plan.victims, what);
-    exit(1); /* and so end the ranks */
+    exit(1); /* which ends the ranks */
 }
 
-/* Kills those that are to be killed, each at its moment. */
+/* Kills the victims, each at its moment. */
 static void kill_victims(int size, const pid_t *pids) {
     double began = now();
     for (uint64_t left = the_plan.victims; left;) {

@@ -1,5 +1,5 @@
-/* Ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena, comms
- * of ranks that are left, an abort from a thread beside. */
+/* Runs ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena,
+ * comms of the remaining ranks, and an abort from another thread. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@ enum { RANKS = 3, FILES = 64, ROUNDS = 6 };
 
 /* ---- one mapping of a file ------------------------------------------------------------------- */
 
-#undef mmap /* here the system's own */
+#undef mmap /* this file uses the system's own */
 #undef munmap
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -87,7 +87,7 @@ static void operate(tcc_comm *comm, float *x, float *y, int64_t count, uint64_t 
     CHECK_OK(tcc_comm_group_end(comm));
 }
 
-/* All ranks, then those that a rank leaves which closes the comm. */
+/* Shrinks with all ranks, then without a rank that closes the comm. */
 static void shrink_twice(tcc_comm *comm, float *x, float *y) {
     tcc_comm *all, *rest;
     CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &all));
@@ -148,7 +148,7 @@ static void *run(void *argument) {
 enum { DECISIONS = 2000 };
 
 typedef struct voter {
-    tcc_shared *made; /* DECISIONS of them */
+    tcc_shared *made; /* DECISIONS comms */
     tcc_status thinks, decided[DECISIONS];
 } voter;
 

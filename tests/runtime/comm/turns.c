@@ -1,4 +1,5 @@
-/* Prints the nanoseconds of a barrier of one rank: the least of 1,000 rounds of 10,000. */
+/* Prints the nanoseconds of a barrier of one rank: the minimum of 1,000 rounds of 10,000
+ * barriers. */
 #include <time.h>
 
 #include "ranks.h"

@@ -1,6 +1,7 @@
-/* Reads a file of records (size, bytes of a table of GPU kernels), decodes each for three kernels, and
- * touches all that a good one promises.  Prints "<decoded> <of>".  Built with sanitizers.  With a
- * second argument each record is tried while the first, second, ... allocation fails. */
+/* Reads a file of records (size, bytes of a table of GPU kernels), decodes each for three kernels,
+ * and reads everything that a good table promises.  Prints "<decoded> <of>".  Built with
+ * sanitizers.  With a second argument each record is tried while the first, second, ... allocation
+ * fails. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,8 @@ int main(int argc, char **argv) {
     int64_t size;
     FILE *file = fopen(argv[1], "rb");
     while (file && fread(&size, 8, 1, file) == 1) {
-        char *bytes = malloc(size ? (size_t)size : 1); /* exact, so that reads beyond it are seen */
+        char *bytes = malloc(size ? (size_t)size : 1); /* exact, so that a sanitizer sees reads
+                                                          beyond it */
         if (!bytes || fread(bytes, 1, (size_t)size, file) != (size_t)size) return 1;
         tcc_status status = TCC_OUT_OF_MEMORY;
         for (int n = 1; argc > 2 && status == TCC_OUT_OF_MEMORY; n++, of++) {

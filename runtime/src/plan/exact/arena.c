@@ -1,16 +1,18 @@
-/* The planner: greedy plans, then the search for a smaller one, as long as steps are left. */
+/* Plans an arena: makes greedy plans, then searches for a smaller plan as long as steps are
+ * left. */
 #include <string.h>
 
 #include "../plan.h"
 
-/* Steps of the first try of the least capacity; a try of any other gets a part of that. */
+/* Steps of the first try of the smallest capacity. A try of another capacity gets a part of
+ * them. */
 static const int64_t first_steps = INT64_C(1) << 22;
 enum { OTHERS_PART = 16 };
 
 typedef struct descent {
     tcc_search *search;
     tcc_progress *progress;
-    int64_t unit, low; /* no plan is known to need less than `low` */
+    int64_t unit, low; /* no plan is known that needs less than `low` */
     int64_t steps_end;
     int64_t *found, *best;
     size_t bytes;
@@ -29,8 +31,8 @@ static tcc_outcome try_capacity(descent *d, int64_t capacity, int64_t steps) {
     return outcome;
 }
 
-/* The least capacity first, then those halfway to the best plan, which may be easier; again with
- * twice the steps, until no capacity is left between. */
+/* Tries the smallest capacity first, then capacities halfway to the best plan, which may be easier.
+ * Repeats with twice the steps, until no capacity is left between. */
 static bool descend(descent *d) {
     for (int64_t steps = first_steps; d->low < d->progress->peak;) {
         int64_t part = steps;
@@ -58,7 +60,7 @@ static tcc_status improve(const tcc_lives *lives, int64_t target, int64_t steps,
                  .best = offsets,
                  .bytes = bytes};
     TCC_RETURN_IF_ERROR(tcc_search_make(lives, progress, &d.search));
-    if (!d.search) return TCC_OK; /* the greedy plan is what there is */
+    if (!d.search) return TCC_OK; /* the greedy plan is the result */
     d.found = tcc_allocate(bytes);
     bool made = d.found && descend(&d);
     tcc_free(d.found);
@@ -87,7 +89,7 @@ static tcc_status plan(const tcc_lives *lives, int64_t capacity, int64_t steps,
     if (progress->peak > target && steps > 0)
         TCC_RETURN_IF_ERROR(improve(lives, target, steps, progress, offsets));
     out_plan->steps = progress->steps;
-    out_plan->peak = 0; /* a plan within a capacity may take less */
+    out_plan->peak = 0; /* a plan within a capacity may use less than it */
     for (int32_t b = 0; b < lives->count; b++) {
         offsets[b] = offsets[lives->block[b]];
         if (offsets[b] + lives->sizes[b] > out_plan->peak)

@@ -1,8 +1,8 @@
-/* Branch and bound in whole numbers of 128 bits.
+/* Branches and bounds in integers of 128 bits.
  *
- * Nodes get their strategies in order.  What is left costs at least the sum of the least cost of each
- * node, with its edges to nodes that have a strategy, and of the least cost of each other edge; and it
- * takes at least the least memory of each node. */
+ * Nodes get their strategies in order.  The remaining cost is bounded by the sum of two parts: for
+ * each node without a strategy its least cost, with its edges to nodes that have one; and the least
+ * cost of each other edge.  The remaining memory is bounded by the least memory of each node. */
 #include "branch.h"
 
 #include <string.h>
@@ -14,9 +14,10 @@ typedef struct branching {
     const int64_t **costs, **usages; /* by node */
     const int64_t **cells;           /* by edge */
     int64_t *start;
-    tcc_wide *reduced; /* by depth and strategy: the cost with edges to earlier nodes */
-    tcc_wide *rest;    /* by depth: the least cost of edges between nodes from it on */
-    tcc_wide *usage;   /* when a node begins: that of nodes with a strategy, and the least of others */
+    tcc_wide *reduced; /* by depth and strategy: the cost with the edges to earlier nodes */
+    tcc_wide *rest;    /* by depth: the least cost of the edges among nodes from it on */
+    tcc_wide *usage;   /* where a node begins: memory of nodes with a strategy, and the least memory
+                          of the others */
     tcc_wide best;
     int32_t *strategies, *out;
     int64_t steps_end;
@@ -34,7 +35,7 @@ static int64_t least(const int64_t *values, int64_t count) {
     return least;
 }
 
-/* Adds memory to all times of a node's life; whether that stays within the limit. */
+/* Adds memory to all times of a node's life.  Returns true if the sums stay within the limit. */
 static bool use(branching *b, int64_t node, int64_t change) {
     const tcc_partition_problem *p = b->problem;
     bool fits = true;
@@ -46,7 +47,8 @@ static bool use(branching *b, int64_t node, int64_t change) {
     return fits;
 }
 
-/* The costs of later nodes once `node` has its strategy, and the bound of all that is left. */
+/* Computes the costs of later nodes once `node` has its strategy.  Returns the bound of the
+ * remaining cost. */
 static tcc_wide reduce(branching *b, int64_t node, int32_t strategy) {
     const tcc_partition_problem *p = b->problem;
     int64_t count = b->start[p->nodes];
@@ -93,7 +95,7 @@ static void search(branching *b, int64_t node, tcc_wide cost) {
     }
 }
 
-/* An edge between a node and itself is a cost of the node. */
+/* Sets the search up.  An edge between a node and itself becomes a cost of the node. */
 static void begin(branching *b) {
     const tcc_partition_problem *p = b->problem;
     const int64_t *costs = p->costs, *usages = p->usages, *cells = p->edge_costs;

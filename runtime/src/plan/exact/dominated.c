@@ -1,23 +1,24 @@
-/* Strategies that no plan needs.
+/* Removes strategies that no plan needs.
  *
- * Strategy q dominates s where q uses no more memory and costs no more, whatever the neighbours have:
- * cost(q) - cost(s) + the most of cost(q, t) - cost(s, t) over t, summed over edges, is not above 0
- * (Goldstein, "Efficient rotamer elimination applied to protein side-chains", 1994).  A strategy is
- * impossible where the others' least memory leaves it no room. */
+ * Strategy q dominates s where q uses no more memory and costs no more, whatever the neighbours
+ * have: cost(q) - cost(s) + the most of cost(q, t) - cost(s, t) over t, summed over edges, is at
+ * most 0 (Goldstein, "Efficient rotamer elimination applied to protein side-chains", 1994).  A
+ * strategy is impossible where the others' least memory leaves it no room. */
 #include <string.h>
 
 #include "network.h"
 
-static const int64_t most_work = INT64_C(1) << 25; /* cells that are compared for one table */
+static const int64_t most_work = INT64_C(1) << 25; /* cells that are compared for one table, at
+                                                      most */
 
 typedef struct reduction {
     tcc_network *network;
-    double **differences; /* by table and side, once asked for */
+    double **differences; /* by table and side, computed when first needed */
     double *sums;
     bool *dropped; /* by strategy */
 } reduction;
 
-/* By rows s and q: the least of cells(s, t) - cells(q, t). */
+/* Computes for rows s and q the least of cells(s, t) - cells(q, t). */
 static double *compare_rows(tcc_network *m, int32_t rows, int32_t cols, const double *cells) {
     double *out = tcc_allocate((size_t)rows * (size_t)rows * sizeof *out);
     if (!out) return NULL;
@@ -71,7 +72,8 @@ static int64_t least_usage(const tcc_network *m, int32_t node) {
     return least;
 }
 
-/* Leaves each node a strategy, though the least memory of all may be too much. */
+/* Drops impossible strategies, but leaves each node at least one, even if the least memory of all
+ * nodes exceeds the limit. */
 static tcc_status drop_impossible(reduction *r) {
     tcc_network *m = r->network;
     int64_t *least = tcc_allocate_zero((size_t)m->sections + 1, sizeof *least);
@@ -89,7 +91,7 @@ static tcc_status drop_impossible(reduction *r) {
     return TCC_OK;
 }
 
-/* Copies a table without the rows and columns that are dropped. */
+/* Copies a table without the dropped rows and columns. */
 static int32_t shrink(reduction *r, const tcc_table *tables, int32_t edge) {
     tcc_network *m = r->network;
     const tcc_table *table = &tables[m->table_of[edge]];

@@ -1,17 +1,18 @@
-/* Sequential reweighted message passing (Kolmogorov, "Convergent tree-reweighted message passing for
- * energy minimization", 2006, and "A new look at reweighted message passing", 2015).
+/* Sequential reweighted message passing (Kolmogorov, "Convergent tree-reweighted message passing
+ * for energy minimization", 2006, and "A new look at reweighted message passing", 2015).
  *
- * A message moves cost between an edge and one of its nodes: the sum stays the same for every plan.  So
- * the least cost of each node and of each edge, summed, is a bound, whatever the messages are.  A pass
- * takes each node in order, moves to it what its edges to earlier nodes cost at least, and moves an
- * equal part of all that it has to each edge to later nodes.  That never lowers the bound. */
+ * A message moves cost between an edge and one of its nodes: the sum stays the same for every plan.
+ * So the least cost of each node and of each edge, summed, is a bound, whatever the messages are.
+ * A pass takes each node in order.  It moves to the node the least cost of each edge to earlier
+ * nodes, and moves an equal part of the node's whole cost to each edge to later nodes.  That never
+ * lowers the bound. */
 #include "dual.h"
 
 #include <string.h>
 
 #include "vectors.h"
 
-/* messages[half] = the least over t of cells(s, t) - messages[other half](t) */
+/* Computes messages[half] = the least over t of cells(s, t) - messages[other half](t) */
 static void pull(tcc_dual *d, int32_t half) {
     const tcc_network *m = d->network;
     int32_t width = tcc_width(m, m->ends[half]), count = tcc_width(m, m->ends[half ^ 1]);
@@ -30,7 +31,8 @@ static int32_t best_of(const double *costs, int32_t width) {
     return best;
 }
 
-/* The best strategy of a node by the strategies of those before and the messages of those behind. */
+/* Returns a node's best strategy, by the strategies of earlier nodes and the messages of later
+ * ones. */
 static int32_t decide(const tcc_dual *d, int32_t node, bool backward, const int32_t *strategies) {
     const tcc_network *m = d->network;
     int32_t width = tcc_width(m, node);
@@ -72,7 +74,7 @@ static void pass_node(tcc_dual *d, int32_t node, bool backward) {
     }
 }
 
-/* Chooses for the nodes of branches, the innermost first. */
+/* Chooses strategies for the nodes of branches, the innermost first. */
 static void decide_branches(tcc_dual *d, int32_t *strategies) {
     const tcc_network *m = d->network;
     for (int32_t k = d->n_branches - 1; k >= 0; k--) {
@@ -95,7 +97,8 @@ void tcc_dual_pass(tcc_dual *d, bool backward, int32_t *strategies) {
     decide_branches(d, d->best);
 }
 
-/* A lower bound of the least of a row of sums, each of terms whose sizes sum to `sizes`. */
+/* Returns a lower bound of the least sum in a row.  The terms of each sum have sizes that add up to
+ * `sizes`. */
 static double least_of(const double *row, const double *sizes, int64_t count) {
     double least = TCC_INFINITY;
     for (int64_t k = 0; k < count; k++) {
@@ -159,7 +162,7 @@ double tcc_dual_bound(tcc_dual *d) {
     return bound - sizes * 0x1p-36;
 }
 
-/* The root of a number from 0 to 1, near enough; equal on all machines. */
+/* Returns an approximate square root of a number from 0 to 1, equal on all machines. */
 static double root(double square) {
     double root = (1 + square) / 2;
     for (int k = 0; k < 4; k++) root = (root + square / root) / 2;
@@ -206,7 +209,7 @@ void tcc_dual_price(tcc_dual *d) {
     }
 }
 
-/* Takes off nodes of one neighbour, again and again. */
+/* Removes nodes with one neighbour repeatedly, which makes branches. */
 static void set_branches(tcc_dual *d, int32_t *degree) {
     const tcc_network *m = d->network;
     int32_t waiting = 0;
@@ -216,7 +219,7 @@ static void set_branches(tcc_dual *d, int32_t *degree) {
     }
     while (waiting) {
         int32_t node = d->core[--waiting];
-        if (degree[node] != 1) continue; /* the last of a tree */
+        if (degree[node] != 1) continue; /* the last node of a tree */
         d->outer[node] = true;
         for (int64_t k = m->half_start[node]; k < m->half_start[node + 1]; k++) {
             int32_t half = m->halves[k], other = m->ends[half ^ 1];

@@ -1,4 +1,4 @@
-/* A lower bound by reparametrisation, which also says where good plans are. */
+/* Declares a lower bound by reparametrisation, which also guides the search to good plans. */
 #ifndef TCC_PLAN_DUAL_H
 #define TCC_PLAN_DUAL_H
 
@@ -6,15 +6,17 @@
 
 typedef struct tcc_dual {
     const tcc_network *network;
-    double *prices; /* of memory, by section: no less than 0 */
-    double *sums;   /* of prices before each section */
-    double *costs;  /* by strategy: with the price of its memory and what the node's branches cost */
-    double *messages;       /* of halves, by strategies of their nodes */
-    int64_t *message_start; /* by half */
-    int64_t *usage;         /* by section, of the last pass */
-    int32_t *core, *branches; /* nodes; halves of nodes of one neighbour, the outermost first */
-    int32_t *best;          /* by node, its best strategy at the last pass */
-    bool *outer;            /* by node: whether it is of a branch */
+    double *prices; /* prices of memory, by section: never below 0 */
+    double *sums;   /* sums of the prices before each section */
+    double *costs;  /* by strategy: with the price of its memory and the cost of the node's
+                       branches */
+    double *messages;       /* by half, for each strategy of its node */
+    int64_t *message_start; /* first message of each half */
+    int64_t *usage;         /* memory by section in the last pass */
+    int32_t *core, *branches; /* core nodes; halves of nodes with one neighbour, the outermost
+                                 first */
+    int32_t *best;          /* by node: its best strategy in the last pass */
+    bool *outer;            /* by node: it belongs to a branch */
     int32_t n_core, n_branches;
     double *row;
     int64_t steps;
@@ -22,15 +24,16 @@ typedef struct tcc_dual {
 
 tcc_status tcc_dual_make(const tcc_network *network, tcc_dual *out_dual);
 void tcc_dual_free(tcc_dual *dual);
-/* Sets the costs after a change of prices. */
+/* Recomputes the costs after a change of prices. */
 void tcc_dual_price(tcc_dual *dual);
-/* One pass over all nodes, in order or against it; `strategies` (NULL: not asked for) is a plan that
- * follows it.  Sets the strategies `best`. */
+/* Makes one pass over all nodes, in order or in reverse.  Sets the strategies `best`.
+ * `strategies`, if not NULL, receives a plan that follows the messages. */
 void tcc_dual_pass(tcc_dual *dual, bool backward, int32_t *strategies);
-/* Raises the prices of sections where the plan `best` of the last pass uses more than the limit, by at
- * most `rate` of them, and lowers the others'.  `least` is the least price that rises. */
+/* Raises the prices of sections where the plan `best` of the last pass uses more memory than the
+ * limit, by at most the factor `rate`, and lowers the other sections' prices.  `least` is the
+ * smallest price from which one rises. */
 void tcc_dual_reprice(tcc_dual *dual, double rate, double least);
-/* A lower bound of the network's cost. */
+/* Returns a lower bound of the network's cost. */
 double tcc_dual_bound(tcc_dual *dual);
 
 #endif

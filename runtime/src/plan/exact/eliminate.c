@@ -1,8 +1,9 @@
-/* Elimination of nodes (Bertele and Brioschi, "Nonserial Dynamic Programming", 1972).
+/* Eliminates nodes (Bertele and Brioschi, "Nonserial Dynamic Programming", 1972).
  *
- * A node with at most two neighbours is replaced by what its best strategy costs for each choice of
- * theirs.  Where every node left has more, one of many neighbours keeps its strategy: it becomes a cost
- * of its neighbours.  At the end the nodes choose in reverse order. */
+ * A node with at most two neighbours is replaced by a table: the cost of its best strategy for each
+ * choice of the neighbours.  If every remaining node has more neighbours, one with many neighbours
+ * is held: it keeps its strategy and becomes a cost of its neighbours.  At the end the nodes choose
+ * in reverse order. */
 #include "eliminate.h"
 
 #include <string.h>
@@ -11,7 +12,8 @@
 
 enum place { OUTSIDE, LEFT, ELIMINATED, HELD };
 enum { SAMPLE = 4 };
-static const int64_t most_product = INT64_C(1) << 18; /* cells times strategies of a node of two */
+static const int64_t most_product = INT64_C(1) << 18; /* cells times strategies, for a node with two
+                                                         neighbours */
 static const int64_t most_added = INT64_C(1) << 24;
 
 /* ---- the graph that is left -------------------------------------------------------------------------- */
@@ -25,7 +27,7 @@ static void add_link(tcc_elimination *e, int32_t number, int32_t node, int32_t o
     e->degree[node]++;
 }
 
-/* Removes a link from the list of its node, whose degree may now be small. */
+/* Removes a link from its node's list.  The node's degree may be small afterwards. */
 static void cut(tcc_elimination *e, int32_t number) {
     tcc_link *link = &e->links[number];
     if (link->next >= 0) e->links[link->next].previous = link->previous;
@@ -51,7 +53,7 @@ static double *costs_of(tcc_elimination *e, int32_t node) {
 
 /* ---- steps ---------------------------------------------------------------------------------------------- */
 
-/* Its node keeps its strategy. */
+/* Holds a node: it keeps its strategy. */
 static void hold(tcc_elimination *e, int32_t node, const int32_t *strategies) {
     leave(e, node, HELD);
     for (int32_t k = e->head[node]; k >= 0; k = e->links[k].next) {
@@ -89,7 +91,8 @@ static int32_t find_link(const tcc_elimination *e, int32_t node, int32_t other) 
     return -1;
 }
 
-/* Whether a node of two neighbours could be eliminated; else it is held. */
+/* Eliminates a node with two neighbours.  Returns false, and does nothing, where the table would be
+ * too large. */
 static bool eliminate_two(tcc_elimination *e, int32_t node) {
     const tcc_network *m = e->network;
     int32_t k = e->head[node], l = e->links[k].next;
@@ -128,7 +131,7 @@ static bool eliminate_two(tcc_elimination *e, int32_t node) {
     return true;
 }
 
-/* The node of the most neighbours of a few that are drawn. */
+/* Draws a few nodes and returns the one with the most neighbours. */
 static int32_t draw(tcc_elimination *e) {
     int32_t best = -1;
     for (int32_t k = 0; k < SAMPLE; k++) {
@@ -173,7 +176,8 @@ static void begin(tcc_elimination *e, const int32_t *nodes, int32_t count,
     }
 }
 
-/* The best strategy, now that all neighbours have theirs; equals keep what they had. */
+/* Returns the best strategy, now that all neighbours have theirs.  Among equals the present
+ * strategy stays. */
 static int32_t choose(tcc_elimination *e, int32_t node, const int32_t *strategies) {
     int32_t width = tcc_width(e->network, node), best = strategies[node];
     double *costs = costs_of(e, node);

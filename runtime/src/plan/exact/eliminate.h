@@ -1,24 +1,24 @@
-/* Exact minima over part of a network, the rest of which keeps its strategies. */
+/* Declares exact minimisation over a part of a network, while the rest keeps its strategies. */
 #ifndef TCC_PLAN_ELIMINATE_H
 #define TCC_PLAN_ELIMINATE_H
 
 #include "network.h"
 
-/* A half of an edge between nodes that are left; its other half is number ^ 1. */
+/* A half of an edge between remaining nodes.  Its other half is number ^ 1. */
 typedef struct tcc_link {
     int32_t node, other, next, previous;
-    const double *cells; /* rows: strategies of `node` */
+    const double *cells; /* rows are strategies of `node` */
 } tcc_link;
 
 typedef struct tcc_elimination {
     const tcc_network *network;
     uint64_t random;
     int64_t steps;
-    double *costs; /* by strategy: what the caller sets; run() changes it */
+    double *costs; /* by strategy: set by the caller; run() changes them */
     int32_t *degree, *head, *order, *left, *place, *few, *two;
-    int8_t *state; /* by node: enum place */
+    int8_t *state; /* by node: a value of enum place */
     tcc_link *links;
-    double *cells; /* of edges that elimination adds */
+    double *cells; /* cells of the edges that elimination adds */
     int64_t n_cells, cells_room;
     int32_t n_links, n_order, n_left, n_few, n_two;
     double *row;
@@ -27,8 +27,8 @@ typedef struct tcc_elimination {
 tcc_status tcc_elimination_make(const tcc_network *network, tcc_elimination *out_elimination);
 void tcc_elimination_free(tcc_elimination *elimination);
 
-/* Sets `strategies` of the `count` nodes to a minimum of `costs` and edges over all but a few of the
- * nodes, which keep their strategies as those outside do.  The sum never grows. */
+/* Sets `strategies` of the `count` nodes so that costs and edges have a minimum.  A few of the
+ * nodes keep their strategies, as do all nodes outside.  The sum never grows. */
 void tcc_eliminate(tcc_elimination *elimination, const int32_t *nodes, int32_t count,
                    int32_t *strategies);
 

@@ -1,4 +1,4 @@
-/* The cost and the memory of a plan, from the problem as it was given. */
+/* Computes the cost and the memory of a plan from the original problem. */
 #include <string.h>
 
 #include "partition.h"
@@ -66,7 +66,7 @@ static tcc_wide cost_of(const tcc_partition_problem *p, const int32_t *strategie
     return cost;
 }
 
-/* A change of the memory in use. */
+/* A change in the use of memory. */
 typedef struct event {
     int64_t time, change;
 } event;

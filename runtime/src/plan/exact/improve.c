@@ -1,17 +1,19 @@
-/* Turns of three kinds of work, each about as many steps as the others.
+/* Searches for better plans by three kinds of work, in turns of about equal numbers of steps.
  *
- * The dual problem: passes of messages, between which the prices of memory follow the plan that the
- * messages favour.  A plan that follows the messages is polished, at first at the same prices, then at
- * higher ones until it fits.  Its differences to the best plan are tried one by one.  And regions of the
- * best plan are solved in full at prices that vary, which lets some nodes take what others leave. */
+ * The first is the dual problem: passes of messages, between which the prices of memory follow the
+ * plan that the messages favour.  A plan that follows the messages is polished, at first at the
+ * same prices, then at higher ones until it fits.  The second tries the plan's differences to the
+ * best plan one by one.  The third solves regions of the best plan exactly at varying prices, so
+ * that some nodes can take memory that others free. */
 #include "improve.h"
 
 #include <string.h>
 
 #include "vectors.h"
 
-/* Passes before memory has prices, the fewest and most of a turn, and those until prices change fast
- * again; sweeps that polish a plan and that make it fit; turns after which far plans are tried too. */
+/* In this order: passes before memory has prices; the fewest and the most passes of a turn; passes
+ * until prices change fast again; sweeps that polish a plan; sweeps that make it fit; turns after
+ * which distant plans are tried too. */
 enum {
     FIRST_PASSES = 50,
     TURN_PASSES = 8,
@@ -20,11 +22,12 @@ enum {
     POLISHES = 3,
     REPAIRS = 40,
     FAR_TURNS = 16,
-    SMALLEST = 48 /* nodes of a region */
+    SMALLEST = 48 /* nodes of the smallest region */
 };
-static const int64_t most_fit_steps = INT64_C(1) << 28; /* less than a second */
+static const int64_t most_fit_steps = INT64_C(1) << 28; /* takes less than a second */
 static const double first_rate = 0.3, cooling = 0.02;
-static const double near = 0.02; /* the excess of a plan that may be made to fit, of the limit */
+static const double near = 0.02; /* largest excess, as a part of the limit, of a plan that may be
+                                    made to fit */
 
 int64_t tcc_improvement_steps(const tcc_improvement *i) {
     return i->network->steps + i->dual.steps + i->elimination.steps + i->best.steps +
@@ -35,13 +38,14 @@ static bool is_over(tcc_improvement *i) {
     int64_t steps = tcc_improvement_steps(i);
     const tcc_effort *effort = &i->effort;
     if (!i->ended && effort->go_on) i->ended = !effort->go_on(effort->context, steps);
-    bool met = !i->best.excess && i->best.cost < i->bound + 1; /* costs are whole numbers */
+    /* costs are whole numbers, so a smaller gap is none */
+    bool met = !i->best.excess && i->best.cost < i->bound + 1;
     return i->ended || steps >= effort->steps || met;
 }
 
 /* ---- regions -------------------------------------------------------------------------------------------- */
 
-/* Sets the costs of a region's nodes at `scale` times the prices of memory. */
+/* Sets the costs of a region's nodes with memory at `scale` times its prices. */
 static void price(tcc_improvement *i, const int32_t *nodes, int32_t count, double scale) {
     const tcc_network *m = i->network;
     const double *sums = i->dual.sums;
@@ -53,7 +57,7 @@ static void price(tcc_improvement *i, const int32_t *nodes, int32_t count, doubl
     }
 }
 
-/* The nodes that are next to a node that is drawn, up to a number that is drawn. */
+/* Draws a node and collects the nodes near it, up to a drawn number. */
 static void draw_region(tcc_improvement *i) {
     const tcc_network *m = i->network;
     int32_t most = m->nodes >> tcc_random_below(&i->random, 8);
@@ -73,7 +77,8 @@ static void draw_region(tcc_improvement *i) {
     }
 }
 
-/* Solves a region at `scale` times the prices and takes what is worth it. */
+/* Solves a region exactly at `scale` times the prices, and accepts the changes that improve the
+ * plan. */
 static void solve(tcc_improvement *i, tcc_state *state, const int32_t *nodes, int32_t count,
                   double scale) {
     price(i, nodes, count, scale);
@@ -92,12 +97,13 @@ static void solve_region(tcc_improvement *i, tcc_state *state, double scale) {
 /* ---- turns ---------------------------------------------------------------------------------------------- */
 
 static void raise_bound(tcc_improvement *i) {
-    if (i->network->shift && i->turns) return; /* usages are rounded up: only prices of 0 are right */
+    if (i->network->shift && i->turns) return; /* usages are rounded up, so only prices of 0 are
+                                                  exact */
     double bound = tcc_dual_bound(&i->dual);
     if (bound > i->bound) i->bound = bound;
 }
 
-/* Leaves a plan that follows the messages in `trial`, after passes that take about `steps` steps. */
+/* Leaves a plan that follows the messages in `trial`, after about `steps` steps of passes. */
 static void turn_dual(tcc_improvement *i, int64_t steps) {
     bool has_prices = i->network->sections && i->turns;
     int32_t passes = i->turns ? TURN_PASSES : FIRST_PASSES;
@@ -120,7 +126,7 @@ static void turn_dual(tcc_improvement *i, int64_t steps) {
     if (i->passes_since > REHEAT) i->passes_since = REHEAT / 8;
 }
 
-/* Polishes the plan in `trial.proposed`, and makes it fit where that is near. */
+/* Polishes the plan in `trial.proposed`, and makes it fit if it nearly does. */
 static void turn_trial(tcc_improvement *i) {
     const tcc_network *m = i->network;
     for (int32_t k = 0; k < POLISHES; k++) {
@@ -167,7 +173,7 @@ static void turn_regions(tcc_improvement *i, int64_t steps) {
     } while (tcc_improvement_steps(i) < end && !is_over(i));
 }
 
-/* Makes the best plan fit at any cost, where no turn did, and polishes that. */
+/* Makes the best plan fit at any cost, where no turn did, and polishes the result. */
 static void fit(tcc_improvement *i) {
     tcc_state_fit(&i->best, most_fit_steps);
     for (int32_t k = 0; k < POLISHES && !i->best.excess; k++)
@@ -176,7 +182,7 @@ static void fit(tcc_improvement *i) {
 
 void tcc_improve(tcc_improvement *i) {
     if (!i->network->nodes) return;
-    int64_t steps = 0; /* of the plans of the turn before */
+    int64_t steps = 0; /* steps on the previous turn's plans */
     while (!is_over(i)) {
         int64_t start = tcc_improvement_steps(i);
         turn_dual(i, i->hopeless < INT64_MAX ? steps : steps / 4);

@@ -1,11 +1,11 @@
-/* What follows from the choices of a search, and how it is taken back. */
+/* Infers the consequences of a choice in the search, and undoes them. */
 #include "search.h"
 
 #include <string.h>
 
 /* ---- changes that are taken back ----------------------------------------------------------------- */
 
-/* Room for what one node can change. */
+/* Makes room for the changes of one node. */
 bool tcc_search_reserve(tcc_search *s) {
     if (s->trail_room - s->n_trail >= s->most_changes) return true;
     int64_t room = 2 * s->trail_room + s->most_changes;
@@ -35,7 +35,7 @@ void tcc_search_forget(tcc_search *s) {
     while (s->n_changed) s->is_changed[s->changed[--s->n_changed]] = false;
 }
 
-/* Moves the bytes of a block between placed and left. */
+/* Moves the bytes of a block between placed and remaining. */
 static bool count_block(tcc_search *s, int32_t block, int sign) {
     bool parted = false;
     for (int32_t b = block; b >= 0; b = s->lives->next[b])
@@ -74,13 +74,15 @@ static void raise(tcc_search *s, int32_t block, int64_t offset) {
             tcc_search_mark(s, section);
 }
 
-/* Whether what is left in a section fits: for each offset the blocks that cannot lie lower. */
+/* Returns true if the remaining blocks of a section fit: for each offset it sums the blocks that
+ * cannot lie lower. */
 static bool fits(tcc_search *s, int32_t section) {
     const tcc_lives *lives = s->lives;
     int32_t *active = s->active + s->starts[section];
     int64_t count = s->starts[section + 1] - s->starts[section];
     s->progress->steps += count;
-    for (int64_t i = 1; i < count; i++) { /* nearly in order since the last time */
+    for (int64_t i = 1; i < count; i++) { /* insertion sort, because the order changed little since
+                                             the last call */
         int32_t moved = active[i];
         int64_t at = i, key = s->least[lives->block[moved]];
         for (; at && s->least[lives->block[active[at - 1]]] > key; at--) active[at] = active[at - 1];
@@ -111,7 +113,8 @@ bool tcc_search_all_fit(tcc_search *s) {
     return fit;
 }
 
-/* A block that rests on nothing at its least offset rests on what is not placed yet. */
+/* Returns true if a block rests on a support at its least offset. A block that does not rests on a
+ * block that is not placed yet. */
 bool tcc_search_rests(const tcc_search *s, int32_t block) {
     return s->rest[block] == s->least[block] || s->lives->fixed[block] >= 0;
 }
@@ -134,7 +137,8 @@ void tcc_search_lift(tcc_search *s, int32_t block) {
         raise(s, block, lowest);
 }
 
-/* Places a block at its least offset; whether that parts what is left. */
+/* Places a block at its least offset. Returns true if that divides the remaining blocks into
+ * parts. */
 bool tcc_search_place(tcc_search *s, int32_t block) {
     const tcc_lives *lives = s->lives;
     s->placed[block] = true;

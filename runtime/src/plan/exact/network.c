@@ -1,5 +1,5 @@
-/* Makes the model of a problem: edges that join the same nodes become one, and strategies that no plan
- * needs are left out until none is left out any more. */
+/* Builds the network of a problem: edges between the same nodes become one edge, and strategies
+ * that no plan needs are removed repeatedly until none is left. */
 #include "network.h"
 
 #include <string.h>
@@ -48,7 +48,8 @@ static void set_strategies(const tcc_partition_problem *p, tcc_network *m) {
     }
 }
 
-/* Adds the costs of an edge to `cells`, the lower node's strategies in rows. */
+/* Adds the costs of an edge to `cells`.  Rows are the strategies of the node with the smaller
+ * number. */
 static void add_edge(const tcc_partition_problem *p, int32_t edge, const int64_t *costs,
                      double *cells) {
     int64_t a = p->ends[2 * edge], b = p->ends[2 * edge + 1];
@@ -67,7 +68,7 @@ static int64_t most_cells(const tcc_partition_problem *p) {
     return most;
 }
 
-/* An edge between a node and itself is a cost of the node. */
+/* Adds an edge between a node and itself to the costs of the node. */
 static void add_loop(tcc_network *m, int32_t node, const double *cells) {
     int32_t width = tcc_width(m, node);
     for (int32_t s = 0; s < width; s++)
@@ -99,10 +100,11 @@ static bool merge_edges(const tcc_partition_problem *p, tcc_network *m, grouped 
 static const int64_t forbidding = INT64_C(1) << 50;
 enum { ABOVE = 1 << 10 };
 
-/* The one cost from `forbidding` on, which forbids strategies and pairs, and the most below. */
+/* The value `forbidding`, from which on a cost forbids a strategy or pair, and the largest cost
+ * below it. */
 typedef struct range {
     int64_t forbidden, below;
-    bool mixed; /* several costs are so large: they mean what they say */
+    bool mixed; /* several different costs are that large, so none forbids */
 } range;
 
 static void widen(range *r, const int64_t *costs, int64_t count) {
@@ -114,8 +116,8 @@ static void widen(range *r, const int64_t *costs, int64_t count) {
     }
 }
 
-/* Lowers costs that forbid to a large multiple of the largest other cost, so that sums with them keep
- * their small parts.  No plan costs more by that, so bounds stay bounds. */
+/* Lowers forbidding costs to a large multiple of the largest other cost, so that sums with them
+ * stay precise.  No plan becomes more expensive, so bounds stay valid. */
 static bool lower_forbidding(const tcc_partition_problem *p, tcc_network *m) {
     tcc_network old = *m;
     range r = {0};

@@ -1,4 +1,5 @@
-/* The planner: small problems in full, all others by the dual problem and by regions. */
+/* Plans partitions: small problems by complete search, all others by the dual problem and by
+ * regions. */
 #include "partition.h"
 
 #include <string.h>
@@ -12,7 +13,7 @@ static tcc_halves halves(tcc_wide value) {
     return (tcc_halves){(uint64_t)value, (int64_t)(value >> 64)};
 }
 
-/* The least whole number that is not below a bound; costs are none below 0. */
+/* Returns the smallest whole number that is not below a bound. No cost is below 0. */
 static tcc_halves whole_bound(double bound) {
     if (!(bound > 0) || bound > 0x1p126) return halves(0);
     tcc_wide below = (tcc_wide)bound;
@@ -46,7 +47,7 @@ static tcc_status search(const tcc_partition_problem *problem, const tcc_effort 
     return status;
 }
 
-/* Takes a plan of the search in full, which did not end, where it is the better one. */
+/* Takes the plan of an unfinished complete search where it is better. */
 static tcc_status join(const tcc_partition_problem *problem, const int32_t *other,
                        int32_t *strategies, tcc_partition *partition) {
     tcc_halves cost;

@@ -1,15 +1,16 @@
-/* Changes of a plan that keep to the memory.
+/* Changes a plan without exceeding its memory.
  *
- * Changed nodes that no edge joins can change apart.  Changes that cost something are made first, for
- * the memory that they give free; then those that gain, as far as memory allows; then changes of the
- * first kind are taken back where their memory is not needed after all. */
+ * Changed nodes are independent unless an edge joins them.  Changes that raise the cost are made
+ * first, for the memory that they free.  Then changes that lower the cost are made, as far as
+ * memory allows.  At last changes of the first kind are undone where their memory is not needed
+ * after all. */
 #include "plan_state.h"
 
 #include <string.h>
 
 #include "vectors.h"
 
-static const double most_exact = 0x1p50; /* sums of larger changes are rounded */
+static const double most_exact = 0x1p50; /* larger sums of changes are rounded */
 
 static void change_usage(tcc_state *st, int32_t node, int64_t change) {
     const tcc_network *m = st->network;
@@ -24,7 +25,7 @@ static void change_usage(tcc_state *st, int32_t node, int64_t change) {
     st->steps += m->last[node] - m->first[node];
 }
 
-/* Exchanges the strategies of a move's nodes, held and proposed. */
+/* Exchanges the present and the proposed strategies of a move's nodes. */
 static void exchange(tcc_state *st, tcc_move *move) {
     const tcc_network *m = st->network;
     for (int32_t k = move->first; k < move->last; k++) {
@@ -38,7 +39,7 @@ static void exchange(tcc_state *st, tcc_move *move) {
     move->applied = !move->applied;
 }
 
-/* Exchanges where the excess does not grow by that. */
+/* Exchanges them if the excess does not grow. */
 static bool try(tcc_state *st, tcc_move *move) {
     int64_t excess = st->excess;
     exchange(st, move);
@@ -49,7 +50,8 @@ static bool try(tcc_state *st, tcc_move *move) {
 
 /* ---- moves -------------------------------------------------------------------------------------------- */
 
-/* By how much the costs of a node and its edges change; edges between two changed nodes count half. */
+/* Returns by how much the costs of a node and its edges change.  An edge between two changed nodes
+ * counts half. */
 static double change_of(const tcc_state *st, int32_t node) {
     const tcc_network *m = st->network;
     int32_t held = st->strategies[node], new = st->proposed[node];
@@ -66,7 +68,7 @@ static double change_of(const tcc_state *st, int32_t node) {
     return change + shared / 2;
 }
 
-/* Gathers the changed nodes that edges join with `nodes[first]`. */
+/* Gathers the changed nodes that edges connect with `nodes[first]`. */
 static int32_t gather(tcc_state *st, int32_t first) {
     const tcc_network *m = st->network;
     int32_t last = first + 1;
@@ -117,7 +119,8 @@ bool tcc_state_accept(tcc_state *st, const int32_t *among, int32_t count) {
     for (int32_t k = 0; k < st->n_moves; k++) (void)try(st, &st->moves[k]);
     for (int32_t k = st->n_moves - 1; k >= 0; k--)
         if (st->moves[k].change > 0 && st->moves[k].applied) (void)try(st, &st->moves[k]);
-    if (st->excess == excess && st->cost > cost) { /* not worth it: only what gains */
+    if (st->excess == excess && st->cost > cost) { /* not worth it: keep only the changes that lower
+                                                      the cost */
         for (int32_t k = st->n_moves - 1; k >= 0; k--)
             if (st->moves[k].applied) exchange(st, &st->moves[k]);
         st->cost = cost;
@@ -135,7 +138,7 @@ bool tcc_state_accept(tcc_state *st, const int32_t *among, int32_t count) {
 
 /* ---- plans that must fit ------------------------------------------------------------------------------- */
 
-/* The change of one node that costs the least for the memory that it gives free in a section. */
+/* Finds the change of one node with the least cost per byte that it frees in a section. */
 static tcc_move cheapest(tcc_state *st, int32_t section) {
     const tcc_network *m = st->network;
     tcc_move best = {.first = -1};

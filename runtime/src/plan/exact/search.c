@@ -1,32 +1,35 @@
-/* Exact search for a plan within a capacity.
+/* Searches exactly for a plan within a capacity.
  *
- * Any plan can be packed: while a block rests neither on offset 0 nor on a block below it that lives
- * with it, it is let down.  So it is enough to place blocks in order of their offsets, each on top of
- * one that is placed, as in MiniMalloc (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
- * Hardware-Accelerated Machine Learning", ASPLOS 2023), whose sections and decomposition this has too.
+ * Any plan can be packed: a block that rests neither on offset 0 nor on a block below it that lives
+ * at the same time is lowered.  So it is enough to place blocks in order of their offsets, each on
+ * top of a placed block, as in MiniMalloc (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
+ * Hardware-Accelerated Machine Learning", ASPLOS 2023), whose sections and decomposition this
+ * search has too.
  *
- * A node of the search takes the lowest offset that is left, and one block that can have it.  Either
- * the block has it, or it rests on a block that is not placed yet: then its offset is at least the
- * lowest end of any of those.  Both raise the least offsets of others, and in each section the blocks
- * that are left must fit above their least offsets.  Where no block spans a time any more, what is
- * before it and what is behind are searched one after the other.
+ * A node of the search takes the lowest remaining offset and a block that can have it.  Either the
+ * block gets the offset, or it rests on a block that is not placed yet; then its offset is at least
+ * the lowest end of any unplaced block.  Both alternatives raise the least offsets of other blocks,
+ * and in each section the remaining blocks must fit above their least offsets.  Where no remaining
+ * block spans a time, the parts before and after that time are searched one after the other.
  *
- * The block is the one whose section has the fewest bytes to waste; equals are ordered by size and
- * life, times the failures of their sections in this run and before, times noise.  A run starts anew
- * after Luby's numbers of nodes (Luby, Sinclair, Zuckerman, "Optimal speedup of Las Vegas
- * algorithms", 1993), which grow without end: so a capacity that is too small is refuted at last. */
+ * The search takes the block whose section has the fewest bytes to waste.  Equal blocks are ordered
+ * by size and life, times the failures of their sections in this run and before, times noise.  A
+ * run starts anew after Luby's numbers of nodes (Luby, Sinclair, Zuckerman, "Optimal speedup of Las
+ * Vegas algorithms", 1993), which grow without bound, so a capacity that is too small is refuted
+ * eventually. */
 #include "search.h"
 
 #include <string.h>
 
-/* Nodes of the shortest run; blocks that a run may be deep; steps between two calls of go_on. */
+/* In this order: nodes of the shortest run; depth of a run in blocks; number of orders; steps
+ * between two calls of go_on. */
 enum { RUN_NODES = 1000, DEEPEST = 10000, N_ORDERS = 3, ASK_STEPS = 1 << 16 };
-static const int64_t most_active = INT64_C(1) << 26; /* buffers of all sections */
+static const int64_t most_active = INT64_C(1) << 26; /* buffers of all sections together */
 
 /* ---- nodes ------------------------------------------------------------------------------------------- */
 
-/* The lowest offset that a block of the part can have, after those that rest on nothing are lifted;
- * -1 where they do not fit. */
+/* Returns the lowest offset that a block of the part can have, after lifting the blocks that rest
+ * on no support; -1 where they do not fit. */
 static int64_t lowest_offset(tcc_search *s, int32_t begin, int32_t end) {
     for (;;) {
         int64_t lowest = INT64_MAX;
@@ -46,7 +49,7 @@ static int64_t lowest_offset(tcc_search *s, int32_t begin, int32_t end) {
     }
 }
 
-/* Bytes that the tightest section of a block can waste. */
+/* Returns the bytes that the tightest section of a block can waste. */
 static int64_t least_waste(const tcc_search *s, int32_t block, int64_t offset) {
     int64_t least = INT64_MAX;
     for (int32_t b = block; b >= 0; b = s->lives->next[b]) {
@@ -74,7 +77,7 @@ static int32_t choose(const tcc_search *s, int32_t begin, int32_t end, int64_t o
     return best;
 }
 
-/* A run ends after its nodes, the search after its steps. */
+/* Returns true if the run has used up its nodes or the search its steps. */
 static bool is_over(tcc_search *s) {
     tcc_progress *progress = s->progress;
     if (progress->go_on && progress->steps >= s->ask_at) {
@@ -86,7 +89,7 @@ static bool is_over(tcc_search *s) {
 
 static tcc_outcome search_part(tcc_search *s, int32_t begin, int32_t end);
 
-/* Searches what is left in parts that no block joins, in order of time. */
+/* Searches the remaining blocks in parts that no block connects, in order of time. */
 static tcc_outcome search_parts(tcc_search *s, int32_t begin, int32_t end) {
     for (int32_t i = begin; i < end; i++)
         s->order[i] = (tcc_bounds){s->from[s->blocks[i]], s->blocks[i]};
@@ -105,8 +108,8 @@ static tcc_outcome search_parts(tcc_search *s, int32_t begin, int32_t end) {
     return TCC_FOUND;
 }
 
-/* Places blocks[begin] .. blocks[end-1], in which it may change their order; on failure all is as it
- * was, unless the run is over. */
+/* Places blocks[begin] .. blocks[end-1]; it may change their order.  On failure it undoes all
+ * changes, unless the run is over. */
 static tcc_outcome search_part(tcc_search *s, int32_t begin, int32_t end) {
     int64_t before = s->n_trail;
     while (begin < end) {
@@ -136,7 +139,7 @@ static tcc_outcome search_part(tcc_search *s, int32_t begin, int32_t end) {
 
 /* ---- runs -------------------------------------------------------------------------------------------- */
 
-/* 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ... from number 1 on. */
+/* Returns the terms of 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..., counted from 1. */
 static int64_t luby(int64_t number) {
     int64_t size = 1;
     while (2 * size - 1 < number) size *= 2;
@@ -148,7 +151,8 @@ static uint64_t noise(tcc_search *s) {
     return 1024 + (s->random >> 54); /* 1024 .. 2047 */
 }
 
-/* The first runs go by size and life alone.  All factors together stay below 2^63. */
+/* Returns a block's rank.  The first runs use size and life only.  The product of all factors stays
+ * below 2^63. */
 static uint64_t rank_of(tcc_search *s, int32_t block) {
     const tcc_lives *lives = s->lives;
     uint64_t life = 0, size = 1, failures = 1;
@@ -250,7 +254,7 @@ static void set_blocks(tcc_search *s) {
     s->most_changes = 2 * (lives->count + 2 * (int64_t)lives->sections + busiest) + 16;
 }
 
-/* The buffers of each section. */
+/* Lists the buffers of each section. */
 static bool set_active(tcc_search *s) {
     const tcc_lives *lives = s->lives;
     int64_t count = 0;
@@ -267,7 +271,7 @@ static bool set_active(tcc_search *s) {
     return true;
 }
 
-/* Whether the search would fit: its depth is on the stack, its sections in memory. */
+/* Returns true if the search's depth fits the stack and its sections fit memory. */
 static bool is_small(const tcc_lives *lives) {
     int64_t active = 0;
     for (int32_t b = 0; b < lives->count; b++) active += lives->last[b] - lives->first[b];

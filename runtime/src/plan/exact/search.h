@@ -1,4 +1,4 @@
-/* The state of a search: search.c says what it does with it. */
+/* Declares the state of a search, which search.c describes. */
 #ifndef TCC_PLAN_SEARCH_H
 #define TCC_PLAN_SEARCH_H
 
@@ -19,22 +19,22 @@ struct tcc_search {
     int32_t runs;
     uint64_t random;
     bool hopeless, no_memory;
-    /* by block: no smaller offset is left; what it would rest on now; whether it has its offset */
+    /* by block: the least offset; the offset at which it would rest now; whether it is placed */
     int64_t *least, *rest;
     bool *placed;
-    uint64_t *rank;     /* of equals the largest is chosen */
-    int32_t *blocks; /* all of some bytes; each node has a part of them */
-    int32_t *from, *to; /* its sections from <= s < to, those between its buffers included */
-    /* by section: live bytes in all and of what is not placed, the lowest offset that is left */
+    uint64_t *rank;     /* among equal blocks the largest rank is chosen */
+    int32_t *blocks; /* all blocks that have bytes; each search node has a range of them */
+    int32_t *from, *to; /* a block's sections from <= s < to, including those between its buffers */
+    /* by section: live bytes in all, live bytes not placed yet, the lowest remaining offset */
     int64_t *total, *left, *floor;
-    int32_t *spanning; /* blocks not placed that live on into the next section */
+    int32_t *spanning; /* unplaced blocks that live on into the next section */
     uint32_t *failures;
     int64_t *starts;   /* the buffers that live in section s: */
     int32_t *active;   /* active[starts[s]] .. active[starts[s + 1]-1], by least offset */
-    int32_t *changed;  /* sections to be looked at */
+    int32_t *changed;  /* sections that must be checked */
     bool *is_changed;
     int32_t n_changed, n_blocks;
-    int64_t most_changes; /* of a node */
+    int64_t most_changes; /* changes of one node at most */
     tcc_bounds *order;
     change *trail;
     int64_t n_trail, trail_room;
@@ -42,21 +42,23 @@ struct tcc_search {
 
 /* ---- infer.c: what follows from a choice ------------------------------------------------------ */
 
-/* Room for what one node can change; fails with `no_memory` set. */
+/* Makes room for the changes of one node. Fails with `no_memory` set. */
 bool tcc_search_reserve(tcc_search *s);
-/* Takes back all changes but the first `changes`. */
+/* Undoes all changes but the first `changes`. */
 void tcc_search_undo(tcc_search *s, int64_t changes);
-/* A section is to be looked at by tcc_search_all_fit; none is any more. */
+/* Mark a section for tcc_search_all_fit, and clear all marks. */
 void tcc_search_mark(tcc_search *s, int32_t section);
 void tcc_search_forget(tcc_search *s);
-/* Whether what is left fits in each section that changed. */
+/* Returns true if the remaining blocks fit in each changed section. */
 bool tcc_search_all_fit(tcc_search *s);
-/* Whether a block can have its least offset: it rests there on 0 or a block that is placed, or is
- * fixed there. */
+/* Returns true if a block can have its least offset: there it rests on 0 or a placed block, or is
+ * fixed. */
 bool tcc_search_rests(const tcc_search *s, int32_t block);
-/* A block that cannot rests on one that is not placed yet, whose ends are its new least offset. */
+/* Raises the least offset of a block that cannot have it. The block rests on a block that is not
+ * placed yet, so the lowest end of any of them is its new least offset. */
 void tcc_search_lift(tcc_search *s, int32_t block);
-/* Places a block at its least offset; whether that parts what is left. */
+/* Places a block at its least offset. Returns true if that divides the remaining blocks into
+ * parts. */
 bool tcc_search_place(tcc_search *s, int32_t block);
 
 #endif

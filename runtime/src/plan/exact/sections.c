@@ -1,4 +1,4 @@
-/* The times at which memory can exceed the limit, each set of live nodes once. */
+/* Finds the times at which memory can exceed the limit, each set of live nodes once. */
 #include "network.h"
 
 typedef struct boundary {
@@ -20,7 +20,8 @@ static int64_t most_usage(const tcc_network *m, int32_t node) {
     return most;
 }
 
-/* Numbers the sections: a set of live nodes that no later node joins before one ends. */
+/* Numbers the sections. A section is a set of live nodes that no later node joins before one of
+ * them ends. */
 static tcc_wide number(const tcc_partition_problem *p, tcc_network *m, const boundary *boundaries,
                        int64_t count) {
     tcc_wide sum = 0, largest = 0;
@@ -43,7 +44,8 @@ static tcc_wide number(const tcc_partition_problem *p, tcc_network *m, const bou
     return largest;
 }
 
-/* Usages and the limit in units of 2^k, so that sums over nodes and sections fit into 62 bits. */
+/* Scales usages and the limit to units of 2^k, so that sums over nodes and sections fit into 62
+ * bits. */
 static void scale(const tcc_partition_problem *p, tcc_network *m, tcc_wide largest) {
     int32_t shift = 0;
     while (largest * (m->sections + 1) >> shift > INT64_C(1) << 61) shift++;

@@ -1,4 +1,4 @@
-/* Tables of costs, each once. */
+/* Stores tables of costs, each once. */
 #include <string.h>
 
 #include "network.h"
