@@ -50,7 +50,7 @@ def with_batch(graph: Graph, batch: int) -> Graph:
     axis has that size carry samples too. Raises UserError for a batch that is symbolic or that does
     not divide `batch`, and for a model with a node that mixes samples, whose name it says.
     """
-    sizes = [value.type.shape[0] for value in graph.inputs if value.type.shape]
+    sizes = [value.shape[0] for value in graph.inputs if value.shape]
     samples = as_int(sizes[0]) if sizes else None
     if not samples:
         raise UserError(
@@ -85,8 +85,8 @@ class _Batched:
 
     def graph(self) -> Graph:
         for value in self._graph.inputs:
-            if value.type.shape and as_int(value.type.shape[0]) == self._samples:
-                self._set(value, Split(0), self._scaled(value.type.shape, 0))
+            if value.shape and as_int(value.shape[0]) == self._samples:
+                self._set(value, Split(0), self._scaled(value.shape, 0))
         nodes = tuple(map(self._node, self._graph.nodes))
         inputs, outputs = (
             tuple(self._values.get(v, v) for v in values)
@@ -131,7 +131,7 @@ class _Batched:
         """Yields the node's attributes, then attributes in which a target shape has more samples
         along one of its axes."""
         yield node.attrs
-        shape = node.outputs[0].type.shape
+        shape = node.outputs[0].shape
         names = fields(node.attrs) if is_dataclass(node.attrs) else ()
         targets = [item.name for item in names if getattr(node.attrs, item.name) == shape]
         for axis in range(len(shape) if targets else 0):

@@ -499,7 +499,7 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
     may take another branch of the model.
     """
     graph = load_model(model)
-    inputs = {v: v for v in graph.inputs if v.type.dtype.is_integer}
+    inputs = {v: v for v in graph.inputs if v.dtype.is_integer}
     rows: dict[Value, int] = {}
     constants: dict[Value, set[int]] = {}
     for node in graph.nodes:
@@ -523,7 +523,7 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
         **{v: sorted(numbers) for v, numbers in constants.items()},
         **{v: range(count) for v, count in rows.items()},
     }
-    return {v.name: n for v, n in values.items() if len(n) > 1 or not v.type.shape}
+    return {v.name: n for v, n in values.items() if len(n) > 1 or not v.shape}
 
 
 def _with_inputs(
@@ -540,9 +540,9 @@ def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[ModulePort, .
     return tuple(
         ModulePort(
             value.name,
-            value.type.dtype.name,
-            tuple(map(as_int, value.type.shape)),
-            "x".join(dim.key for dim in value.type.shape),
+            value.dtype.name,
+            tuple(map(as_int, value.shape)),
+            "x".join(dim.key for dim in value.shape),
         )
         for value in _with_inputs(model, input_texts).inputs
     )
@@ -577,7 +577,7 @@ def optional_inputs(
 def float_types(model: Path) -> frozenset[str]:
     """Returns the float types of the values that the nodes of the ONNX file at `model` compute."""
     values = (value for node in walk_nodes(load_model(model)) for value in node.outputs)
-    types = {value.type.dtype for value in values if isinstance(value.type, TensorType)}
+    types = {value.dtype for value in values if isinstance(value.type, TensorType)}
     return frozenset(dtype.name for dtype in types if dtype.kind is DTypeKind.FLOAT)
 
 

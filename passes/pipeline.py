@@ -204,7 +204,7 @@ def order(lowered: Lowered) -> Lowered:
 def typical_dims(lowered: Lowered) -> dict[tuple[int, int], int]:
     """Returns the size of each axis of each input, by the numbers of both; typical if symbolic."""
     inputs = enumerate(lowered.placed.graph.inputs)
-    return {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.type.shape)}
+    return {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.shape)}
 
 
 def reuse_halos(lowered: Lowered) -> Lowered:

@@ -81,7 +81,7 @@ def exchanged(graph: Graph) -> Iterator[tuple[str, int, tuple[tuple[int, ...], .
     for node in graph.nodes:
         if Trait.COLLECTIVE in node.op.traits:
             for value in filter(None, node.inputs):
-                bits = prod(map(typical, value.type.shape)) * value.type.dtype.bits
+                bits = prod(map(typical, value.shape)) * value.dtype.bits
                 others, blocks = node.attrs.ranks - 1, node.attrs.ranks
                 blocks = 1 if node.op.name == "all_gather" else blocks
                 bytes = -(-bits // 8) * _SHARES[node.op.name] * others // blocks

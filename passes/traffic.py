@@ -195,14 +195,14 @@ def _add(
         bytes_ = _elements(value.type)
         if expr is not None:
             bytes_ = min(bytes_, _needed(expr, number))
-        bytes_ = bytes_ * value.type.dtype.bits // 8
+        bytes_ = bytes_ * value.dtype.bits // 8
         if value in constants:
             key = constants[value]
             count.constants[key] = max(count.constants.get(key, 0), bytes_)
         else:
             count.activations += trips * bytes_
     for value in results:
-        count.activations += trips * (_elements(value.type) * value.type.dtype.bits // 8)
+        count.activations += trips * (_elements(value.type) * value.dtype.bits // 8)
 
 
 def _elements(type_: TensorType) -> int:

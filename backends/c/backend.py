@@ -107,7 +107,7 @@ class CBackend(Backend):
         check_without_collectives(graph, self.target.kind)
         for value in graph.inputs:
             if isinstance(value.type, TensorType) and value.type.static_shape is None:
-                shape = "x".join(dim.key for dim in value.type.shape)
+                shape = "x".join(dim.key for dim in value.shape)
                 raise UserError(
                     "C files need sizes that are known",
                     where=f"input {value.name}: {shape}",
@@ -118,7 +118,7 @@ class CBackend(Backend):
             (v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs
         ]
         for value, place in values:
-            if not isinstance(value.type, TensorType) or value.type.dtype.is_handle:
+            if not isinstance(value.type, TensorType) or value.dtype.is_handle:
                 raise UserError(
                     "C files have no strings and no lists", where=place, why="they need a heap"
                 )

@@ -283,7 +283,7 @@ def _live(lowered: Lowered) -> list[int]:
     The first set has the typical sizes. The other sets are those of the manifest's table of times.
     """
     inputs = enumerate(lowered.placed.graph.inputs)
-    dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}
+    dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.shape)}
     sets = ({}, *table_sizes(free_vars(*dims.values())))
     sized = ({key: typical(substitute(dim, sizes)) for key, dim in dims.items()} for sizes in sets)
     return [live_bytes(lowered.program, dims_at) for dims_at in sized]

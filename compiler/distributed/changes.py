@@ -126,10 +126,10 @@ class Changer:
                 return self._shaped(self._collective("reduce_scatter", blocks, reduction), shape)
             case Split(), Whole():
                 gathered = self._collective("all_gather", value)
-                return self._blocks_back(gathered, value.type.shape, source, shape)
+                return self._blocks_back(gathered, value.shape, source, shape)
             case Split(axis, copies=1), Split(other, copies=1) if axis != other:
                 exchanged = self._collective("all_to_all", self._blocks_first(value, result))
-                block = list(value.type.shape)
+                block = list(value.shape)
                 block[other] = shape[other]
                 return self._blocks_back(exchanged, tuple(block), source, shape)
             case Partial() | Split(), Split():
@@ -145,7 +145,7 @@ class Changer:
 
     def _block(self, value: Value, axis: int, split: Split) -> Value:
         """Returns the rank's block of `value` along an axis, which the blocks cover."""
-        sizes, starts = [*value.type.shape], [const(0)] * value.type.rank
+        sizes, starts = [*value.shape], [const(0)] * value.rank
         sizes[axis] = sizes[axis] // split.parts(self._axis.ranks)
         starts[axis] = self.place() // split.copies * sizes[axis]
         return self._cut(value, starts, sizes)
@@ -157,7 +157,7 @@ class Changer:
     def _padded(self, value: Value, split: Split) -> Value:
         """Returns a value as two axes: its groups, with all before them, and the elements of a
         group, with zeros behind them where the blocks have padding."""
-        shape = value.type.shape
+        shape = value.shape
         head, groups, tail = _parted(shape, split)
         parted = self._shaped(value, (head * groups, tail))
         if not split.block:
@@ -174,13 +174,13 @@ class Changer:
         at = e.point(value.type)
         place = at[split.axis] % split.block + self.place() // split.copies * split.block
         is_inside = index_value(place, I64) < type.shape[split.axis] // split.groups
-        part = apply("select", is_inside, e.read(0, *at), literal(0, value.type.dtype))
+        part = apply("select", is_inside, e.read(0, *at), literal(0, value.dtype))
         return self._add("expression", value, expr=e.finish(at, part))
 
     def _addend(self, value: Value) -> Value:
         """Returns `value` on the first rank of each group, zeros on the others."""
         e = ExprBuilder(value.type)
-        at, dtype = e.point(value.type), value.type.dtype
+        at, dtype = e.point(value.type), value.dtype
         is_first = apply("eq", index_value(self.place(), I64), literal(0, I64))
         part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
         return self._add("expression", value, expr=e.finish(at, part))
@@ -193,7 +193,7 @@ class Changer:
         """
         ranks = const(self._axis.ranks)
         stacked = [
-            self._shaped(self._collective("all_gather", part), (ranks, *part.type.shape))
+            self._shaped(self._collective("all_gather", part), (ranks, *part.shape))
             for part in parts
         ]
         e = ExprBuilder(*(value.type for value in stacked))
@@ -212,7 +212,7 @@ class Changer:
     def _blocks_first(self, value: Value, split: Split) -> Value:
         """Returns `value` with the blocks of an axis one behind another along axis 0."""
         ranks, padded = const(self._axis.ranks), self._padded(value, split)
-        groups, tail = padded.type.shape
+        groups, tail = padded.shape
         parted = self._shaped(padded, (groups, ranks, tail // ranks))
         return self._shaped(self._swapped(parted), (ranks * groups, tail // ranks))
 
@@ -234,13 +234,13 @@ class Changer:
 
     def _swapped(self, value: Value) -> Value:
         """Returns `value` with its first two axes exchanged."""
-        first, second, last = value.type.shape
+        first, second, last = value.shape
         if as_int(first) == 1 or as_int(second) == 1:
             return self._shaped(value, (second, first, last))
         return self._add("transpose", value, perm=(1, 0, 2))
 
     def _shaped(self, value: Value, shape: Shape) -> Value:
-        return value if value.type.shape == shape else self._add("reshape", value, shape=shape)
+        return value if value.shape == shape else self._add("reshape", value, shape=shape)
 
     def _collective(self, kind: str, value: Value, reduction: str = "sum") -> Value:
         attrs = {
@@ -248,7 +248,7 @@ class Changer:
             "reduction": reduction,
             "members": self._axis.members,
         }
-        if value.type.dtype is not BOOL:
+        if value.dtype is not BOOL:
             return self._add(kind, value, **attrs)
         numbers = self._add(kind, self._add("cast", value, to=U8), **attrs)
         return self._add("cast", numbers, to=BOOL)

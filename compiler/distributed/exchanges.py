@@ -136,7 +136,7 @@ class _Checker:
         for value, arrays in self._division.arrays.items():
             for shardings, array in arrays.items():
                 type = _rank_type(value.type, shardings, self._mesh.sizes)
-                if type is None or (array.type.shape, array.type.dtype) != (type.shape, type.dtype):
+                if type is None or (array.shape, array.dtype) != (type.shape, type.dtype):
                     raise InternalError(
                         "a rank's array has a wrong shape",
                         where=value.name,

@@ -272,7 +272,7 @@ class _Sharding:
         return store.put_per_rank(
             [blocks[tuple(axis.place(rank) for axis in self._axes)]
              for rank in range(self._axes[0].all_ranks)],
-            value.type.dtype,
+            value.dtype,
             store.sources(self._graph.constants[value]),
         )  # fmt: skip
 

@@ -104,7 +104,7 @@ class Operand:
         value = self._node("dims", (), tuple(sizes.reshape(-1)))
         if sizes.ndim != 1:
             value = self._node("reshape", (value,), self.type.shape)
-        if self.dtype is not value.type.dtype:
+        if self.dtype is not value.dtype:
             value = self._node("cast", (value,), self.dtype)
         return value
 

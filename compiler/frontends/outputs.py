@@ -30,9 +30,9 @@ def output_values(
 
 
 def _copied(scope: Scope, value: Value, name: str) -> Value:
-    listed = isinstance(value.type.dtype, ListType)
+    listed = isinstance(value.dtype, ListType)
     row = OPS["list_expect" if listed else "identity"]
-    attrs = row.attrs(value.type.dtype) if listed else row.attrs()
+    attrs = row.attrs(value.dtype) if listed else row.attrs()
     (copy,) = scope.builder.add(row, [value], attrs, loc=f"output {name}", names=[name])
     return copy
 

@@ -95,7 +95,7 @@ class MergePrices:
 
     def _cheapest(self, scope: SiteScope, bundle: Bundle) -> list[slice]:
         # An image [n, channel, height, ...] is stored in the layout that its neighbours need.
-        image = bundle[0].node.outputs[0].type.rank > 3
+        image = bundle[0].node.outputs[0].rank > 3
         site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._cheapest_of:
             graph = site_graph(site)
@@ -172,7 +172,7 @@ def _one(b: GraphBuilder, group: Bundle, inputs: Inputs, join: _Join) -> Sequenc
         if axis is not None:
             parts = (part.node.inputs[n] for part in group)
             operands[n] = join(b, [v for v in parts if v is not None], axis)
-    sizes = tuple(part.node.outputs[0].type.shape[loop] for part in group)
+    sizes = tuple(part.node.outputs[0].shape[loop] for part in group)
     types = types_of(operands)
     region = _region(node)
     assert region is not None
@@ -191,8 +191,8 @@ def _unread(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
 
 def _joined_type(values: Sequence[Value], axis: int) -> TensorType:
     """Returns the type of values that are concatenated along an axis."""
-    size = const(sum(as_int(v.type.shape[axis]) or 0 for v in values))
-    dtype, shape = values[0].type.dtype, values[0].type.shape
+    size = const(sum(as_int(v.shape[axis]) or 0 for v in values))
+    dtype, shape = values[0].dtype, values[0].shape
     return TensorType(dtype, replaced(shape, axis, size))
 
 
@@ -225,7 +225,7 @@ def bundles(scope: SiteScope) -> Iterator[Bundle]:
             if axes is not None and _is_own(scope, node, axes):
                 pairs = zip(node.inputs, axes, strict=True)
                 shared = tuple(
-                    v if axis is None else v and (v.type.dtype, replaced(v.type.shape, axis))
+                    v if axis is None else v and (v.dtype, replaced(v.shape, axis))
                     for v, axis in pairs
                 )
                 key = loop, axes, shared, _resized(region, loop, 0)[1:]

@@ -55,7 +55,7 @@ def _contents(value: Value | None) -> Any:
     """
     if value is None:
         return None
-    return (np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier),)
+    return (np.zeros([as_int(n) or 0 for n in value.shape], value.dtype.carrier),)
 
 
 def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:
@@ -68,7 +68,7 @@ def by_phases(site: DerivationSite, rates: Rates) -> SearchResult:
     if node.op.name != "conv_transpose" or is_derived(node):
         return SearchResult(None, (), 0)
     image, weights = site.operands[:2]
-    terms = prod(as_int(n) or 1 for n in weights.type.shape[1:])
+    terms = prod(as_int(n) or 1 for n in weights.shape[1:])
     products = (image.type.count or 1) * terms
     candidate = Phases("phases", Seconds(products / rates.products), node.attrs)
     b = GraphBuilder("trial")

@@ -149,10 +149,10 @@ def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
     The windows of the max-pool have `size` elements along each axis.  Returns `value` itself if it
     is no f32 image: a tensor [n, channel, spatial axes...].
     """
-    rank = value.type.rank - 2
-    if value.type.dtype is not F32 or rank < 1:
+    rank = value.rank - 2
+    if value.dtype is not F32 or rank < 1:
         return value
     one, zero = (1,) * rank, (as_index(0),) * rank
-    window = tuple(min(size, as_int(n) or 1) for n in value.type.shape[2:])
+    window = tuple(min(size, as_int(n) or 1) for n in value.shape[2:])
     attrs = OPS["max_pool"].attrs(one, zero, zero, one, window)
     return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]

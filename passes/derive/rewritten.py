@@ -76,7 +76,7 @@ class Rewritten(Candidate):
         if "relax " in self.chain:
             return "the terms that it adds are zeros, which make NaN of infinities"
         pairs = zip(site.operands, self.constants, strict=True)
-        if any(c and v.type.dtype.bits <= _NARROW for v, c in pairs) and self.growth(site):
+        if any(c and v.dtype.bits <= _NARROW for v, c in pairs) and self.growth(site):
             # Narrow weights are there to take little memory, which the price of one run ignores.
             return "it stores narrow weights in a wider type"
         folds = foldable(self.region, self.constants)

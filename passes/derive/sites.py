@@ -124,7 +124,7 @@ class SiteScope:
 
         Returns None for a node whose result is no sum of products.
         """
-        if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
+        if len(node.outputs) != 1 or node.outputs[0].dtype not in WIDE:
             return None
         expr = node_expr(node)
         flags = None if expr is None else _linear_params(expr)
@@ -140,7 +140,7 @@ class SiteScope:
             if value is None or handle is None or value.type.count != 1:
                 continue
             arrays = self.graph.store.arrays(handle)
-            if value.type.dtype in WIDE and not all(is_near_one(float(a.item())) for a in arrays):
+            if value.dtype in WIDE and not all(is_near_one(float(a.item())) for a in arrays):
                 return True
         return False
 

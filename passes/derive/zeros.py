@@ -83,7 +83,7 @@ def skip_zeros(graph: Graph, cheapest: Cheapest) -> Graph:
 
 def _sparse(graph: Graph, value: Value) -> Array | None:
     """Returns the array of a constant with zeros and finite numbers; None for another constant."""
-    if value.type.dtype not in WIDE or value.type.rank < 2:
+    if value.dtype not in WIDE or value.rank < 2:
         return None
     handle = graph.constants[value]
     return graph.store.common(handle) if graph.store.fact(_has_zeros, (handle,)) else None
@@ -121,7 +121,7 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
         return None if handle is None else scope.graph.store.common(handle)
 
     for node in scope.graph.nodes:
-        is_matmul = node.op.name == "matmul" and node.outputs[0].type.dtype in WIDE
+        is_matmul = node.op.name == "matmul" and node.outputs[0].dtype in WIDE
         x, table = node.inputs if is_matmul else (None, None)
         select = scope.producers.get(x) if x else None
         condition = select.inputs[0] if select and select.op.name == "where" else None
@@ -130,8 +130,8 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
             continue
         places, columns = equal.inputs
         constants = all_known(map(array, (*select.inputs[1:], columns, table)))
-        shape = select.outputs[0].type.shape[:-1]
-        if constants and places and places.type.shape == (*shape, as_index(1)):
+        shape = select.outputs[0].shape[:-1]
+        if constants and places and places.shape == (*shape, as_index(1)):
             on, off, counted, rows = constants
             is_one_hot = np.all(on == 1) and not np.any(off)
             is_one_hot &= np.array_equal(counted.reshape(-1), np.arange(len(rows)))
@@ -146,10 +146,10 @@ def _selected(
 ) -> Value:
     """Adds nodes that read a row of a table for each position; 0 for a position outside of it."""
     places, table = (operands[n] for n in at)
-    first, end = (b.constant(np.array(n, places.type.dtype.carrier), "end") for n in (0, last))
+    first, end = (b.constant(np.array(n, places.dtype.carrier), "end") for n in (0, last))
     inside = emit(b, "min", emit(b, "max", places, first), end)
     rows = emit(b, "gather", table, emit(b, "reshape", inside, shape=shape), axis=0)
-    zero = b.constant(np.zeros((), table.type.dtype.carrier), "zero")
+    zero = b.constant(np.zeros((), table.dtype.carrier), "zero")
     # The sum of a row and of products with 0 has no negative zeros.
     return emit(b, "where", emit(b, "equal", places, inside), emit(b, "add", rows, zero), zero)
 

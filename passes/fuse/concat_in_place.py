@@ -58,7 +58,7 @@ class _Joins:
         self.graph, self.visible, self.launch = graph, visible, launch
         self.users = graph.users()
         self.producers = graph.producers()
-        self.sizes = set(free_vars(*(d for x in graph.inputs for d in x.type.shape)))
+        self.sizes = set(free_vars(*(d for x in graph.inputs for d in x.shape)))
         self.states = {v for pair in graph.aliases for v in pair}
         self.placed: set[Value] = set()
         self.joins: dict[Node, Join] = {}
@@ -72,7 +72,7 @@ class _Joins:
 
     def _join(self, node: Node) -> Join | None:
         (result,) = node.outputs
-        if result in self.states or not self.sizes.issuperset(free_vars(*result.type.shape)):
+        if result in self.states or not self.sizes.issuperset(free_vars(*result.shape)):
             return None
         axis, start = node.attrs.axis, const(0)
         parts: list[ConcatPart] = []
@@ -83,7 +83,7 @@ class _Joins:
                 placed = value not in placed_values and self._writable(value)
                 parts.append(ConcatPart(value, start, placed))
                 placed_values.add(value)
-            start = start + value.type.shape[axis]
+            start = start + value.shape[axis]
         join = Join(result, axis, tuple(parts))
         return join if self._saves(join) else None
 
@@ -130,4 +130,4 @@ class _Joins:
 
 
 def _bytes(value: Value) -> int:
-    return value.type.dtype.bytes * prod(map(typical, value.type.shape))
+    return value.dtype.bytes * prod(map(typical, value.shape))

@@ -81,7 +81,7 @@ class _Fusion:
         """
         if any(classify(m) is NodeKind.OPAQUE for m in group.members):
             return False
-        if len({v.type.shape for v in self.results(group)}) > 1:
+        if len({v.shape for v in self.results(group)}) > 1:
             return False
         if not self.model.legal(*self.composed(group)):
             return False

@@ -95,7 +95,7 @@ def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> 
 
 def _sizes(values: Sequence[Value | None]) -> set[Var]:
     """Returns the symbols in the sizes of values."""
-    return set(free_vars(*(d for v in values if v is not None for d in v.type.shape)))
+    return set(free_vars(*(d for v in values if v is not None for d in v.shape)))
 
 
 class _Partition:
@@ -323,7 +323,7 @@ class _Partition:
         if group.anchors:
             return self._whole_or_streaming(node, group) if self._persists(node, group) else None
         rows = self.kinds[node] is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
-        sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
+        sizes = {element_count(v.shape) for v in (*node.outputs, *group.sink.outputs)}
         if rows or len(sizes) == 1:
             return self._if_sound([node], group)
         return self._spreading(node, group)
@@ -471,7 +471,7 @@ class _Partition:
         if not fed and all(self.kinds[n] is NodeKind.MAP for n in nodes):
             return True
         elements, sink_elements = (
-            element_count(n.outputs[0].type.shape) for n in (nodes[0], group.sink)
+            element_count(n.outputs[0].shape) for n in (nodes[0], group.sink)
         )
         if len(nodes) > 1 or fed or not nonnegative(elements - sink_elements):
             return False

@@ -41,9 +41,9 @@ def _elementwise(site: RewriteSite) -> Replacement:
         copies = _copies(site, number)
         x = copies[-1].inputs[0] if copies else None
         others = [v.type for n, v in enumerate(site.inputs) if v is not None and n != number]
-        if x is None or value is None or node.outputs[0].type.rank != value.type.rank:
+        if x is None or value is None or node.outputs[0].rank != value.rank:
             continue
-        if all(element_count(t.shape) is const(1) and t.rank <= x.type.rank for t in others):
+        if all(element_count(t.shape) is const(1) and t.rank <= x.rank for t in others):
             inputs = [x if n == number else v for n, v in enumerate(site.inputs)]
             (y,) = b.add(node.op, inputs, node.attrs)
             for copy in reversed(copies):
@@ -58,16 +58,16 @@ def _transposed(site: RewriteSite) -> Value | None:
     x = copies[-1].inputs[0] if copies else None
     if x is None or len(copies) > 2:
         return None
-    b, repeated = site.builder, copies[-1].outputs[0].type.shape
-    merged = _merged(repeated, copies[0].outputs[0].type.shape)
+    b, repeated = site.builder, copies[-1].outputs[0].shape
+    merged = _merged(repeated, copies[0].outputs[0].shape)
     if merged is None:
         return None
     perm = tuple(axis for p in site.node.attrs.perm for axis in merged[p])
-    ones = (const(1),) * (len(repeated) - x.type.rank)
-    y = emit(b, "reshape", x, shape=(*ones, *x.type.shape))
+    ones = (const(1),) * (len(repeated) - x.rank)
+    y = emit(b, "reshape", x, shape=(*ones, *x.shape))
     y = emit(b, "transpose", y, perm=perm)
     y = emit(b, "expand", y, shape=tuple(repeated[p] for p in perm))
-    return emit(b, "reshape", y, shape=site.node.outputs[0].type.shape)
+    return emit(b, "reshape", y, shape=site.node.outputs[0].shape)
 
 
 def _merged(before: Sequence[Index], after: Sequence[Index]) -> list[list[int]] | None:

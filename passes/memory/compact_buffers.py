@@ -93,7 +93,7 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)
-    shapes = (v.type.shape for v in placed.graph.inputs)
+    shapes = (v.shape for v in placed.graph.inputs)
     symbols = {symbol for shape in shapes for dim in shape for symbol in free_vars(dim)}
     lives: dict[Value, _Life] = {}
     for value, touched in steps.items():
@@ -101,7 +101,7 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
             continue
         count = element_count(placed.layouts[value].sizes)
         if set(free_vars(count)) <= symbols:
-            size = typical(count) * value.type.dtype.bytes
+            size = typical(count) * value.dtype.bytes
             lives[value] = _Life(tuple(touched), size)
     return lives
 
@@ -161,7 +161,7 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
     For example, it is (1, 2) for reads x[i, 2*j] and x[i, 4*k].  Returns None if the kernel may
     read outside of the value, or at data-dependent indices.
     """
-    factors = [0] * value.type.rank
+    factors = [0] * value.rank
     for node in (r for _, r, v in operand_reads(kernel) if v is value):
         if node.indirect or node.fill is not None:
             return None
@@ -194,10 +194,10 @@ def _with_part(
     Step `last` then reads the copy. Along axis d, the copy has the elements at indices that
     `every[d]` divides. Returns None if `value` is stored with gaps.
     """
-    shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
+    shape = tuple(ceildiv(n, k) for n, k in zip(value.shape, every, strict=True))
     where, kernel = placed.layouts[value], placed.steps[last].kernel
     order = axis_order(where)
-    if order is None or kernel is None or where != permuted(value.type.shape, order):
+    if order is None or kernel is None or where != permuted(value.shape, order):
         return None
     part = Value(f"{value.name}.part", replace(value.type, shape=shape))
     steps = list(placed.steps)

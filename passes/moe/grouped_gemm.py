@@ -169,19 +169,19 @@ class _Grouper:
         a, c = inputs
         for x, matrix, transposed in ((a, c, False), (c, a, True)):
             selection = _selection(b, matrix)
-            if x is None or selection is None or selection.source.type.rank != 3 or x.type.rank < 2:
+            if x is None or selection is None or selection.source.rank != 3 or x.rank < 2:
                 continue
-            is_one_row = as_int(x.type.shape[-1 if transposed else -2]) == 1
-            if is_one_row and broadcasts_to(x.type.shape[:-2], selection.index.type.shape):
+            is_one_row = as_int(x.shape[-1 if transposed else -2]) == 1
+            if is_one_row and broadcasts_to(x.shape[:-2], selection.index.shape):
                 return self._regrouped(b, node, x, selection, transposed)
         return None
 
     def _regrouped(
         self, b: GraphBuilder, node: Node, x: Value, selection: _Selection, transposed: bool
     ) -> Replacement:
-        lead = x.type.shape[:-2]
-        depth = x.type.shape[-2 if transposed else -1]
-        plain = TensorType(x.type.dtype, (*lead, const(1), depth))
+        lead = x.shape[:-2]
+        depth = x.shape[-2 if transposed else -1]
+        plain = TensorType(x.dtype, (*lead, const(1), depth))
         swapped = selection.swapped != transposed
         tiled = self.tiled.get(x)
         if tiled is not None and tiled.order.index is selection.index:
@@ -194,7 +194,7 @@ class _Grouper:
             order = new_order
             tiles = rows_to_tiles(b, order, x, lead)
         product_tiles = tiled_matmul(b, order, tiles, selection.source, swapped)
-        rank = node.outputs[0].type.rank
+        rank = node.outputs[0].rank
         return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
@@ -224,7 +224,7 @@ class _Grouper:
         Records in `tiled` that `tiles` hold the same rows, for later nodes that read the copy.
         `axis` is the axis of the copy along which the elements of a row lie.
         """
-        shape = node.outputs[number].type.shape
+        shape = node.outputs[number].shape
         value = rows_of_tiles(b, order, tiles, shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
         return value
@@ -232,7 +232,7 @@ class _Grouper:
     # ---- nodes that read the result of a grouped matmul
 
     def _reshaped(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
-        axis = _last_axis(node.outputs[0].type, tiled.tiles.type.shape[2])
+        axis = _last_axis(node.outputs[0].type, tiled.tiles.shape[2])
         if axis is None:
             return None
         return [self._as_rows(b, node, tiled.tiles, tiled.order, axis)]
@@ -249,7 +249,7 @@ class _Grouper:
             is_complete = (
                 (start, step, size) == (const(0), 1, extent)
                 for start, step, size, extent in zip(
-                    attrs.starts, attrs.steps, attrs.sizes, before.type.shape, strict=True
+                    attrs.starts, attrs.steps, attrs.sizes, before.shape, strict=True
                 )
             )
             if not all(complete for n, complete in enumerate(is_complete) if n != tiled.axis):
@@ -258,7 +258,7 @@ class _Grouper:
                 attrs,
                 starts=(const(0), const(0), attrs.starts[tiled.axis]),
                 steps=(1, 1, attrs.steps[tiled.axis]),
-                sizes=(*tiled.tiles.type.shape[:2], attrs.sizes[tiled.axis]),
+                sizes=(*tiled.tiles.shape[:2], attrs.sizes[tiled.axis]),
             )
         parts = b.add(node.op, [tiled.tiles], attrs)
         return [
@@ -266,7 +266,7 @@ class _Grouper:
         ]
 
     def _pointwise(self, b: GraphBuilder, node: Node, inputs: Inputs, tiled: _Tiled) -> Replacement:
-        shape, depth = node.outputs[0].type.shape, tiled.tiles.type.shape[2]
+        shape, depth = node.outputs[0].shape, tiled.tiles.shape[2]
         operands: list[Value | None] = []
         for value in inputs:
             operand = None if value is None else self._operand(b, value, tiled, shape, depth)
@@ -292,17 +292,17 @@ class _Grouper:
         """
         other = self.tiled.get(value)
         if other is not None:
-            is_aligned = other.order is tiled.order and value.type.shape == tuple(shape)
+            is_aligned = other.order is tiled.order and value.shape == tuple(shape)
             return other.tiles if is_aligned else None
         selection = _selection(b, value)
         if selection is not None and selection.index is tiled.order.index and not selection.swapped:
-            if element_count(selection.source.type.shape[1:]) is not depth:
+            if element_count(selection.source.shape[1:]) is not depth:
                 return None
             selected_rows = emit(b, "gather", selection.source, tiled.order.matrix, axis=0)
             return emit(
                 b, "reshape", selected_rows, shape=(tiled.order.grouping.tiles, const(1), depth)
             )
-        dims = (const(1),) * (len(shape) - value.type.rank) + value.type.shape
+        dims = (const(1),) * (len(shape) - value.rank) + value.shape
         if any(as_int(d) != 1 for n, d in enumerate(dims) if n != tiled.axis):
             return None
         return emit(b, "reshape", value, shape=(dims[tiled.axis],))
@@ -322,10 +322,10 @@ def _selection(b: GraphBuilder, value: Value | None) -> _Selection | None:
     if inner is None:
         return None
     if node.op.name == "reshape":
-        return inner if inner.source.type.rank == 2 else None
+        return inner if inner.source.rank == 2 else None
     rank = len(node.attrs.perm)
     last = (*range(rank - 2), rank - 1, rank - 2)
-    swaps = node.attrs.perm == last and inner.source.type.rank == 3
+    swaps = node.attrs.perm == last and inner.source.rank == 3
     return replace(inner, swapped=not inner.swapped) if swaps else None
 
 

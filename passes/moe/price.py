@@ -89,7 +89,7 @@ def _by_tiles(matmul: GroupedMatmul, tile: int) -> Graph:
     order = ordered(b, index, grouping)
     tiles = rows_to_tiles(b, order, rows, matmul.lead)
     product_tiles = tiled_matmul(b, order, tiles, matrices, matmul.swapped)
-    shape = (*matmul.index.shape, product_tiles.type.shape[2])
+    shape = (*matmul.index.shape, product_tiles.shape[2])
     return b.finish([rows_of_tiles(b, order, product_tiles, shape)])
 
 

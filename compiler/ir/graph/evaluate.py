@@ -46,13 +46,13 @@ def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -
     problems: list[str] = []
     dims: list[tuple[Value, int, Index, int]] = []
     for value, array in zip(values, arrays, strict=True):
-        if array.dtype != value.type.dtype.carrier:
-            want = f"{value.type.dtype.name} (as {value.type.dtype.carrier})"
+        if array.dtype != value.dtype.carrier:
+            want = f"{value.dtype.name} (as {value.dtype.carrier})"
             problems.append(f"{value.name} has type {array.dtype}, {want} is due")
-        if array.ndim != value.type.rank:
+        if array.ndim != value.rank:
             problems.append(f"{value.name} has rank {array.ndim}, {value.type!r} is due")
             continue
-        pairs = zip(value.type.shape, array.shape, strict=True)
+        pairs = zip(value.shape, array.shape, strict=True)
         dims.extend((value, axis, dim, size) for axis, (dim, size) in enumerate(pairs))
     for value, axis, dim, size in (*(d for d in dims if var_of(d[2])), *dims):
         problem = _bind_dim(dim, size, sizes)
@@ -182,9 +182,7 @@ class GraphEvaluator:
                 frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
             results = self.results(replace(node, attrs=attrs), arrays)
-            return tuple(
-                _rounded(a, v.type.dtype) for a, v in zip(results, node.outputs, strict=True)
-            )
+            return tuple(_rounded(a, v.dtype) for a, v in zip(results, node.outputs, strict=True))
         except MemoryError as error:
             types = ", ".join(map(repr, types_of(node.outputs)))
             raise UserError(
@@ -217,7 +215,7 @@ class GraphEvaluator:
         rows: list[Sequence[Array]] = []
         while go and (limit is None or count < limit):
             heads = [
-                np.full((1,) * body.inputs[n].type.rank, value, body.inputs[n].type.dtype.carrier)
+                np.full((1,) * body.inputs[n].rank, value, body.inputs[n].dtype.carrier)
                 for n, value in enumerate((count, True))
             ]
             results = self._body(body, [*heads, *carried], frame, count)
@@ -264,8 +262,8 @@ def _stacked(
             raise UserError("a loop stacks rows of different sizes", where=value.name)
         yield np.stack(column)
     for value in () if rows else values:
-        shape = (as_int(substitute(dim, sizes)) or 0 for dim in value.type.shape)
-        yield np.empty((0, *shape), value.type.dtype.carrier)
+        shape = (as_int(substitute(dim, sizes)) or 0 for dim in value.shape)
+        yield np.empty((0, *shape), value.dtype.carrier)
 
 
 def _dying(graph: Graph) -> list[list[Value]]:

@@ -105,8 +105,8 @@ def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set
     values in it keep their own names. Raises InternalError if a replacement has another element
     type or rank.
     """
-    types = [(v.type.dtype, v.type.rank) for v in results]
-    if types != [(v.type.dtype, v.type.rank) for v in node.outputs]:
+    types = [(v.dtype, v.rank) for v in results]
+    if types != [(v.dtype, v.rank) for v in node.outputs]:
         raise InternalError(
             f"a rewrite of {node.op.name} changes its results",
             where=node.loc,

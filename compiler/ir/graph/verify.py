@@ -78,7 +78,7 @@ class _Verifier:
         except KeyError:
             self.problems.append(f"constant %{value.name} is not in the store")
             return
-        if (array.dtype, array.shape) != (value.type.dtype.carrier, value.type.static_shape):
+        if (array.dtype, array.shape) != (value.dtype.carrier, value.type.static_shape):
             self.problems.append(
                 f"constant %{value.name} is {array.dtype}{list(array.shape)} in the store, "
                 f"{value.type!r} in the graph"

@@ -160,7 +160,7 @@ class _Map:
 
 def _region(node: Node) -> Region | None:
     """Returns the region of a node with a single result of f32 or f64; None for another node."""
-    if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
+    if len(node.outputs) != 1 or node.outputs[0].dtype not in WIDE:
         return None
     expr = node_expr(node)
     return None if expr is None else from_expr(expr)
@@ -275,7 +275,7 @@ class _NodeMap:
             if array is None:
                 return None
             lead = next((n for n, size in enumerate(array.shape) if size > 1), array.ndim)
-            constant = array.reshape(array.shape[lead:]).astype(x.type.dtype.carrier)
+            constant = array.reshape(array.shape[lead:]).astype(x.dtype.carrier)
             if not np.isfinite(constant).all():
                 return None
             x = emit(b, op, x, b.constant(constant, op))
@@ -415,7 +415,7 @@ class _Fold:
             scale = None if node_map is None or node_map.map.shift else node_map.map.scale
             if node_map is None or x is None or scale is None or not _is_linear(region, (n,)):
                 continue
-            saved = element_count(x.type.shape) - element_count(node.outputs[0].type.shape) - 1
+            saved = element_count(x.shape) - element_count(node.outputs[0].shape) - 1
             array = node_map.at_operand(scale) if nonnegative(saved) else None
             if array is not None and array.size == 1 and is_near_one(array.item()):
                 (y,) = b.add(node.op, [*inputs[:n], x, *inputs[n + 1 :]], node.attrs)
@@ -434,7 +434,7 @@ def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
         inputs.pop()
     if region is None:
         return None
-    wide = ((n, v) for n, v in enumerate(inputs) if v is not None and v.type.dtype in WIDE)
+    wide = ((n, v) for n, v in enumerate(inputs) if v is not None and v.dtype in WIDE)
     arrays = {n: array for n, v in wide if (array := b.array(v)) is not None}
     shifts: dict[int, Array] = {}
     shift = after.map.shift

@@ -95,7 +95,7 @@ class Tiled(Candidate):
             return None
         # The guard comes first: the image is then still in the caches of the cores that computed
         # it.
-        kernel = [as_int(n) or 0 for n in source.type.shape[2:]]
+        kernel = [as_int(n) or 0 for n in source.shape[2:]]
         lacking = [
             None if mask is None else b.constant(mask.astype(F32.carrier), "taps")
             for mask in masks(conv, kernel)
@@ -163,7 +163,7 @@ def convolution_of(site: DerivationSite) -> Conv | None:
     if conv is None or site.constants[:2] != (False, True):
         return None
     image, (result,) = site.operands[0].type, site.sink.outputs
-    sizes = (*image.shape[1:], *result.type.shape[1:])
+    sizes = (*image.shape[1:], *result.shape[1:])
     positive = all(n > 0 for n in map(typical, sizes))
     return conv if image.dtype is F32 and positive else None
 

@@ -256,9 +256,9 @@ def conv_of(node: Node) -> Conv | None:
     image, weights = node.inputs[0], node.inputs[1]
     assert image is not None
     assert weights is not None
-    shape, results = image.type.shape, node.outputs[0].type.shape
+    shape, results = image.shape, node.outputs[0].shape
     channels, filters = as_int(shape[1]), as_int(results[1])
-    taps = [as_int(n) or 0 for n in weights.type.shape[2:]]
+    taps = [as_int(n) or 0 for n in weights.shape[2:]]
     strided_and_dilated = any(
         s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True)
     )
