@@ -8,7 +8,11 @@ import sys
 sys.path.insert(0, sys.argv[4])
 
 from tcc.cli.peers.tcc import prepare
-from tcc.runtime.worker import serve
+
+try:
+    from tcc.runtime.worker import serve
+except ModuleNotFoundError:  # commits before 30 November 2026
+    from tcc.cli.peers.worker import serve  # type: ignore[import-not-found,no-redef]
 
 if __name__ == "__main__":
     serve(lambda model, feed, threads, _: prepare(model, feed, threads))
