@@ -121,7 +121,7 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
         return None if handle is None else scope.graph.store.common(handle)
 
     for node in scope.graph.nodes:
-        is_matmul = node.op.name == "matmul" and node.outputs[0].dtype in WIDE
+        is_matmul = node.op.name == "matmul" and node.result.dtype in WIDE
         x, table = node.inputs if is_matmul else (None, None)
         select = scope.producers.get(x) if x else None
         condition = select.inputs[0] if select and select.op.name == "where" else None
@@ -130,7 +130,7 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
             continue
         places, columns = equal.inputs
         constants = all_known(map(array, (*select.inputs[1:], columns, table)))
-        shape = select.outputs[0].shape[:-1]
+        shape = select.result.shape[:-1]
         if constants and places and places.shape == (*shape, as_index(1)):
             on, off, counted, rows = constants
             is_one_hot = np.all(on == 1) and not np.any(off)
