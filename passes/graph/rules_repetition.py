@@ -40,10 +40,10 @@ def _elementwise(site: RewriteSite) -> Replacement:
     for number, value in enumerate(site.inputs):
         copies = _copies(site, number)
         x = copies[-1].inputs[0] if copies else None
-        others = [v.type for n, v in enumerate(site.inputs) if v is not None and n != number]
+        types = [v.type for n, v in enumerate(site.inputs) if v is not None and n != number]
         if x is None or value is None or node.result.rank != value.rank:
             continue
-        if all(element_count(t.shape) is const(1) and t.rank <= x.rank for t in others):
+        if all(element_count(t.shape) is const(1) and t.rank <= x.rank for t in types):
             inputs = [x if n == number else v for n, v in enumerate(site.inputs)]
             (y,) = b.add(node.op, inputs, node.attrs)
             for copy in reversed(copies):
