@@ -131,7 +131,7 @@ class _Batched:
         """Yields the node's attributes, then attributes in which a target shape has more samples
         along one of its axes."""
         yield node.attrs
-        shape = node.outputs[0].shape
+        shape = node.result.shape
         names = fields(node.attrs) if is_dataclass(node.attrs) else ()
         targets = [item.name for item in names if getattr(node.attrs, item.name) == shape]
         for axis in range(len(shape) if targets else 0):

@@ -518,7 +518,7 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
             for value in filter(None, read_inputs):
                 constants.setdefault(value, set()).update(numbers)
         elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
-            inputs[node.outputs[0]] = first
+            inputs[node.result] = first
     values = {
         **{v: sorted(numbers) for v, numbers in constants.items()},
         **{v: range(count) for v, count in rows.items()},

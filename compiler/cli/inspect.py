@@ -14,7 +14,6 @@ from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.graph import write_graph
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.kernels.forms import FORMS, form_text
-from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import measure_steps, running_variant
 from tcc.cli.later_modules import decisions as decided
 from tcc.cli.later_modules import derivations as derived
@@ -26,6 +25,7 @@ from tcc.errors import UserError
 from tcc.preprocess import input_errors
 from tcc.runtime.artifact_page import page
 from tcc.runtime.derivation_svg import derivation_svg
+from tcc.runtime.gpu_builds import build_lines
 from tcc.runtime.kernel_facts import KernelFacts
 from tcc.runtime.kernel_table import (
     StepTime,
@@ -269,4 +269,6 @@ def _kernel_lines(
     yield kernel_table(kernel_rows(facts, times))
     notes = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
     yield from filter(None, notes)
-    yield from build_lines(variant, path)
+    with reading_manifest(path, "say how its kernels were compiled"):
+        builds = [*build_lines(variant)]
+    yield from builds

@@ -12,13 +12,13 @@ from tcc.cli.later_modules import cluster as clusters
 from tcc.cli.later_modules import costs as models
 from tcc.cli.later_modules import driver, facts, layers, plan_picture, planner, rank_plans
 from tcc.cli.later_modules import plan as plans
-from tcc.cli.plan_tables import explanation_lines, plan_lines, proof_lines
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say_all, write_text
 from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, constant_bytes
 from tcc.options import Options
+from tcc.runtime.plan_tables import explanation_lines, plan_lines, proof_lines
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
 
@@ -203,7 +203,7 @@ def _plan(
             text = plans.plan_text(graph, result.plan)
         write_text(output, "the plan", text)
     record = {**result.facts, "nodes": result.rows, "collectives": result.collectives}
-    return record, plan_lines(result)
+    return record, plan_lines(record)
 
 
 def _explain(graph: Graph, node: str, job: _Job) -> _Printed:

@@ -58,7 +58,7 @@ class StrategyDecisions:
             if strategies.setdefault(node, strategy) != strategy:
                 raise UserError(
                     "a plan and a forced choice divide a node differently",
-                    where=node.outputs[0].name,
+                    where=node.result.name,
                     why=f"--plan says {joined(texts_of(fixed[node]))}, and --choices says "
                     f"{joined(texts_of(strategy))}",
                     hint="leave the node out of the plan, or the line out of the choices",
@@ -67,7 +67,7 @@ class StrategyDecisions:
 
     def record(self, choice: Mapping[Node, NodeStrategies]) -> None:
         """Records the choice of a strategy for each node."""
-        names = [node.outputs[0].name for node in self._places]
+        names = [node.result.name for node in self._places]
         choices = [
             next(a for a in alternatives if a.replacement == choice[node])
             for node, alternatives in self._places.items()

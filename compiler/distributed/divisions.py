@@ -41,7 +41,7 @@ def check_divisions(graph: Graph, plan: Plan) -> int:
     Raises UserError for a text that is no strategy, for another number of operands or results than
     the node has, for an axis that a value lacks, and for an axis that the ranks do not divide.
     """
-    nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
+    nodes = {node.result.name: node for node in graph.nodes if node.outputs}
     count = 0
     for name, texts in plan.strategies.items():
         if name not in nodes:  # `fixed_strategies` refuses all other names
@@ -92,7 +92,7 @@ def _shardings(node: Node, text: str, where: str) -> Shardings:
             why=error,
             hint="write whole, split(AXIS), split(AXIS, GROUPS) or partial(sum) for each, as in "
             "'whole, split(1) -> split(1)'; tcc plan MODEL --explain "
-            f"{node.outputs[0].name} lists its strategies",
+            f"{node.result.name} lists its strategies",
         ) from error
     return (*operands, *results)
 

@@ -158,7 +158,7 @@ class _Checker:
             if not self._are_read(reader, operands) or not inner <= {*captures(reader)}:
                 raise InternalError(
                     "a node of the ranks reads other arrays than its strategy says",
-                    where=node.loc or node.outputs[0].name,
+                    where=node.loc or node.result.name,
                     why=f"it has the strategies {items}",
                 )
         graph, local = self._division.graph, self._division.local
@@ -183,7 +183,7 @@ class _Checker:
     def _reader(self, node: Node, items: NodeStrategies) -> Node | None:
         if not node.outputs:
             return None
-        array = self._division.arrays[node.outputs[0]].get(result_shardings(items)[0])
+        array = self._division.arrays[node.result].get(result_shardings(items)[0])
         return None if array is None else self._producers.get(array)
 
     def _array(self, value: Value, shardings: Shardings) -> Value:
@@ -331,4 +331,4 @@ def _reductions_in_nodes(division: Division) -> Iterator[Exchange]:
             for number, monoids in (pair for strategy in items for pair in strategy.reduced):
                 kind = "all_reduce" if {*monoids} <= {*REDUCTIONS} else "all_gather"
                 for type in stages[number].types:
-                    yield Exchange(kind, type_bytes(type), node.outputs[0].name)
+                    yield Exchange(kind, type_bytes(type), node.result.name)

@@ -193,7 +193,7 @@ def explained(
 
 def _row(graph: Graph, node: Node, items: NodeStrategies, cluster: Cluster) -> dict[str, Any]:
     return {
-        "node": node.outputs[0].name,
+        "node": node.result.name,
         "op": node.op.name,
         "strategy": json_of(texts_of(items)),
         "seconds": node_seconds(graph, node, items, cluster),

@@ -110,7 +110,7 @@ def _layers(
                     bytes += type_bytes(value.type)
                     rank_bytes += type_bytes(division.arrays[value][shardings].type)
         yield PlanLayer(
-            tuple(node.outputs[0].name for node, _ in pairs),
+            tuple(node.result.name for node, _ in pairs),
             tuple(dict.fromkeys(node.op.name for node, _ in pairs)),
             kind,
             tuple(dict.fromkeys(joined(tuple(map(repr, s))) for _, s in pairs)),

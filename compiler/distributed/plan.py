@@ -78,7 +78,7 @@ def model_hash(graph: Graph) -> str:
 def plan_of(graph: Graph, choice: Mapping[Node, NodeStrategies], mesh: Mesh) -> Plan:
     """Returns the plan of a choice; it leaves out nodes that can only stay whole."""
     offered = mesh_offers(graph, mesh.axes)
-    texts = {node.outputs[0].name: texts_of(choice[node])
+    texts = {node.result.name: texts_of(choice[node])
              for node in graph.nodes if len(offered[node]) > 1}  # fmt: skip
     return Plan(model_hash(graph), mesh.sizes, texts)
 
@@ -98,7 +98,7 @@ def plan_text(graph: Graph, plan: Plan) -> str:
     head: dict[str, Any] = {"tcc_plan": _VERSION, "model": plan.model, "ranks": plan.ranks}
     if len(plan.mesh) > 1:
         head["mesh"] = plan.mesh
-    ops = {node.outputs[0].name: node.op.name for node in graph.nodes if node.outputs}
+    ops = {node.result.name: node.op.name for node in graph.nodes if node.outputs}
     lines = [
         json.dumps({"node": name, "op": ops[name], "strategy": json_of(texts)})
         for name, texts in plan.strategies.items()
@@ -146,7 +146,7 @@ def fixed_strategies(graph: Graph, plan: Plan, mesh: Mesh) -> dict[Node, NodeStr
     lacks, and for a strategy that the node does not offer.
     """
     check_model(graph, plan, mesh)
-    nodes = {node.outputs[0].name: node for node in graph.nodes if node.outputs}
+    nodes = {node.result.name: node for node in graph.nodes if node.outputs}
     offered = mesh_offers(graph, mesh.axes)
     fixed: dict[Node, NodeStrategies] = {}
     for name, texts in plan.strategies.items():

@@ -35,7 +35,7 @@ _SAVES = {
     # Prices of different panels are no more precise (margin knob panel).
     "shared layout": 1 - 1 / 1.08,
     # Nobody measured these margins.
-    "knob turned": 0.15,
+    "knob direction": 0.15,
     "split-k": 0.05,
     "rows of MoE tiles": 0.2,
     "compiled again": 1 - 1 / 1.05,

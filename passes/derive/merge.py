@@ -95,7 +95,7 @@ class MergePrices:
 
     def _cheapest(self, scope: SiteScope, bundle: Bundle) -> list[slice]:
         # An image [n, channel, height, ...] is stored in the layout that its neighbours need.
-        image = bundle[0].node.outputs[0].rank > 3
+        image = bundle[0].node.result.rank > 3
         site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._cheapest_of:
             graph = site_graph(site)
@@ -172,7 +172,7 @@ def _one(b: GraphBuilder, group: Bundle, inputs: Inputs, join: _Join) -> Sequenc
         if axis is not None:
             parts = (part.node.inputs[n] for part in group)
             operands[n] = join(b, [v for v in parts if v is not None], axis)
-    sizes = tuple(part.node.outputs[0].shape[loop] for part in group)
+    sizes = tuple(part.node.result.shape[loop] for part in group)
     types = types_of(operands)
     region = _region(node)
     assert region is not None

@@ -119,7 +119,7 @@ def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
             value = candidate.emit(b, [new[v] for v in owner.operands], None)
             b.loc = ""
             assert value is not None
-            new[node.outputs[0]] = value
+            new[node.result] = value
         elif node not in covered:
             inputs = tuple(None if v is None else new[v] for v in node.inputs)
             loc = _DIRECT if node in site.nodes else ""

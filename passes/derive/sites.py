@@ -69,7 +69,7 @@ class DerivationSite:
     @property
     def name(self) -> str:
         """The location of the sink, or the name of its result."""
-        return self.sink.loc or self.sink.outputs[0].name
+        return self.sink.loc or self.sink.result.name
 
     def places_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
         """Returns the positions of nodes in the neighbourhood."""
@@ -124,7 +124,7 @@ class SiteScope:
 
         Returns None for a node whose result is no sum of products.
         """
-        if len(node.outputs) != 1 or node.outputs[0].dtype not in WIDE:
+        if len(node.outputs) != 1 or node.result.dtype not in WIDE:
             return None
         expr = node_expr(node)
         flags = None if expr is None else _linear_params(expr)

@@ -91,8 +91,8 @@ def _sparse(graph: Graph, value: Value) -> Array | None:
 
 def _has_zeros(arrays: Sequence[Array]) -> bool:
     """Returns True if all ranks have one array, of finite numbers and many zeros."""
-    array, *others = arrays
-    if others or not 1 < array.size <= _MOST:
+    array, *copies = arrays
+    if copies or not 1 < array.size <= _MOST:
         return False
     # The sampled places have no common period with rows or columns.
     places = np.arange(1, _SAMPLE + 1) * 0.6180339887498949 % 1 * array.size
@@ -121,7 +121,7 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
         return None if handle is None else scope.graph.store.common(handle)
 
     for node in scope.graph.nodes:
-        is_matmul = node.op.name == "matmul" and node.outputs[0].dtype in WIDE
+        is_matmul = node.op.name == "matmul" and node.result.dtype in WIDE
         x, table = node.inputs if is_matmul else (None, None)
         select = scope.producers.get(x) if x else None
         condition = select.inputs[0] if select and select.op.name == "where" else None
@@ -130,7 +130,7 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
             continue
         places, columns = equal.inputs
         constants = all_known(map(array, (*select.inputs[1:], columns, table)))
-        shape = select.outputs[0].shape[:-1]
+        shape = select.result.shape[:-1]
         if constants and places and places.shape == (*shape, as_index(1)):
             on, off, counted, rows = constants
             is_one_hot = np.all(on == 1) and not np.any(off)
@@ -238,7 +238,7 @@ class _Product(NamedTuple):
     column: int
 
     @property
-    def others(self) -> tuple[Factor, ...]:
+    def other_factors(self) -> tuple[Factor, ...]:
         return replaced(self.term.factors, self.place)
 
 
@@ -260,10 +260,10 @@ def _ways(site: DerivationSite, arrays: Mapping[Value, Array]) -> Iterator[_Emit
     (term,) = terms
     for place, factor in enumerate(term.factors):
         array = arrays.get(site.operands[factor.source or 0])
-        found = None if array is None else _matrix(factor, array, (*stage.iters, *term.sums))
-        if found is None:
+        reading = None if array is None else _matrix(factor, array, (*stage.iters, *term.sums))
+        if reading is None:
             continue
-        matrix, loops = found
+        matrix, loops = reading
         for row, column, oriented in ((*loops, matrix), (*loops[::-1], matrix.T)):
             if row >= len(stage.iters):
                 yield from _skipped(
@@ -354,7 +354,7 @@ def _guarded(
     With `reads_all`, only elements that depend on the column may be left out.
     """
     first = len(p.iters)
-    for factor in p.others:
+    for factor in p.other_factors:
         loops = depends(factor)
         if p.row in loops and not (reads_all and p.column not in loops):
             sums = [k for k, _ in enumerate(p.term.sums, first) if k in loops]
@@ -383,7 +383,7 @@ def _tiled(
     maps[p.row] = Affine(tuple(step for _, step, _ in every), part.first)
     maps[p.column] = Affine(tuple(step for _, _, step in every), part.column)
     cut = len([*chain(*loops[: len(p.iters)])])
-    factors = [mapped(f, maps, sizes) for f in p.others]
+    factors = [mapped(f, maps, sizes) for f in p.other_factors]
     operands = list(operands)
     if not np.all(values == 1):
         at = [every.index(loop) for loop in (*tile, *inner_row, *inner_column)]

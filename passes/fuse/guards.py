@@ -42,7 +42,7 @@ class Guards:
         `stored_values`.
         """
         nodes = [
-            self.direct.get(node.outputs[0], node) if node.outputs else node
+            self.direct.get(node.result, node) if node.outputs else node
             for node in self.graph.nodes
         ]
         following = {value}
@@ -68,20 +68,20 @@ def split_guards(graph: Graph) -> Guards:
     if not guarded:
         return Guards(graph, {}, {})
     row, users, kept_values = OPS["expression"], graph.users(), graph.values_read_outside()
-    single_results = (node.outputs[0] for node in graph.nodes if len(node.outputs) == 1)
+    single_results = (node.result for node in graph.nodes if len(node.outputs) == 1)
     private = {v for v in single_results if v not in kept_values and len(users.get(v, ())) == 1}
     fast = {node.inputs[0]: node.outputs for node in guarded if node.inputs[0] in private}
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.op is not guarded[0].op:
-            first = node.outputs[0] if node.outputs else None
+            first = node.result if node.outputs else None
             nodes.append(replace(node, outputs=fast[first]) if first in fast else node)
         elif node.inputs[0] not in fast:
-            identity = row.attrs(_identity(node.outputs[0].type))
+            identity = row.attrs(_identity(node.result.type))
             nodes.append(Node(row, identity, node.inputs[:1], node.outputs, node.loc))
-    flags = {node.outputs[0]: flag for node in guarded if (flag := node.inputs[1]) is not None}
+    flags = {node.result: flag for node in guarded if (flag := node.inputs[1]) is not None}
     direct = {
-        node.outputs[0]: Node(row, node.attrs, node.inputs[2:], node.outputs, node.loc)
+        node.result: Node(row, node.attrs, node.inputs[2:], node.outputs, node.loc)
         for node in guarded
     }
     outputs = (*graph.outputs, *dict.fromkeys(flags.values()))

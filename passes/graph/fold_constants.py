@@ -106,7 +106,7 @@ def _derived(b: GraphBuilder, node: Node, operands: Sequence[Handle], type: Tens
         return carrier(result, type.dtype)
 
     derived = b.store.derive(make, f"{node.op.name} {node.attrs!r}", operands)
-    return b.constant_handle(derived, type, node.outputs[0].name)
+    return b.constant_handle(derived, type, node.result.name)
 
 
 def _widens(node: Node, inputs: Inputs) -> bool:

@@ -35,7 +35,7 @@ def nest_concats(graph: Graph) -> Graph:
         node = with_bodies(old, nest_concats)
         if node.op.name == "concat":
             forms = _nested(node.attrs.axis, node.inputs, concats)
-            concats += (_Concat(node.attrs.axis, form, node.outputs[0]) for form in forms)
+            concats += (_Concat(node.attrs.axis, form, node.result) for form in forms)
             node = node if len(forms) == 1 else replace(node, inputs=forms[-1])
         nodes.append(node)
     return graph if tuple(nodes) == graph.nodes else replace(graph, nodes=tuple(nodes))

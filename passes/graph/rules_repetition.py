@@ -40,10 +40,10 @@ def _elementwise(site: RewriteSite) -> Replacement:
     for number, value in enumerate(site.inputs):
         copies = _copies(site, number)
         x = copies[-1].inputs[0] if copies else None
-        others = [v.type for n, v in enumerate(site.inputs) if v is not None and n != number]
-        if x is None or value is None or node.outputs[0].rank != value.rank:
+        types = [v.type for n, v in enumerate(site.inputs) if v is not None and n != number]
+        if x is None or value is None or node.result.rank != value.rank:
             continue
-        if all(element_count(t.shape) is const(1) and t.rank <= x.rank for t in others):
+        if all(element_count(t.shape) is const(1) and t.rank <= x.rank for t in types):
             inputs = [x if n == number else v for n, v in enumerate(site.inputs)]
             (y,) = b.add(node.op, inputs, node.attrs)
             for copy in reversed(copies):
@@ -67,7 +67,7 @@ def _transposed(site: RewriteSite) -> Value | None:
     y = emit(b, "reshape", x, shape=(*ones, *x.shape))
     y = emit(b, "transpose", y, perm=perm)
     y = emit(b, "expand", y, shape=tuple(repeated[p] for p in perm))
-    return emit(b, "reshape", y, shape=site.node.outputs[0].shape)
+    return emit(b, "reshape", y, shape=site.node.result.shape)
 
 
 def _merged(before: Sequence[Index], after: Sequence[Index]) -> list[list[int]] | None:

@@ -147,7 +147,7 @@ class _Sweep:
         if x in self._sources or count is size or not at_most(count, maximum(size, 1)):
             return []
         self._read[places] = whole(places.shape)
-        value, op = node.outputs[0], OPS["reshape"]
+        value, op = node.result, OPS["reshape"]
         every, attrs = whole(value.shape), op.attrs(value.shape)
         parts = replaced(whole(x.shape), axis, AxisPart(const(0), size, places))
         return [(value, every, op, attrs, ((x, parts),))]

@@ -71,7 +71,7 @@ def _resized(node: Node, types: OutTypes) -> Iterator[Any]:
     """Yields attributes that the op of the smaller node may have: those of `node`, and those with
     the shape, or the sizes, of its result in place of those of the whole result."""
     yield node.attrs
-    shape: Indices = node.outputs[0].shape
+    shape: Indices = node.result.shape
     fields = [name for name in field_names(node.attrs) if getattr(node.attrs, name) == shape]
     if fields:
         yield replace(node.attrs, **dict.fromkeys(fields, types[0].shape))

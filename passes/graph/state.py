@@ -268,7 +268,7 @@ def _new_rows(graph: Graph, concat: Node) -> Node:
     inputs = concat.inputs[1:]
     attrs = ConcatAttrs(concat.attrs.axis)
     (form,) = concat.op.infer(types_of(inputs), attrs)
-    rows = Value(_unused(graph, f"{concat.outputs[0].name}.rows"), form)
+    rows = Value(_unused(graph, f"{concat.result.name}.rows"), form)
     return Node(concat.op, attrs, inputs, (rows,), concat.loc)
 
 

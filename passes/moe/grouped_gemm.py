@@ -194,7 +194,7 @@ class _Grouper:
             order = new_order
             tiles = rows_to_tiles(b, order, x, lead)
         product_tiles = tiled_matmul(b, order, tiles, selection.source, swapped)
-        rank = node.outputs[0].rank
+        rank = node.result.rank
         return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
@@ -232,7 +232,7 @@ class _Grouper:
     # ---- nodes that read the result of a grouped matmul
 
     def _reshaped(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
-        axis = _last_axis(node.outputs[0].type, tiled.tiles.shape[2])
+        axis = _last_axis(node.result.type, tiled.tiles.shape[2])
         if axis is None:
             return None
         return [self._as_rows(b, node, tiled.tiles, tiled.order, axis)]
@@ -266,7 +266,7 @@ class _Grouper:
         ]
 
     def _pointwise(self, b: GraphBuilder, node: Node, inputs: Inputs, tiled: _Tiled) -> Replacement:
-        shape, depth = node.outputs[0].shape, tiled.tiles.shape[2]
+        shape, depth = node.result.shape, tiled.tiles.shape[2]
         operands: list[Value | None] = []
         for value in inputs:
             operand = None if value is None else self._operand(b, value, tiled, shape, depth)

@@ -225,7 +225,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
 
     There is no copy if operand 0 and the output share memory.
     """
-    x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
+    x, update, y = _operand(node, 0), _operand(node, 1), node.result
     axis, start = node.attrs.axis, node.attrs.start
     behind = x.shape[axis] - start - update.shape[axis]
     if not nonnegative(behind):
@@ -248,7 +248,7 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
 
 def _bit_cast(frame: GraphLowering, node: Node) -> None:
     x = _operand(node, 0)
-    frame.copy(frame.define(node.outputs[0]), frame.read(x), x.type)
+    frame.copy(frame.define(node.result), frame.read(x), x.type)
 
 
 def _bits(value: float) -> int:

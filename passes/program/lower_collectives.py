@@ -35,7 +35,7 @@ def lower_rank(frame: GraphLowering, node: Node) -> None:
     """Emits the store of this rank's number to the node's result."""
     register = frame.computed(IntOp.RANK)
     frame.registers.bind(name := f"rank.{register}", register)
-    frame.store_size(symbol(name), frame.define(node.outputs[0]))
+    frame.store_size(symbol(name), frame.define(node.result))
 
 
 def lower_collective(frame: GraphLowering, node: Node) -> None:

@@ -33,18 +33,18 @@ def lower_run_seed(frame: GraphLowering, node: Node) -> None:
     """
     top = frame if frame.top is None else frame.top
     if not any(n.op.name in COLLECTIVES for n in walk_nodes(top.placed.graph)):
-        return _store(frame, IntOp.SEED, frame.define(node.outputs[0]))
+        return _store(frame, IntOp.SEED, frame.define(node.result))
     mine = frame.temporary(const(I64.bytes), "seed")
     _store(frame, IntOp.SEED, mine)
-    target, one = frame.define(node.outputs[0]), (frame.size(1),)
+    target, one = frame.define(node.result), (frame.size(1),)
     kind, reduction = CollectiveKind.BROADCAST, Reduction.SUM
     start = Collective(kind, reduction, mine, target, one, I64, 0)
     frame.out += (start, Wait(start.ticket, mine, target))
 
 
 def lower_stream_number(frame: GraphLowering, node: Node) -> None:
-    _store(frame, IntOp.CONST, frame.define(node.outputs[0]), node.attrs.number)
+    _store(frame, IntOp.CONST, frame.define(node.result), node.attrs.number)
 
 
 def lower_trip_number(frame: GraphLowering, node: Node) -> None:
-    frame.store_size(frame.trip, frame.define(node.outputs[0]))
+    frame.store_size(frame.trip, frame.define(node.result))

@@ -124,7 +124,7 @@ def _bytes(b: GraphBuilder, value: Value | None) -> _Bytes | None:
     x, scale, *zeros = node.inputs
     if x is None or scale is None or node.attrs.block_size:
         return None
-    if scale.dtype is not F32 or node.outputs[0].dtype is not F32:
+    if scale.dtype is not F32 or node.result.dtype is not F32:
         return None
     if x.dtype not in (I8, U8, *FLOAT8) or scale.rank > 1:
         return None

@@ -57,7 +57,7 @@ def weight_quant_matmuls(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    if node.op.name not in MATMULS or node.outputs[0].dtype is not F32:
+    if node.op.name not in MATMULS or node.result.dtype is not F32:
         return None
     x, w, *biases = inputs
     if x is None or x.rank < 2:

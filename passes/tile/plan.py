@@ -259,11 +259,6 @@ class KernelChooser(KernelModel):
         except TccError:
             return IMPOSSIBLE
 
-    @property
-    def estimated(self) -> int:
-        """Returns the number of different kernels that `seconds` has priced."""
-        return len(self._seconds)
-
 
 def kernel_key(
     kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]

@@ -38,10 +38,6 @@ ALLOWED = {
     ): "a key of the manifest; what LLVM IR is for",
     ("compiler/cli/kernels/listing.py", "'gpu'"): "a key of the manifest: which form a listing has",
     (
-        "compiler/cli/kernels/gpu_builds.py",
-        "'gpu'",
-    ): "a key of the manifest: its builds",
-    (
         "compiler/ir/expr/evaluate.py",
         "target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT)",
     ): "the kind of an element type",

@@ -82,6 +82,11 @@ class Node:
     outputs: Values
     loc: str
 
+    @property
+    def result(self) -> Value:
+        """The first result; most ops have no other."""
+        return self.outputs[0]
+
 
 @entity
 class Graph:

@@ -251,11 +251,11 @@ class Rule:
     rewrite: Callable[[RewriteSite], Value | Replacement]
 
 
-def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
+def apply_rules(graph: Graph, rules: Sequence[Rule]) -> Graph:
     """Applies at every node the first rule that matches, until none matches.
 
     Dead nodes are dropped after each sweep in which a rule fired; if none fires, the result is
-    `graph` itself.  Raises `InternalError` with the name of the last rule that fired where `bound`
+    `graph` itself.  Raises `InternalError` with the name of the last rule that fired where 64
     sweeps do not suffice.
     """
     fired: dict[Node, str] = {}
@@ -270,7 +270,7 @@ def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
         return None
 
     last = ""
-    for _ in range(bound):
+    for _ in range(64):
         sweep = _Rebuild(visit)
         new = sweep.graph(graph, None, {})
         if not sweep.replaced:
@@ -278,4 +278,4 @@ def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
         graph = without_dead(new)
         last = fired[sweep.replaced[-1]]
         fired.clear()
-    raise InternalError(f"rule {last} still fires after {bound} sweeps over {graph.name}")
+    raise InternalError(f"rule {last} still fires after 64 sweeps over {graph.name}")

@@ -9,7 +9,7 @@
     any other         wide            blocks of 1, 2, 4 or 16 vectors
                       grain           tiles with 2 to 32 times the elements
                       along           pointwise stages are not computed along a reduction
-    streaming         turned          vectors along rows or along the streaming loop
+    streaming         direction          vectors along rows or along the streaming loop
     masked streaming  stream_block    32, 64 or 256 steps of the streaming loop in a block
 
 Measuring also tries K-blocks of 64 steps and each loop as the vector loop (`measured_knobs_of`).
@@ -107,7 +107,7 @@ _PLAIN = (
 )
 # With small blocks fewer masked steps are computed. With large blocks accumulators are rescaled
 # less often.
-_STREAMING = (Knob("turned", (1,)),)
+_STREAMING = (Knob("direction", (1,)),)
 _MASKED = (Knob("stream_block", (32, 64, 256)),)
 _OPEN = (Knob("fixed", (1,)),)
 # Settings that no price is trusted with. Only measuring tries them.

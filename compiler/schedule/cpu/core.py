@@ -18,10 +18,10 @@ class Knobs:
     elements as the rules choose. `along` = 1: pointwise stages are computed inside the loop of the
     reduction that reads them; 0: they are not.
 
-    Streaming loops: `stream_block` is about the number of steps of a block. `turned` = 1: vectors
-    run along the rows where the rules choose the streaming loop, and the other way round. Symbolic
-    dims: `fixed` = 1: vectors run along a loop of known size. `vector` is the number of the loop
-    along which vectors run, among the loops of the stage with the most work.
+    Streaming loops: `stream_block` is about the number of steps of a block. `direction` = 1:
+    vectors run along the rows where the rules choose the streaming loop, and the other way round.
+    Symbolic dims: `fixed` = 1: vectors run along a loop of known size. `vector` is the number of
+    the loop along which vectors run, among the loops of the stage with the most work.
     """
 
     panel: int | None = None
@@ -32,7 +32,7 @@ class Knobs:
     grain: int = 1
     along: int = 1
     stream_block: int | None = None
-    turned: int = 0
+    direction: int = 0
     fixed: int = 0
     vector: int | None = None
 

@@ -60,18 +60,13 @@ from tcc.schedule.zero_terms import terms_along, terms_share
 
 # The time for each further entry of the innermost loop of a sum, as a fraction of `Machine.loop`.
 _ENTRY = 0.147
-# If a register block has at most this many additions (steps of the sum x accumulators), the
-# processor starts the next block before the additions end (out-of-order execution).
+# With at most this many additions in a register block, the processor starts the next block early.
 _AHEAD = 32
-# A store of a single lane to its own cache line takes as long as this many stores.
-_LANE = 2
-# If a grid has at most this many tiles, the price distributes them to threads one by one.
-_FEW = 256
-# Results of a kernel can use 1 / _RESULT_PARTS of L3 until the next kernel reads them. Larger
-# results are partly evicted. Measured on two cores of a Zen 5.
+_LANE = 2  # A store of a single lane to its own cache line takes as long as so many stores.
+_FEW = 256  # The price distributes at most so many tiles to threads one by one.
+# L3 keeps 1 / _RESULT_PARTS of its size of results until they are read (two cores of a Zen 5).
 _RESULT_PARTS = 4
-# A thread's tiles are cut into at most this many pieces. Each call of the kernel takes half of the
-# remaining pieces (runtime/src/threads.c).
+# A thread's tiles are cut into at most this many pieces (runtime/src/threads.c).
 _PIECES = 16
 
 
@@ -225,8 +220,8 @@ class _Pricing:
         return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
-        """Returns the busiest thread's work divided by the mean work of all threads. The work is
-        distributed as at run time: a thread that is free takes the next tile."""
+        """Returns the busiest thread's work divided by the mean work of all threads. A thread that
+        is free takes the next tile, as at run time."""
         if self.threads == 1:
             return 1.0
         if self.tile_count > _FEW:
@@ -236,9 +231,8 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _full_tiles(self, var: Var) -> bool:
-        """Returns True if all tiles along a loop but the last are full. They are full along a
-        vector loop and along a loop of symbolic size. Along other loops, tile sizes differ by at
-        most one."""
+        """Returns True if all tiles along a loop but the last are full, as along vector loops and
+        loops of symbolic size. Along other loops, tile sizes differ by at most one."""
         return is_open(var) or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
@@ -597,7 +591,7 @@ class _Pricing:
         return largest, max(1.0, reuse / self._rows_of_block())
 
     def _rows_of_block(self) -> int:
-        """Returns the number of rows that are multiplied after one load of the vector operand."""
+        """Returns how many rows are multiplied after one load of the vector operand."""
         largest = 1
         for nest in self.schedule.nests:
             iters = {v.name for n in nest.stages for v in self.stages[n].stage.iters}

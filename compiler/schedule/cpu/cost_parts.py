@@ -70,12 +70,14 @@ def with_parts(
     counts = {v: min(trips(v), tile.get(v, trips(v))) / blocks.get(v.name, 1) for v in loops}
     ops, heavy = work.ops, work.heavy
     for varies, part_ops, part_heavy in work.parts:
-        others = [v for v in loops if v not in varies]
-        uses = max(1.0, points(others) / work.lanes)
+        equal_loops = [v for v in loops if v not in varies]
+        uses = max(1.0, points(equal_loops) / work.lanes)
         if not work.stage.reduce:
-            fixed = others + [v for v in loops if counts[v] <= 1]
+            fixed = equal_loops + [v for v in loops if counts[v] <= 1]
             inner = takewhile(fixed.__contains__, reversed(loops))
-            uses = prod(vectors[v] for v in others) * prod(max(1, ceil(counts[v])) for v in inner)
+            uses = prod(vectors[v] for v in equal_loops) * prod(
+                max(1, ceil(counts[v])) for v in inner
+            )
         ops, heavy = ops + part_ops / uses, heavy + part_heavy / uses
     return replace(work, ops=ops, heavy=heavy)
 

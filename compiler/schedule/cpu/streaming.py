@@ -34,7 +34,7 @@ _LONG_BLOCK = 4096
 
 def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> Schedule:
     """Returns a schedule for a group with a streaming loop."""
-    lanes = _lanes(group, stream, core.knobs.turned)
+    lanes = _lanes(group, stream, core.knobs.direction)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
     tiles = _tiles(group, lanes, core) if multiplies or lanes is not stream.loop else {}
     short_loops = frozenset(v for v in group.common if v not in tiles)
@@ -58,11 +58,11 @@ def _even_block(size: int, block: int) -> int:
     return -(-size // max(1, round(size / block)))
 
 
-def _lanes(group: TileGroup, stream: StreamLoop, turned: int) -> Var:
+def _lanes(group: TileGroup, stream: StreamLoop, direction: int) -> Var:
     """Returns the vector loop of most stages: the streaming loop or the loop of rows.
 
     The loop is chosen for which more accesses have its neighbours as neighbours in memory; with
-    `turned`, the other one.
+    `direction`, the other one.
     """
     score = dict.fromkeys((stream.loop, *group.common[-1:]), 0)
     for number in stream.stages:
@@ -72,7 +72,7 @@ def _lanes(group: TileGroup, stream: StreamLoop, turned: int) -> Var:
                 step = stride(access, var)
                 score[var] += (step == 1) - 2 * (step is None or step > 1)
     order = sorted(score, key=lambda v: -score[v])
-    return order[turned % len(order)]
+    return order[direction % len(order)]
 
 
 def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
@@ -100,8 +100,8 @@ def _nest(
     stage = group.stages[number]
     is_repeated = not {*group.common} <= {*stage.iters}
     vector = lanes if number in stream.before else _vector(stage, lanes, stream, is_repeated)
-    by_price = "vector: knob turned, by price"
-    core.because(by_price if core.knobs.turned else "vector: along streamed memory", stage)
+    by_price = "vector: knob direction, by price"
+    core.because(by_price if core.knobs.direction else "vector: along streamed memory", stage)
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
         rows = contraction.row_factor - short_loops

@@ -160,7 +160,7 @@ class _Map:
 
 def _region(node: Node) -> Region | None:
     """Returns the region of a node with a single result of f32 or f64; None for another node."""
-    if len(node.outputs) != 1 or node.outputs[0].dtype not in WIDE:
+    if len(node.outputs) != 1 or node.result.dtype not in WIDE:
         return None
     expr = node_expr(node)
     return None if expr is None else from_expr(expr)
@@ -415,7 +415,7 @@ class _Fold:
             scale = None if node_map is None or node_map.map.shift else node_map.map.scale
             if node_map is None or x is None or scale is None or not _is_linear(region, (n,)):
                 continue
-            saved = element_count(x.shape) - element_count(node.outputs[0].shape) - 1
+            saved = element_count(x.shape) - element_count(node.result.shape) - 1
             array = node_map.at_operand(scale) if nonnegative(saved) else None
             if array is not None and array.size == 1 and is_near_one(array.item()):
                 (y,) = b.add(node.op, [*inputs[:n], x, *inputs[n + 1 :]], node.attrs)
@@ -470,7 +470,7 @@ def _addends(
     for n, array in arrays.items():
         if (addend := _addend(region, n)) is not None:
             yield region, n, addend[0], array
-    types, result = region.params, producer.outputs[0].type
+    types, result = region.params, producer.result.type
     for dim in dict.fromkeys(result.shape):
         size = as_int(dim)
         more = _with_addend(producer.op, types, producer.attrs, TensorType(result.dtype, (dim,)))

@@ -263,4 +263,4 @@ def pool_formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[V
     at a time, and stores only their maximum.
     """
     assert image is not None
-    return express(b, largest_of_four(image.type, node.outputs[0].type), image)
+    return express(b, largest_of_four(image.type, node.result.type), image)

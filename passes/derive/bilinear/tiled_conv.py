@@ -256,7 +256,7 @@ def conv_of(node: Node) -> Conv | None:
     image, weights = node.inputs[0], node.inputs[1]
     assert image is not None
     assert weights is not None
-    shape, results = image.shape, node.outputs[0].shape
+    shape, results = image.shape, node.result.shape
     channels, filters = as_int(shape[1]), as_int(results[1])
     taps = [as_int(n) or 0 for n in weights.shape[2:]]
     strided_and_dilated = any(

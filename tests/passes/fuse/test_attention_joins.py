@@ -149,7 +149,7 @@ def test_equal_kernels_are_priced_once() -> None:
     once, twice = planner(), planner()
     partition(graph("cosine"), once)
     partition(graph("cosine", twice=True), twice)
-    assert twice.estimated < 1.2 * once.estimated  # both read the same normalised keys
+    assert len(twice._seconds) < 1.2 * len(once._seconds)  # both read the same normalised keys
 
 
 @pytest.mark.parametrize("name", ATTENTION)

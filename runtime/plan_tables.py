@@ -1,51 +1,52 @@
 """Plans, prices of strategies, and proofs of plans as tables."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tcc.cli.later_modules import plan as plans
 from tcc.runtime.terminal import Table
 from tcc.runtime.units import bytes_text
 
-if TYPE_CHECKING:
-    from tcc.distributed.costs import Host
-    from tcc.distributed.facts import PlanFacts
-    from tcc.distributed.proof import Proof
+Record = Mapping[str, Any]
 
 
-def plan_lines(result: "PlanFacts") -> Iterator[str | Table]:
-    """Yields a table of the nodes of a plan, and lines about what ranks exchange and have."""
+def plan_lines(facts: Record) -> Iterator[str | Table]:
+    """Yields a table of the nodes of a plan, and lines about what ranks exchange and have.
+
+    `facts` is what `tcc plan --json` prints: `nodes` has a record for each node, `collectives` one
+    for each collective of a run, and the other keys have sums of ranks, bytes and seconds.
+    """
     heads = ("node", "op", "us", "strategy")
     cells = [
         (row["node"], row["op"], f"{row['seconds'] * 1e6:.1f}", _text(row["strategy"]))
-        for row in result.rows
+        for row in facts["nodes"]
     ]
     yield Table([heads, *cells])
-    counts = Counter(item["kind"] for item in result.collectives)
+    counts = Counter(item["kind"] for item in facts["collectives"])
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
-    sent = bytes_text(sum(item["bytes"] for item in result.collectives))
-    sums = result.facts
-    yield f"{sums['ranks']} ranks exchange: {kinds}; a rank hands over {sent} in a run"
+    sent = bytes_text(sum(item["bytes"] for item in facts["collectives"]))
+    yield f"{facts['ranks']} ranks exchange: {kinds}; a rank hands over {sent} in a run"
     yield (
-        f"weights: {bytes_text(sums['weight_bytes'])}, of which a rank has "
-        f"{bytes_text(sums['rank_weight_bytes'])}"
+        f"weights: {bytes_text(facts['weight_bytes'])}, of which a rank has "
+        f"{bytes_text(facts['rank_weight_bytes'])}"
     )
-    yield f"memory: a rank needs {bytes_text(sums['rank_bytes'])} for weights and values"
-    source = "prices of kernels" if sums["priced"] else "counts of operations and bytes"
+    yield f"memory: a rank needs {bytes_text(facts['rank_bytes'])} for weights and values"
+    source = "prices of kernels" if facts["priced"] else "counts of operations and bytes"
     yield (
-        f"predicted from {source}: {sums['seconds'] * 1e3:.2f} ms, "
-        f"one rank {sums['one_rank_seconds'] * 1e3:.2f} ms"
+        f"predicted from {source}: {facts['seconds'] * 1e3:.2f} ms, "
+        f"one rank {facts['one_rank_seconds'] * 1e3:.2f} ms"
     )
-    if sums["lean"]:
+    if facts["lean"]:
         yield (
             f"tcc compile writes a plan of least memory too: a rank has "
-            f"{bytes_text(sums['lean']['rank_weight_bytes'])} of weights, "
-            f"{sums['lean']['seconds'] * 1e3:.2f} ms (tcc plan --objective memory)"
+            f"{bytes_text(facts['lean']['rank_weight_bytes'])} of weights, "
+            f"{facts['lean']['seconds'] * 1e3:.2f} ms (tcc plan --objective memory)"
         )
 
 
-def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
+def explanation_lines(rows: Sequence[Record]) -> Iterator[str | Table]:
     """Yields a table of the strategies of a node."""
     heads = ("strategy", "us of a run", "")
     cells = [
@@ -60,11 +61,14 @@ def explanation_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table
 
 
 def _text(strategy: str | list[str]) -> str:
-    return strategy if isinstance(strategy, str) else plans.joined(tuple(strategy))
+    return strategy if isinstance(strategy, str) else " | ".join(strategy)
 
 
-def proof_lines(proof: "Proof", hosts: "Sequence[Host]") -> Iterator[str | Table]:
-    """Yields a line for each part of a proof; `hosts` are those whose memory it compared."""
+def proof_lines(proof: Any, hosts: Sequence[Any]) -> Iterator[str | Table]:
+    """Yields a line for each part of a proof of a plan.
+
+    `proof` is a `tcc.distributed.proof.Proof`; `hosts` are those whose memory it compared.
+    """
     limits = (f"{host.name} has {bytes_text(host.memory_bytes)}" for host in hosts)
     rows = [
         ("divisions", f"{proof.divided} of {proof.nodes} nodes, in equal blocks"),
