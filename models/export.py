@@ -19,9 +19,9 @@ from models.manifest import Symbols
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a builder returns: the module and how users would export it, in eval mode.
+    """A builder's result: the module in eval mode, and the way in which users would export it.
 
-    `exporter` is torch's "dynamo" or "torchscript" exporter.  `keep_batch_norm` (torchscript only)
+    `exporter` is torch's "dynamo" or "torchscript" exporter. `keep_batch_norm` (torchscript only)
     leaves batch norms as nodes, as many published files do, instead of folding them.
     """
 
@@ -33,7 +33,7 @@ class Recipe:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the exporters' chatter: deprecations and notes on their own internals."""
+    """Silences the exporters' deprecation warnings and notes about their own internals."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -55,7 +55,7 @@ def _torchscript(
     symbols: Symbols,
 ) -> onnx.ModelProto:
     modes = torch.onnx.TrainingMode
-    stream: Any = BytesIO()  # taken, though torch annotates only paths
+    stream: Any = BytesIO()  # Torch accepts a stream, although its annotation allows only paths.
     torch.onnx.export(
         recipe.module,
         args,
@@ -103,7 +103,7 @@ def _dynamo(
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Removes what depends on where and when the export ran (stack traces, paths)."""
+    """Removes stack traces, paths and versions, which depend on where and when the export ran."""
     model.doc_string = ""
     model.producer_version = ""
     del model.metadata_props[:]
@@ -120,7 +120,7 @@ def _strip(model: onnx.ModelProto) -> None:
 
 
 def module_arguments(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
-    """Arguments in the module's order; inputs named x.0, x.1, ... form one list."""
+    """Returns the arguments in the module's order; inputs named x.0, x.1, ... form one list."""
     arguments: list[Any] = []
     lists: dict[str, list[torch.Tensor]] = {}
     for name, array in inputs.items():
@@ -143,12 +143,13 @@ def export_onnx(
     outputs: Sequence[str],
     symbols: Symbols = MappingProxyType({}),
 ) -> onnx.ModelProto:
-    """Exports with the recipe's exporter; names the graph's inputs and outputs as given.
+    """Exports a module with the recipe's exporter, and names the graph's inputs and outputs.
 
-    `args` are the positional example arguments of the module, batch included.  All sizes are fixed
-    but those that `symbols` names.
-    The result holds its weights and nothing of the place it was built in, and passes the ONNX
-    checker; raises ValueError when the exporter changed the names asked for.
+    `args` are the positional example arguments of the module, batch included. `symbols` names the
+    symbolic sizes; all other sizes are fixed.
+
+    The result holds its weights, depends on no path, and passes the ONNX checker. Raises ValueError
+    when the exporter changed the names.
     """
     export = _dynamo if recipe.exporter == "dynamo" else _torchscript
     recipe.module.eval()

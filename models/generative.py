@@ -33,7 +33,7 @@ class FSRCNN(nn.Module):
 
 
 def fsrcnn() -> Recipe:
-    """FSRCNN(56, 12, 4) for a factor of two on one luma channel."""
+    """Returns FSRCNN(56, 12, 4) for a factor of two on one luma channel."""
     model = FSRCNN(d=56, s=12, m=4, scale=2)
     seed_convolutions(model, generator(56))
     batch = random_image(np.random.default_rng(56), (4, 1, 128, 128))
@@ -42,7 +42,8 @@ def fsrcnn() -> Recipe:
 
 
 class InfoGANGenerator(nn.Module):
-    """InfoGAN's CelebA generator: a code of 228 values to 3x32x32, batch norm on two layers."""
+    """InfoGAN's CelebA generator: a code of 228 values to 3x32x32, with batch norm on two
+    layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class InfoGANGenerator(nn.Module):
 
 
 def infogan() -> Recipe:
-    """The InfoGAN generator with its batch norms left in the file."""
+    """Returns the InfoGAN generator with its batch norms as nodes."""
     model = InfoGANGenerator()
     seed_convolutions(model, generator(228))
     batch = random_latent(np.random.default_rng(228), 32, 228)

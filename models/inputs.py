@@ -24,7 +24,7 @@ _LATENT_CODE_SIZE = 10
 
 
 def _smooth_axis(field: NDArray[np.float64], axis: int, size: int) -> NDArray[np.float64]:
-    """Linear interpolation of `field` along `axis` to `size` samples."""
+    """Interpolates `field` linearly along `axis` to `size` samples."""
     source = field.shape[axis]
     at = np.linspace(0.0, source - 1.0, size)
     low = np.minimum(at.astype(np.int64), source - 2)
@@ -86,7 +86,7 @@ _GENERATORS: dict[str, tuple[str, Callable[[np.random.Generator, InputSpec], Arr
 
 
 def make_input(spec: InputSpec, seed: int) -> Array:
-    """Draws one input; equal (spec, seed) give equal arrays, other names other arrays."""
+    """Draws one input. Equal (spec, seed) give equal arrays; another name gives another array."""
     dtype, draw = _GENERATORS[spec.generator]
     if dtype != spec.dtype:
         raise ValueError(f"input {spec.name!r}: {spec.generator} gives {dtype}, not {spec.dtype}")
@@ -94,5 +94,6 @@ def make_input(spec: InputSpec, seed: int) -> Array:
 
 
 def make_inputs(name: str, seed: int) -> dict[str, Array]:
-    """Draws all inputs of model `name`, in the manifest's order; raises KeyError if unknown."""
+    """Draws all inputs of model `name` in the manifest's order; raises KeyError if it is
+    unknown."""
     return {spec.name: make_input(spec, seed) for spec in model_spec(name).inputs}

@@ -16,11 +16,13 @@ from transformers import (
 from models.export import Recipe
 from models.seeding import centre_, generator, scale_, seed_transformer, uniform_
 
-ATTENTION_GAIN = 1.5  # on queries and on keys: scores of deviation about 2, far from uniform
+# The factor on queries and keys gives scores a deviation of about 2, far from uniform.
+ATTENTION_GAIN = 1.5
 
 
 class Bert(nn.Module):
-    """Positional face of the library's encoder: hidden states and pooled output."""
+    """A wrapper of the library's encoder with positional inputs: hidden states and pooled
+    output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,12 +36,12 @@ class Bert(nn.Module):
 
 
 def bert_base() -> Recipe:
-    """BERT base, uncased vocabulary of 30522.
+    """BERT base with the uncased vocabulary of 30522 tokens.
 
-    Normalising after each residual pulls all tokens towards one vector, the same for every input;
-    making attention sharp alone makes the model chaotic, so that rounding noise grows to 1e-4.
-    Hence sharp attention into small residual steps, small biases and constant embeddings, norms
-    near one (25 of them multiply), and no mean in the weights that take GELU's positive output.
+    Each residual is normalised, which pulls all tokens towards one vector that no input changes.
+    Sharp attention alone makes the model chaotic, so that rounding noise grows to 1e-4. Therefore,
+    attention is sharp, but residual steps, biases and constant embeddings are small. Norms are near
+    one, because 25 of them multiply. Weights that take GELU's positive output have a mean of zero.
     """
     model, rng = Bert(), generator(110)
     seed_transformer(model, rng, embedding_std=1.0, bias_std=0.03)
@@ -59,7 +61,7 @@ def bert_base() -> Recipe:
 
 
 class Prefill(nn.Module):
-    """A causal language model on a whole prompt: logits for every token."""
+    """A causal language model that maps a whole prompt to logits for every token."""
 
     def __init__(self, model: GPT2LMHeadModel | LlamaForCausalLM) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class Prefill(nn.Module):
 
 
 class Decode(nn.Module):
-    """One step of a causal language model on the keys and values of the tokens before."""
+    """One step of a causal language model with the keys and values of earlier tokens as inputs."""
 
     def __init__(self, model: GPT2LMHeadModel | LlamaForCausalLM) -> None:
         super().__init__()
@@ -98,18 +100,19 @@ def _gpt2() -> GPT2LMHeadModel:
     seed_transformer(model, generator(124), embedding_std=0.25)
     width = config.n_embd
     for name, parameter in model.named_parameters():
-        if name.endswith("c_attn.weight"):  # queries, keys and values side by side
+        # `c_attn` holds the weights of queries, keys and values side by side.
+        if name.endswith("c_attn.weight"):
             scale_(parameter.detach()[:, : 2 * width], ATTENTION_GAIN)
     return model
 
 
 def gpt2_prefill() -> Recipe:
-    """GPT-2 small (124 M parameters) on a prompt."""
+    """Returns GPT-2 small (124 M parameters) on a prompt."""
     return Recipe(Prefill(_gpt2()), "dynamo", 18)
 
 
 def gpt2_decode() -> Recipe:
-    """GPT-2 small, one token with its cache."""
+    """Returns GPT-2 small for one token with its cache."""
     return Recipe(Decode(_gpt2()), "dynamo", 18)
 
 
@@ -133,10 +136,10 @@ def _llama() -> LlamaForCausalLM:
 
 
 def llama_prefill() -> Recipe:
-    """The Llama-style stack (110 M parameters) on a prompt."""
+    """Returns the Llama-style stack (110 M parameters) on a prompt."""
     return Recipe(Prefill(_llama()), "dynamo", 20)
 
 
 def llama_decode() -> Recipe:
-    """The Llama-style stack, one token with its cache."""
+    """Returns the Llama-style stack for one token with its cache."""
     return Recipe(Decode(_llama()), "dynamo", 20)

@@ -37,7 +37,7 @@ class Experts(nn.Module):
 
 
 def mixture() -> Recipe:
-    """Two layers of eight experts of which each token takes two (1.1 M parameters)."""
+    """Returns two layers of eight experts, of which each token takes two (1.1 M parameters)."""
     rng = generator(88)
     model = nn.Sequential(*(Experts(rng) for _ in range(LAYERS)))
     return Recipe(model, "dynamo", 18)

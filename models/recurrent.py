@@ -9,7 +9,8 @@ from models.seeding import BIAS_STD, generator, normal_
 
 
 class Tagger(nn.Module):
-    """Bidirectional LSTM over [1, steps, features], then one linear map to scores per step."""
+    """A bidirectional LSTM over [1, steps, features], then a linear map to the scores of each
+    step."""
 
     def __init__(self, features: int, hidden: int, layers: int, tags: int) -> None:
         super().__init__()
@@ -23,7 +24,8 @@ class Tagger(nn.Module):
 
 
 def lstm() -> Recipe:
-    """The tagger, 128 to 256, two layers, 17 tags; exports as the ONNX LSTM operator."""
+    """Returns the tagger (128 features, 256 hidden, two layers, 17 tags) as an ONNX LSTM
+    operator."""
     model = Tagger(features=128, hidden=256, layers=2, tags=17)
     rng = generator(17)
     for name, parameter in model.named_parameters():

@@ -1,8 +1,8 @@
-"""Seeded weights under which signals survive to the outputs.
+"""Seeded weights under which signals reach the outputs.
 
 Plain random initialisation makes deep models nearly constant: biases are zero, batch-norm
-statistics are those of nothing, attention is uniform.  Here every bias is random, linear maps keep
-the variance, attention scores are spread, and normalisation statistics come from seeded batches.
+statistics describe no data, attention is uniform. Here every bias is random, linear maps keep the
+variance, attention scores are spread, and normalisation statistics come from seeded batches.
 """
 
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ BIAS_STD = 0.2
 
 
 def generator(seed: int) -> torch.Generator:
-    """A CPU generator of its own, so nothing depends on torch's global state."""
+    """Returns a separate CPU generator, so that nothing depends on torch's global state."""
     return torch.Generator().manual_seed(seed)
 
 
 def normal_(tensor: Tensor, std: float, rng: torch.Generator) -> None:
-    """Fills with N(0, std^2) in place."""
+    """Fills a tensor with N(0, std^2) in place."""
     with torch.no_grad():
         tensor.normal_(0.0, std, generator=rng)
 
 
 def uniform_(tensor: Tensor, low: float, high: float, rng: torch.Generator) -> None:
-    """Fills uniformly from [low, high) in place."""
+    """Fills a tensor uniformly from [low, high) in place."""
     with torch.no_grad():
         tensor.uniform_(low, high, generator=rng)
 
 
 def _fan_in(module: nn.Module, weight: Tensor) -> float:
-    """Terms summed into one output element of a convolution or a linear map."""
+    """Returns the number of terms in one output element of a convolution or a linear map."""
     if isinstance(module, nn.ConvTranspose2d):
         stride = module.stride[0] * module.stride[1]
         return weight.shape[0] * weight[0, 0].numel() / stride
@@ -41,7 +41,7 @@ def _fan_in(module: nn.Module, weight: Tensor) -> float:
 
 
 def seed_convolutions(model: nn.Module, rng: torch.Generator) -> None:
-    """Kaiming weights and random biases for convolutions, linear maps and batch norms."""
+    """Sets Kaiming weights and random biases of convolutions, linear maps and batch norms."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
             normal_(module.weight, sqrt(2.0 / _fan_in(module, module.weight)), rng)
@@ -55,7 +55,8 @@ def seed_convolutions(model: nn.Module, rng: torch.Generator) -> None:
 
 
 def _round(tensor: Tensor) -> Tensor:
-    """Drops the low bits, which differ between CPUs and thread counts; the model must not."""
+    """Drops the low bits, which differ between CPUs and thread counts, so that the model is the
+    same."""
     return tensor.to(torch.bfloat16).to(torch.float32)
 
 
@@ -78,7 +79,7 @@ def calibrate_batch_norms(model: nn.Module, batch: Tensor) -> None:
 
 @contextmanager
 def _normalising_hooks(model: nn.Module) -> Iterator[None]:
-    """While active, a forward pass rescales each convolution to unit-variance channels."""
+    """Rescales each convolution to unit-variance channels in forward passes within the context."""
 
     def normalise(module: nn.Module, _args: object, output: Tensor) -> Tensor:
         assert isinstance(module, nn.Conv2d | nn.ConvTranspose2d)
@@ -107,7 +108,7 @@ def _normalising_hooks(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def calibrate_convolutions(model: nn.Module, batch: Tensor) -> None:
-    """For models without batch norm: gives every channel unit variance on `batch`.
+    """Gives every channel of a model without batch norm unit variance on `batch`.
 
     The seeded bias stays as the channel's mean, so a deep stack neither dies nor turns constant.
     """
@@ -119,15 +120,15 @@ def calibrate_convolutions(model: nn.Module, batch: Tensor) -> None:
 def seed_transformer(
     model: nn.Module, rng: torch.Generator, *, embedding_std: float, bias_std: float = BIAS_STD
 ) -> None:
-    """Weights for a transformer: spread norms, random biases, variance-keeping linear maps.
+    """Sets a transformer's weights: spread norms, random biases, variance-keeping linear maps.
 
-    Parameters that belong to no linear, norm or embedding module
-    (class tokens, learned positions) get unit variance.  Attention gains are the builder's to add.
+    Parameters outside linear, norm and embedding modules (class tokens, learned positions) get unit
+    variance. The builder adds attention gains.
     """
     seen: set[int] = set()
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in seen:  # tied weights keep the first filling
+            if id(parameter) in seen:  # Tied weights keep their first values.
                 continue
             seen.add(id(parameter))
             if isinstance(module, nn.Embedding):
@@ -152,11 +153,12 @@ def _seed_weight(module: nn.Module, parameter: Tensor, rng: torch.Generator) -> 
 
 @torch.no_grad()
 def scale_(tensor: Tensor, gain: float) -> None:
-    """Multiplies in place."""
+    """Multiplies a tensor in place."""
     tensor.mul_(gain)
 
 
 @torch.no_grad()
 def centre_(weight: Tensor) -> None:
-    """Makes each row of a linear map's weight sum to zero: a mean shared by all inputs vanishes."""
+    """Makes each row of a linear map's weight sum to zero, which removes a mean shared by all
+    inputs."""
     weight.sub_(weight.mean(1, keepdim=True))

@@ -45,7 +45,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """ResNet-50 (v1.5): 25.6 M parameters, 1000 classes."""
+    """ResNet-50 (v1.5) with 25.6 M parameters and 1000 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ResNet50(nn.Module):
 
 
 def resnet50() -> Recipe:
-    """ResNet-50 with its batch norms left in the file, as in the ONNX model zoo."""
+    """Returns ResNet-50 with batch norms as nodes, like the ONNX model zoo's."""
     model = ResNet50()
     seed_convolutions(model, generator(50))
     calibrate_batch_norms(model, _batch(50, 8, 3, 224, 224))
@@ -90,7 +90,7 @@ def _conv_bn_relu6(channels: int, out: int, kernel: int, stride: int, groups: in
 
 
 class InvertedResidual(nn.Module):
-    """MobileNetV2 block: expand 1x1, depthwise 3x3, project 1x1 without activation."""
+    """A MobileNetV2 block: expand 1x1, depthwise 3x3, project 1x1 without activation."""
 
     def __init__(self, channels: int, out: int, stride: int, expand: int) -> None:
         super().__init__()
@@ -109,9 +109,9 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """MobileNetV2 at width 1.0: 3.5 M parameters, 1000 classes."""
+    """MobileNetV2 at width 1.0 with 3.5 M parameters and 1000 classes."""
 
-    # (expansion, channels, repeats, first stride), table 2 of the paper
+    # Each row is (expansion, channels, repeats, first stride), from table 2 of the paper.
     STAGES = (
         (1, 16, 1, 1),
         (6, 24, 2, 2),
@@ -142,7 +142,7 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2() -> Recipe:
-    """MobileNetV2 with batch norms folded by the exporter."""
+    """Returns MobileNetV2; the exporter folds the batch norms."""
     model = MobileNetV2()
     seed_convolutions(model, generator(2))
     calibrate_batch_norms(model, _batch(2, 8, 3, 224, 224))
@@ -157,7 +157,7 @@ def _double_conv(channels: int, out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """U-Net with three poolings: base channels doubling per level, transposed-convolution ups."""
+    """A U-Net with three poolings; channels double per level, transposed convolutions upsample."""
 
     def __init__(self, base: int, levels: int, classes: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class UNet(nn.Module):
 
 
 def unet() -> Recipe:
-    """U-Net, base 32, two classes; batch norms folded by the exporter."""
+    """Returns a U-Net of base 32 and two classes; the exporter folds the batch norms."""
     model = UNet(base=32, levels=3, classes=2)
     seed_convolutions(model, generator(32))
     calibrate_batch_norms(model, _batch(32, 4, 3, 128, 128))
@@ -197,7 +197,7 @@ def _conv_relu(channels: int, out: int, dilation: int) -> list[nn.Module]:
 class CSRNet(nn.Module):
     """CSRNet (B): the first ten convolutions of VGG-16, then six with dilation 2, then 1x1."""
 
-    FRONT = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512)  # 0 is a pooling
+    FRONT = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512)  # Zero stands for a pooling.
     BACK = (512, 512, 512, 256, 128, 64)
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class CSRNet(nn.Module):
 
 
 def csrnet() -> Recipe:
-    """CSRNet: image to a density map at an eighth of the size."""
+    """Returns CSRNet, which maps an image to a density map at an eighth of its size."""
     model = CSRNet()
     seed_convolutions(model, generator(16))
     calibrate_convolutions(model, _batch(16, 2, 3, 224, 224))

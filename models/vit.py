@@ -1,4 +1,4 @@
-"""ViT-B/16.  The others do without its library, which takes seconds to import."""
+"""ViT-B/16 in a module of its own, because its library takes seconds to import."""
 
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
@@ -8,7 +8,7 @@ from models.seeding import generator, scale_, seed_transformer
 
 
 class ViT(nn.Module):
-    """Positional face of the library's classifier: pixels in, logits out."""
+    """A wrapper of the library's classifier with positional inputs: pixels in, logits out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class ViT(nn.Module):
 
 
 def vit_b16() -> Recipe:
-    """ViT-B/16 at 224x224, 1000 classes, with query and key gains that spread the attention."""
+    """Returns ViT-B/16 at 224x224 with 1000 classes; query and key gains spread the attention."""
     model = ViT()
     seed_transformer(model, generator(86), embedding_std=1.0)
     for name, parameter in model.named_parameters():
