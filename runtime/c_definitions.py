@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 _OPS = Path(__file__).parent / "src" / "ops"
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+# A comment that is not closed yet ends with the text.
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
 _LEADING = re.compile(r"((?:/\*.*?\*/\s*)*)(.*)", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
