@@ -15,8 +15,7 @@ import numpy as np
 import tcc
 from tcc.runtime.inputs import read_input
 
-# Samples per second, samples of a step, and samples of context before it.
-RATE, WINDOW, CONTEXT = 16000, 512, 64
+RATE, WINDOW, CONTEXT = 16000, 512, 64  # Samples per second, of a step, and before a step.
 SPOKEN_RATE = 22050  # Samples per second of espeak-ng.
 
 

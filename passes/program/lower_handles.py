@@ -56,7 +56,7 @@ HANDLE_CALLS: Mapping[str, Lower] = MappingProxyType(
         "list_expect": plain(lambda a: type_words(a.type)),
         "list_at": sized("list_shape", _entry_words, _shape),
         "list_concat": sized(
-            "list_concat_shape", lambda a: (a.axis, a.new_axis, dtype_word(a.dtype)), _shape
+            "list_concat_shape", lambda a: (a.axis, a.new_axis, dtype_word(a.type.dtype)), _shape
         ),
         "list_split": plain(lambda a: (a.axis, a.keep, dtype_word(a.item))),
         "string_split": sized("string_split_count", lambda a: (a.most, *encoded(a.delimiter))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ import tcc
 from onnx import helper, numpy_helper
 from tcc import cli
 from tcc.cli import comparison
+from tcc.ir.graph import store as stores
 from tcc.options import TOLERANCES
 from tcc.passes.quantize import precision
 
@@ -84,19 +86,19 @@ def test_what_a_mode_costs_is_ok(
 def test_a_fault_in_a_mode_is_wrong(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounded, quantized = precision.rounded, precision.quantized
+    rounded, stored_levels = precision.rounded, precision.stored_levels
 
-    def shifted(*given: Any) -> Any:
-        found = rounded(*given)
-        return None if found is None else np.roll(found, 1, 0)
+    def shifted(*operands: Any, **options: Any) -> Any:
+        array = rounded(*operands, **options)
+        return None if array is None else np.roll(array, 1, 0)
 
-    def shifted_levels(*given: Any) -> Any:
-        found = quantized(*given)
-        return None if found is None else (np.roll(found[0], 1, 0), found[1])
+    def shifted_levels(*operands: Any, **options: Any) -> Any:
+        return np.roll(stored_levels(*operands, **options), 1, 0)
 
     model = save(tmp_path / "m.onnx", mode)
+    monkeypatch.setattr(stores, "_STORED", WeakValueDictionary())  # no weight of another test
     monkeypatch.setattr(precision, "rounded", shifted)
-    monkeypatch.setattr(precision, "quantized", shifted_levels)
+    monkeypatch.setattr(precision, "stored_levels", shifted_levels)
     code, found = verified(model, MODES[mode], capsys)
     assert (code, found["ok"]) == (1, False)
     assert "allowed" in found["why"]

@@ -151,8 +151,8 @@ def test_vectors_run_along_rows_or_along_keys(rows: int, past: int) -> None:
     q, k, v = (RNG.standard_normal(s).astype(np.float32) for s in ((rows, 4, 40), keys, keys))
     want, magnitude = exact(q, k, v, past)
     along = []
-    for turned in (0, 1):
-        schedule = choose(group, replace(core, knobs=Knobs(turned=turned)))
+    for direction in (0, 1):
+        schedule = choose(group, replace(core, knobs=Knobs(direction=direction)))
         (peak,) = (n for n, s in enumerate(group.stages) if s.monoid == "max")
         along.append(schedule.nest(peak).vector == group.stream.loop.name)
         arrays = [q, k, v, np.zeros_like(q)]
