@@ -383,7 +383,7 @@ def _fits(arrays: Sequence[Array], dtype: DType) -> bool:
 
 def _byte_sum(arrays: Sequence[Array]) -> int:
     """Returns the sum of all bytes, which does not depend on the order of the elements."""
-    return sum(int(array.view(np.uint8).sum(dtype=np.uint64)) for array in arrays)
+    return sum(int(array.ravel().view(np.uint8).sum(dtype=np.uint64)) for array in arrays)
 
 
 # ---- replacements of reads ----------------------------------------------------------------------

@@ -204,3 +204,50 @@ def test_verify_prints_the_precision_and_its_error(
 def test_other_modes_are_refused(flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["compile", "m.onnx", *flag]) == 2
     assert flag[0] in capsys.readouterr().err
+
+
+def attention(heads: int, width: int, rows: int) -> onnx.ModelProto:
+    """Returns self-attention of `rows` tokens with a mask, as torch exports a BERT layer."""
+    size, node = heads * width, helper.make_node
+    constants: dict[str, Array] = {
+        "parts": np.array([1, rows, heads, width]),
+        "whole": np.array([1, rows, size]),
+        "scale": np.float32(width**-0.5) * np.ones((), np.float32),
+    }
+    nodes = []
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        constants |= {f"{name}.w": weights(size, size), f"{name}.b": weights(size)}
+        nodes += [
+            node("MatMul", ["x", f"{name}.w"], [f"{name}.p"]),
+            node("Add", [f"{name}.p", f"{name}.b"], [f"{name}.a"]),
+            node("Reshape", [f"{name}.a", "parts"], [f"{name}.r"]),
+            node("Transpose", [f"{name}.r"], [name], perm=perm),
+        ]
+    nodes += [
+        node("MatMul", ["q", "k"], ["scores"]),
+        node("Mul", ["scores", "scale"], ["scaled"]),
+        node("Add", ["scaled", "mask"], ["masked"]),
+        node("Softmax", ["masked"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["o"]),
+        node("Transpose", ["o"], ["t"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["t", "whole"], ["y"]),
+    ]
+    floats = onnx.TensorProto.FLOAT
+    inputs = [value("x", floats, [1, rows, size]), value("mask", floats, [1, 1, 1, rows])]
+    return model_of(nodes, inputs, [value("y", floats, [1, rows, size])], constants)
+
+
+@pytest.mark.parametrize(("heads", "width", "rows"), [(12, 16, 128), (6, 64, 128), (2, 64, 64)])
+def test_attention_of_any_number_of_heads_compiles_in_bf16(
+    heads: int, width: int, rows: int, tmp_path: Path
+) -> None:
+    """znver4 multiplies pairs of bf16, which kernels store in scratch as words."""
+    path = tmp_path / "m.onnx"
+    onnx.save(attention(heads, width, rows), path)
+    options = ["--precision", "bf16", "--cpu", "znver4", "-o", str(tmp_path / "m.so")]
+    assert cli.execute(["compile", str(path), *options]) == 0
+    rng = np.random.default_rng(heads)
+    x = rng.standard_normal((1, rows, heads * width)).astype(np.float32)
+    feeds = {"x": x, "mask": np.where(rng.random((1, 1, 1, rows)) < 0.3, -1e4, 0).astype("f4")}
+    wide, narrow = (tcc.compile(path, precision=p).run(feeds)["y"] for p in ("f32", "bf16"))
+    np.testing.assert_allclose(narrow, wide, atol=2e-2 * np.abs(wide).max(), rtol=0)

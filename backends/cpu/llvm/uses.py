@@ -83,12 +83,12 @@ def _is_rounding(scalar: Scalar) -> bool:
 
 def _copied_words(statements: Sequence[Stmt], words: Collection[Block]) -> set[Block]:
     """Returns the blocks that are only stored in scratch from which `words` are loaded."""
-    loads = [n for n in statements if isinstance(n, Load)]
-    buffers = {n.buffer for n in loads if n.out in words and n.buffer.is_local}
+    buffers = {
+        n.buffer for n in statements if isinstance(n, Load) and n.out in words and n.buffer.is_local
+    }
     stores = [n for n in statements if isinstance(n, Store) and n.buffer in buffers]
-    whole = (n.block for n in stores if not n.guards and not n.indirect)
     # An even number of rows begins at a whole word.
-    plain = {block for block in whole if block.shape[-2] % 2 == 0}
+    plain = {n.block for n in stores if not (n.guards or n.indirect or (1, *n.block.shape)[-2] % 2)}
     return plain - _operands(n for n in statements if n not in stores)
 
 

@@ -23,6 +23,7 @@ from tcc.passes.layout.assign import Placed
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
+from tcc.passes.quantize import precision as precisions
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.quantize.quantize_weights import group_size, quantized
 from tcc.passes.quantize.round_stages import with_rounded
@@ -433,3 +434,9 @@ def test_a_sum_is_rounded_in_a_stage_of_its_own() -> None:
     assert_within(got[0], bf16(sums) @ w, bound)
     assert_within(got[1], 2 * sums, 1e-6 * magnitudes)
     assert np.any(np.abs(got[0] - sums @ w) > 100 * bound)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (3, 4)])
+def test_the_sum_of_bytes_takes_arrays_of_any_rank(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    assert precisions._byte_sum((array, array)) == 2 * sum(array.tobytes())
