@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 _OPS = Path(__file__).parent / "src" / "ops"
-# A comment that is not closed yet ends with the text.
-_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _LEADING = re.compile(r"((?:/\*.*?\*/\s*)*)(.*)", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
