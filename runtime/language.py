@@ -155,10 +155,10 @@ class TextBatch:
 def _other_model(module: Module) -> InputError:
     """Returns the error to raise for a module whose ports are not the due ones."""
     names = [port.name for port in module.inputs]
-    others = {name for name in names if not name.startswith("cache.")}
-    if {_TOKENS, _LENGTHS} <= others:
+    ports = {name for name in names if not name.startswith("cache.")}
+    if {_TOKENS, _LENGTHS} <= ports:
         return InputError("the model is compiled for batches of texts", hint="use TextBatch")
-    if others == {_TOKENS, _ROWS}:
+    if ports == {_TOKENS, _ROWS}:
         return InputError(
             "the model is compiled for single texts",
             hint="use TextContext, or compile the model with --bucket batch=1,4",

@@ -50,7 +50,7 @@ Stored: TypeAlias = Array | _Derived
 _STORED: WeakValueDictionary[str, Stored] = WeakValueDictionary()
 # The derived arrays that something holds.
 _MADE: WeakValueDictionary[_Derived, Array] = WeakValueDictionary()
-# What functions returned for arrays, by the function, the handles and further arguments.
+# The results of `ConstantStore.fact`, by the function, the handles and further arguments.
 _FACTS: dict[tuple[Hashable, ...], Any] = {}
 
 

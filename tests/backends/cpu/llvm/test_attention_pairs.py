@@ -50,8 +50,8 @@ def attention(
     products = b.stage(at, term, over=(d,), monoid="sum")
 
     def score(h: Index, i: Index, j: Index) -> Any:
-        kept = index_value(j, I64) <= index_value(i + past, I64)
-        return selected(kept, b.read(products, h, i, j) * (width**-0.5), -np.inf)
+        is_seen = index_value(j, I64) <= index_value(i + past, I64)
+        return selected(is_seen, b.read(products, h, i, j) * (width**-0.5), -np.inf)
 
     h, i = b.iters(heads, rows)
     (j,) = b.iters(keys)
