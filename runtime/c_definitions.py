@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 _OPS = Path(__file__).parent / "src" / "ops"
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_LEADING = re.compile(r"((?:/\*.*?\*/\s*)*)(.*)", re.DOTALL)
+_LEADING = re.compile(r"((?:(?:/\*.*?\*/|//[^\n]*)\s*)*)(.*)", re.DOTALL)
 _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
@@ -122,11 +122,13 @@ def _chunks(text: str) -> Iterator[str]:
             continue
         lines.append(line)
         chunk = "\n".join(lines)
+        if chunk.count("/*") > chunk.count("*/"):
+            continue  # a line of a comment may end as a definition does
         code = _bare(chunk)
         if line.startswith(("#include", "#if", "#end")):
             lines = []
         elif not code:
-            if not line and chunk.count("/*") == chunk.count("*/"):
+            if not line:
                 lines = []  # a comment before an empty line describes no definition
         elif _is_whole(code, line):
             yield chunk
