@@ -16,7 +16,6 @@ import programs
 import pytest
 from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
 from tcc.backends.artifact import toolchain
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import c_name, link_artifact
 from tcc.backends.artifact.toolchain import find_toolchain, runtime_objects
 from tcc.backends.artifact.variant import Variant
@@ -297,7 +296,7 @@ def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Pat
     plain, kept = tmp_path / "plain.so", tmp_path / "kept.so"
     for out, listings in ((plain, {}), (kept, listed)):
         variant = Variant(
-            "cpu", encode_program(program), program.kernels, [weights], (kernels,),
+            "cpu", program, [weights], (kernels,),
             listings=listings,
         )  # fmt: skip
         link_artifact([variant], {}, "mini", out)
@@ -334,7 +333,7 @@ def plan(kernels: bytes, ranks: int, prefix: str, state: int, other: int = 4) ->
     program = replace(program, kernels=tuple(prefix + name for name in program.kernels))
     weights = [[bytes([rank]) * 64] for rank in range(ranks)]
     return Variant(
-        f"cpu {ranks}", encode_program(program), program.kernels, (), (kernels,),
+        f"cpu {ranks}", program, (), (kernels,),
         ranks=ranks, rank_weights=weights,
     )  # fmt: skip
 
