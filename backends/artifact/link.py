@@ -36,7 +36,8 @@ from tcc.backends.artifact.variant import (
 )
 from tcc.backends.artifact.weight_section import Range, Section, append_section, lay_out
 from tcc.errors import InternalError, UserError
-from tcc.ir.container import (
+from tcc.options import EMITS, is_reserved
+from tcc.runtime.sections import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
@@ -44,7 +45,6 @@ from tcc.ir.container import (
     SEAL,
     SEAL_MAGIC,
 )
-from tcc.options import EMITS, is_reserved
 from tcc.runtime.soname import ROOM, set_soname
 
 EXPORTS = (

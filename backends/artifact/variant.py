@@ -11,8 +11,8 @@ from tcc.backends.artifact.gpu_binaries import GpuImages
 from tcc.backends.artifact.weight_section import BytesLike, Range, byte_count
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.container import PROGRAM_SECTION
 from tcc.ir.program import Port, Program, constant_registers
+from tcc.runtime.sections import NEEDS_SECTION, PROGRAM_SECTION
 from tcc.target import isa_feature
 
 
@@ -200,7 +200,7 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 
 def _needs_source(number: int) -> str:
     name = f"tcc_needs{number}"
-    return f"""__asm__(".pushsection .tcc.needs{number},\\"a\\"\\n"
+    return f"""__asm__(".pushsection {NEEDS_SECTION}{number},\\"a\\"\\n"
         "{name}_begin: .incbin \\"needs{number}.bin\\"\\n"
         "{name}_end: .byte 0\\n"
         ".popsection\\n");

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tcc.artifact import read_manifest, read_program
+from tcc.artifact import input_errors, read_manifest, read_program
 from tcc.cli.later_modules import graph, host_program, narrow, options, preprocess, program_sizes
 from tcc.cli.later_modules import input_texts as text_inputs
 from tcc.cli.show import say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
-from tcc.preprocess import input_errors
 from tcc.runtime import ModulePort
 from tcc.temporary import locked_folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from tcc.artifact import needed_glibc, read_manifest
+from tcc.artifact import input_errors, needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of, program_of
 from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
@@ -21,7 +21,6 @@ from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, print_text, say, say_all, write_text
 from tcc.errors import UserError
-from tcc.preprocess import input_errors
 from tcc.runtime import load
 from tcc.runtime.artifact_page import page
 from tcc.runtime.derivation_svg import derivation_svg

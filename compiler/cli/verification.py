@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
-from tcc.artifact import find_weights, read_manifest, verify_weights
+from tcc.artifact import find_weights, input_errors, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import (
     Draw,
@@ -42,7 +42,6 @@ from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
 from tcc.options import read_options
 from tcc.passes.graph.state import NarrowStates
-from tcc.preprocess import input_errors
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.host_program import HostProgram
 from tcc.runtime.input_texts import runs_of

@@ -165,7 +165,7 @@ def test_a_manifest_without_variants_is_refused(
     variants: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f'{{"abi": 3, "variants": {variants}, "weights": {{"bytes": 0}}}}'
-    monkeypatch.setattr("tcc.artifact._read_section", lambda *_: text.encode())
+    monkeypatch.setattr("tcc.runtime.artifact_file.ArtifactFile._section", lambda *_: text.encode())
     with pytest.raises(UserError, match="damaged") as caught:
         read_manifest(artifact)
     assert "does not describe its variants" in caught.value.why
@@ -318,7 +318,7 @@ def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Pat
 def test_damaged_listings_are_refused(
     packed: bytes, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tcc.artifact._read_section", lambda *_: packed)
+    monkeypatch.setattr("tcc.runtime.artifact_file.ArtifactFile._section", lambda *_: packed)
     with pytest.raises(UserError, match="damaged"):
         read_listings(artifact)
 
