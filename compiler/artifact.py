@@ -1,53 +1,36 @@
-"""Reads an artifact's manifest, program and weights from the file without loading its code.
+"""Artifacts as files, with errors of tcc; `tcc.runtime.artifact_file` reads them.
 
-The manifest is JSON in the ELF section `.tcc.manifest`.  The seal, a hash of the ELF image, follows
-the image; then come the weights, which end with a trailer (runtime/src/weights.c defines it).
+No function but `load` loads an artifact's code.  A file may be hostile.
 """
 
-import re
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 from tcc import runtime
 from tcc.bounded import parse_json
-from tcc.errors import RunTimeoutError, UserError, file_errors
-from tcc.file_kind import ELF, file_kind
-from tcc.frozen import frozen
-from tcc.ir.container import (
-    ABI_VERSION,
-    LISTINGS_SECTION,
-    MANIFEST_SECTION,
-    MOST_LISTINGS,
-    PROGRAM_SECTION,
-    SEAL,
-    SEAL_MAGIC,
-    SIDE_SUFFIX,
-    TRAILER,
-    TRAILER_MAGIC,
-    TRAILER_VERSION,
-)
-from tcc.runtime import Module, elf
+from tcc.errors import RunTimeoutError, ToolError, UserError
+from tcc.file_kind import file_kind
+from tcc.runtime import Module, artifact_file
+from tcc.runtime.artifact_file import ArtifactFile, WeightRange
 from tcc.runtime.comm import Comm
-
-# The largest size in bytes of an image and of its parts, because a damaged or hostile file may
-# claim any size.  Reading takes at most 256 MiB and some seconds before the file is verified.
-_MOST_IMAGE = 512 << 20
-_MOST_SECTION = MappingProxyType({LISTINGS_SECTION: MOST_LISTINGS, ".dynstr": elf.MOST_NAMES})
-_MOST_OTHERS = 16 << 20
+from tcc.runtime.reports import InputError, MissingLibraryError
 
 
-@frozen
-class WeightRange:
-    """The place of the weights: `size` bytes at `offset` of `path`, with their content hash."""
+@contextmanager
+def input_errors(where: str = "") -> Iterator[None]:
+    """Turns InputError into UserError, and the error of a missing library into ToolError.
 
-    path: Path
-    offset: int
-    size: int
-    sha256: str
+    `where` replaces the place that the error names.
+    """
+    try:
+        yield
+    except InputError as error:
+        kind = ToolError if isinstance(error, MissingLibraryError) else UserError
+        raise kind(
+            error.what, where=where or error.where, why=error.why, hint=error.hint
+        ) from error
 
 
 def load(
@@ -79,194 +62,69 @@ def load(
     return runtime.load(path, threads, comm=comm, error=UserError, late=RunTimeoutError)
 
 
+def _file(path: Path) -> ArtifactFile:
+    return ArtifactFile(path, parse_json, file_kind)
+
+
+@input_errors()
 def read_manifest(path: Path) -> dict[str, Any]:
     """Returns the manifest of the artifact at `path`.
 
     Raises UserError where the file is missing, is no artifact, is cut short, or has another ABI.
     """
-    manifest = _parse_manifest(_read_section(path, MANIFEST_SECTION), path)
-    if manifest.get("abi") != ABI_VERSION:
-        raise UserError(
-            "the artifact is for another version of tcc",
-            where=path,
-            why=f"it has ABI {manifest.get('abi')}, this tcc has ABI {ABI_VERSION}",
-            hint="compile the model again",
-        )
-    find_weights(path, manifest)
-    return manifest
+    return _file(path).manifest()
 
 
+@input_errors()
 def verify_image(path: Path) -> None:
     """Reads the artifact's image, all but its weights; raises UserError unless the hash of the
-    image is the hash in its seal.
-
-    Without this check, code with a flipped bit would crash or compute wrong results.
-    """
-    with _image(path) as file:
-        size = elf.read_header(file).size
-        if size > _MOST_IMAGE:
-            raise _not_an_artifact(path, f"its code would have {size} bytes")
-        seal = SEAL.unpack(elf.read_at(file, size, SEAL.size))
-        digest = elf.hash_at(file, 0, size)
-    if seal != (SEAL_MAGIC, size, digest):
-        raise UserError(
-            "the artifact is damaged",
-            where=path,
-            why="its code does not have the hash in its seal",
-            hint="copy the file again, or compile the model again",
-        )
+    image is the hash in its seal."""
+    _file(path).verify_image()
 
 
+@input_errors()
 def read_program(path: Path, variant: int = 0) -> bytes:
     """Returns the encoded program of a variant; raises UserError for a file that is no artifact."""
-    return _read_section(path, f"{PROGRAM_SECTION}{variant}")[:-1]
+    return _file(path).program(variant)
 
 
+@input_errors()
 def read_listings(path: Path) -> dict[str, str]:
     """Returns the kernels' LLVM IR or Triton source by symbol; empty where none is kept.
 
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
-    packed = _read_section(path, LISTINGS_SECTION)
-    if not packed:
-        return {}
-    try:
-        data = zlib.decompressobj().decompress(packed, MOST_LISTINGS)
-        listings = parse_json(data)
-    except (zlib.error, ValueError, RecursionError) as error:
-        raise _not_an_artifact(path, "its listings cannot be unpacked") from error
-    if not isinstance(listings, dict) or not all(isinstance(t, str) for t in listings.values()):
-        raise _not_an_artifact(path, "its listings are no texts by kernel")
-    return listings
+    return _file(path).listings()
 
 
+@input_errors()
 def code_bytes(path: Path) -> int:
     """Returns the bytes of machine code in an artifact: kernels and runtime, without code for GPUs.
 
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
-    with _image(path) as file:
-        return elf.code_bytes(file)
+    return _file(path).code_bytes()
 
 
+@input_errors()
 def needed_glibc(path: Path) -> str:
     """Returns the oldest glibc with every function that the artifact calls, as in `glibc 2.17`.
 
-    It comes from the versions of the ELF symbols.  Raises UserError where the file is missing, is
-    no artifact or is damaged.
+    Raises UserError where the file is missing, is no artifact or is damaged.
     """
-    names = _read_section(path, ".dynstr")
-    versions = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
-    newest = max(([*map(int, version.split(b"."))] for version in versions), default=[2])
-    return f"glibc {'.'.join(map(str, newest))}"
+    return _file(path).needed_glibc()
 
 
+@input_errors()
 def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
     """Returns the place of the artifact's weights; None for a model without weights.
 
     Raises UserError where the weights are missing or belong to another model.
     """
-    weights = manifest["weights"]
-    if weights["bytes"] == 0:
-        return None
-    side = weights["place"] == "side file"
-    where = path.with_name(path.name + SIDE_SUFFIX) if side else path
-    hint = "copy the side file together with the artifact, or compile the model again"
-    with _opened(where, "artifact's weights", hint) as file:
-        end = file.seek(0, 2)
-        file.seek(max(0, end - TRAILER.size))
-        data = file.read(TRAILER.size)
-    if len(data) == TRAILER.size:
-        magic, version, offset, size, digest = TRAILER.unpack(data)
-        expected = (TRAILER_MAGIC, TRAILER_VERSION, weights["bytes"], weights["sha256"])
-        fits = offset + size <= end - TRAILER.size
-        if (magic, version, size, digest.hex()) == expected and fits:
-            return WeightRange(where, offset, size, weights["sha256"])
-    raise UserError(
-        "the artifact's weights are missing or damaged",
-        where=where,
-        why="the file does not end with the weights that the manifest names",
-        hint="copy the file again, or compile the model again",
-    )
+    return artifact_file.find_weights(path, manifest)
 
 
+@input_errors()
 def verify_weights(weights: WeightRange) -> None:
     """Reads all weights and raises UserError unless they have the hash in the manifest."""
-    with _opened(weights.path, "artifact's weights") as file:
-        digest = elf.hash_at(file, weights.offset, weights.size)
-    if digest.hex() != weights.sha256:
-        raise UserError(
-            "the artifact's weights are damaged",
-            where=weights.path,
-            why="their content hash is not the one in the manifest",
-            hint="copy the file again, or compile the model again",
-        )
-
-
-def _open(path: Path) -> BinaryIO:
-    """Opens a file; raises OSError also for a name with a NUL, and for a pipe, which could block
-    forever."""
-    try:
-        if path.is_fifo():
-            raise OSError("it is a pipe")
-        return path.open("rb")
-    except ValueError as error:
-        raise OSError(str(error)) from error
-
-
-@contextmanager
-def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
-    """Yields the open file at `path`; raises UserError where it cannot be opened or read.
-
-    `what` is the message's noun for the file.
-    """
-    with file_errors(f"the {what} cannot be read", path, hint), _open(path) as file:
-        yield file
-
-
-def _not_an_artifact(path: Path, why: str) -> UserError:
-    hint = "make one with: tcc compile MODEL.onnx"
-    return UserError(
-        "the file is not a tcc artifact, or is damaged", where=path, why=why, hint=hint
-    )
-
-
-@contextmanager
-def _image(path: Path) -> Iterator[BinaryIO]:
-    """Yields the open artifact at `path`; raises UserError for a file that is no ELF file."""
-    with _opened(path, "artifact") as file:
-        start = file.read(elf.HEADER_BYTES)
-        kind = file_kind(start)
-        if kind and not start.startswith(ELF):
-            raise _not_an_artifact(path, f"it is {kind}")
-        try:
-            yield file
-        except elf.ElfError as error:
-            raise _not_an_artifact(path, str(error)) from error
-
-
-def _read_section(path: Path, name: str) -> bytes:
-    """Returns the bytes of the section `name` of the artifact at `path`."""
-    with _image(path) as file:
-        section = elf.read_section(file, name, _MOST_SECTION.get(name, _MOST_OTHERS))
-    if section is None and name != LISTINGS_SECTION:
-        raise _not_an_artifact(path, f"it has no section {name}")
-    return section or b""
-
-
-def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
-    try:
-        manifest = parse_json(data)
-    except (ValueError, RecursionError) as error:
-        raise _not_an_artifact(path, "its manifest is not JSON, or too large") from error
-    if not isinstance(manifest, dict):
-        raise _not_an_artifact(path, "its manifest is not an object")
-    if manifest.get("abi") != ABI_VERSION:
-        return manifest
-    variants = manifest.get("variants")
-    if not (isinstance(variants, list) and variants and all(isinstance(v, dict) for v in variants)):
-        raise _not_an_artifact(path, "its manifest does not describe its variants")
-    match manifest.get("weights"):
-        case {"bytes": 0} | {"bytes": int(), "place": _, "sha256": _}:
-            return manifest
-    raise _not_an_artifact(path, "its manifest does not name the weights")
+    artifact_file.verify_weights(weights)

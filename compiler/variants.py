@@ -8,7 +8,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.backends.artifact.profile_facts import profile_facts
 from tcc.backends.artifact.variant import Variant
@@ -311,8 +310,7 @@ def variant_of(
     listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
     return Variant(
         f"{code.target.text}{place}",
-        encode_program(program),
-        names,
+        program,
         weights[0] if len(weights) == 1 else (),
         generated.objects,
         code.target.profile.features,

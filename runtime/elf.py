@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 HEADER_BYTES = 64
+MAGIC = b"\x7fELF"
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _EXECUTED = 4  # the flag of a section with machine code
@@ -52,7 +53,7 @@ def read_header(file: BinaryIO) -> Header:
         raise ElfError("it is too short for an ELF file")
     values = _HEADER.unpack(start)
     ident, kind, *_, segments, sections, _, _, _, segment_count = values[:11]
-    if ident[:6] != b"\x7fELF\x02\x01":
+    if ident[:6] != MAGIC + b"\x02\x01":
         raise ElfError("it is not a 64-bit little-endian ELF file")
     if kind == _OBJECT:
         raise ElfError("it is an object file, for a program to link")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tcc.runtime.instructions import INSTRUCTIONS, OPERATIONS, PLACES
+from tcc.runtime.instructions import COLLECTIVES, INSTRUCTIONS, OPERATIONS, PLACES, RELATIONS
 
 _MAGIC = 0x0147525043435474
 _VERSIONS = (9, 10, 11)
@@ -122,8 +122,9 @@ def read_program(data: bytes) -> HostProgram:
 
 
 def _check(program: HostProgram) -> None:
-    """Raises ValueError if a number of a register, a buffer or a kernel is out of range."""
+    """Raises ValueError if the number of a register, buffer, kernel or word is out of range."""
     ends = {kind: len(program.buffers) for kind in _BUFFERS} | {"kernel": len(program.kernels)}
+    ends |= {"relation": len(RELATIONS), "collective": len(COLLECTIVES)}
     ends |= dict.fromkeys((*REGISTERS_READ, "defined"), program.registers)
     operands = (pair for instruction in walk(program.body) for pair in instruction.operands)
     if not all(0 <= number < ends[kind] for kind, number in operands if kind in ends):
@@ -271,16 +272,19 @@ def register_values(program: HostProgram, shapes: Mapping[str, Sequence[int]]) -
     for instruction in instructions:
         if instruction.name == "let" and writes[instruction.fields["target"]] == 1:
             fields = instruction.fields
-            value = _let_value(fields["op"], fields["a"], fields["b"], values, dims)
+            value = let_value(fields["op"], fields["a"], fields["b"], values, dims)
             if value is not None:
                 values[fields["target"]] = value
     return values
 
 
-def _let_value(
+def let_value(
     op: int, a: int, b: int, values: Mapping[int, int], dims: Mapping[tuple[int, int], int]
 ) -> int | None:
-    """Returns the value of a `let`, or None if it is unknown or does not fit in 64 bits."""
+    """Returns the value of a `let`, or None if it is unknown or does not fit in 64 bits.
+
+    `values` has the known values of registers, `dims` the known sizes of inputs by (port, axis).
+    """
     name = OPERATIONS[op] if 0 <= op < len(OPERATIONS) else ""
     if name == "const":
         return a

@@ -23,7 +23,7 @@ from threading import RLock
 from time import perf_counter
 from typing import Any
 
-SIDE_SUFFIX = ".weights"
+from tcc.runtime.sections import SIDE_SUFFIX
 
 # The numbers that ELF gives to the supported machines.
 _MACHINES = {62: "x86_64", 183: "aarch64"}

@@ -31,6 +31,19 @@ OPERATIONS: tuple[str, ...] = (
     "seed",
     "capacity",
 )
+RELATIONS: tuple[str, ...] = (
+    "eq",
+    "le",
+    "lt",
+    "divides",
+)
+COLLECTIVES: tuple[str, ...] = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "broadcast",
+)
 INSTRUCTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     ("let", (
         ("target", "defined", "one"),

@@ -27,11 +27,12 @@ from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.ffi import FfiModule
-from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
+from tcc.runtime.images import Image, foreign_machine, open_image, place
 from tcc.runtime.module_text import ShownModule
 from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import ModulePort, port_of, signature
 from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
+from tcc.runtime.sections import SIDE_SUFFIX
 from tcc.runtime.soname import copy_file
 from tcc.runtime.values import WrongTypeError, arrays_in, describe, finished, is_value
 from tcc.runtime.watch import Limit, Watch, answers, limit_of

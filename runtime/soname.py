@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tcc.runtime.elf import read_header
+from tcc.runtime.sections import SEAL
 
 # The longest file name that Linux allows; the link step reserves this many bytes.
 ROOM = 255
@@ -17,8 +18,6 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<qQ")
 _LOAD, _DYNAMIC = 1, 2  # types of ELF segments
 _STRINGS, _SONAME = 5, 14  # tags of entries in the dynamic segment
-# As in compiler/ir/container.py: magic, the image's bytes, their SHA-256.
-_SEAL = struct.Struct("<8sQ32s")
 
 
 def set_soname(path: Path, name: str) -> None:
@@ -41,9 +40,9 @@ def set_soname(path: Path, name: str) -> None:
         image[place : place + ROOM] = text.ljust(ROOM, b"\0")
         file.seek(0)
         file.write(image)
-        magic, size, _ = _SEAL.unpack(file.read(_SEAL.size))
+        magic, size, _ = SEAL.unpack(file.read(SEAL.size))
         file.seek(len(image))
-        file.write(_SEAL.pack(magic, size, hashlib.sha256(image).digest()))
+        file.write(SEAL.pack(magic, size, hashlib.sha256(image).digest()))
 
 
 def _soname_place(image: bytes, table: int, count: int) -> int | None:

@@ -25,7 +25,7 @@ def part_hashes(variants: Sequence[Variant]) -> dict[str, str]:
     The runtime, the header and the manifest are left out.
     """
     return {
-        "programs": _digest(variant.program for variant in variants),
+        "programs": _digest(variant.program_bytes for variant in variants),
         "kernels": _digest(code for variant in variants for code in _code(variant)),
         "weights": _digest(
             part

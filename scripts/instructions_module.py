@@ -4,10 +4,11 @@ The text is that of `runtime/instructions.py`.
 """
 
 from collections.abc import Iterable
+from enum import Enum
 from itertools import groupby
 
 from instructions_header import kind_and_field
-from tcc.ir.program import IntOp
+from tcc.ir.program import CollectiveKind, IntOp, Relation
 from tcc.ir.program.table import INSTRUCTIONS, PLACES, Field, FieldCount
 
 TEXT = '''\
@@ -26,6 +27,12 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
 OPERATIONS: tuple[str, ...] = (
 {operations}
 )
+RELATIONS: tuple[str, ...] = (
+{relations}
+)
+COLLECTIVES: tuple[str, ...] = (
+{collectives}
+)
 INSTRUCTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
 {instructions}
 )
@@ -43,7 +50,9 @@ def instructions_module() -> str:
     places = (f'    ("{row.name}", ({"".join(map(quoted, row.fields))})),' for row in PLACES)
     return TEXT.format(
         places="\n".join(places),
-        operations="\n".join(f'    "{op.name.lower()}",' for op in IntOp),
+        operations=members(IntOp),
+        relations=members(Relation),
+        collectives=members(CollectiveKind),
         instructions="\n".join(instruction(name, layout) for name, layout in layouts),
     )
 
@@ -54,6 +63,10 @@ def instruction(name: str, layout: Iterable[tuple[str, Field]]) -> str:
         for kind, field in layout
     )
     return f'    ("{name}", (\n{rows}\n    )),'
+
+
+def members(words: type[Enum]) -> str:
+    return "\n".join(f'    "{word.name.lower()}",' for word in words)
 
 
 def quoted(field: Field) -> str:

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import onnx
 from open_cases import model_of, operators
+from tcc import runtime
 from tcc.artifact import read_manifest
+from tcc.cli.arrays import program_of
 from tcc.cli.kernels.facts import kernel_facts
-from tcc.cli.kernels.steps import measure_steps
 from tcc.driver import compile_model
 from tcc.ir.op import NamedArrays
 from tcc.options import Options
 from tcc.runtime.kernel_facts import KernelFacts
 from tcc.runtime.kernel_table import StepTime, kernel_rows
+from tcc.runtime.step_times import measure_steps
 from whole import write_whole
 
 MODELS = ("resnet50", "mobilenet_v2", "unet", "csrnet")
@@ -158,9 +160,11 @@ def _timed(
     """Returns each step's median time over the runs of a round, on random inputs of `shapes`."""
     rng = np.random.default_rng(0)
     arrays: NamedArrays = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
+    module = runtime.load(artifact, threads, timed=True)
+    program = program_of(artifact, module.variant)
 
     def timed(runs: int) -> tuple[StepTime, ...]:
-        return measure_steps(artifact, facts.steps, lambda _: arrays, runs, threads)
+        return measure_steps(module, program, facts.steps, arrays, runs)
 
     run_seconds = sum(step.seconds for step in timed(1))
     return timed(min(_RUNS, max(1, int(_SECONDS / max(run_seconds, 1e-9)))))

@@ -24,21 +24,19 @@ SECONDS = 60  # until a process that lives on counts as a failure
 # No command reads a pipe.
 RANKS = """
 import sys
-from tcc.cli import ranks
-ranks._RANK = ranks._RANK.partition("from tcc.__main__")[0] + "import sys; open(sys.argv[1]).read()"
-ranks.run_ranks(2, False, [sys.argv[1] + "/{rank}"])
+from tcc.runtime.rank_processes import run_ranks
+run_ranks(2, False, "import sys; open(sys.argv[1]).read()", [sys.argv[1] + "/{rank}"], print)
 """
 # A rank with a worker, whose parent is not a child of the launcher.
 RANKS_WITH_WORKERS = """
 import sys
-from tcc.cli import ranks
+from tcc.runtime.rank_processes import run_ranks
 program = (
     f"import sys; sys.path.insert(0, {sys.argv[1]!r}); "
     "from tcc.backends.workers import WorkerPool; pool = WorkerPool('fifo_worker', 1); "
     "pool.answers([pool.submit(sys.argv[1])])"
 )
-ranks._RANK = ranks._RANK.partition("from tcc.__main__")[0] + program
-ranks.run_ranks(2, False, [sys.argv[1] + "/{rank}"])
+run_ranks(2, False, program, [sys.argv[1] + "/{rank}"], print)
 """
 # A worker that takes a request and does not answer.
 WORKER = """

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tcc.backends.artifact.header import c_text
-from tcc.ir.container import ASSETS_SECTION
+from tcc.runtime.sections import ASSETS_SECTION
 
 NO_ASSETS: Mapping[str, bytes] = MappingProxyType({})
 

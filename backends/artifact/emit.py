@@ -13,7 +13,7 @@ from pathlib import Path
 from tcc.backends.artifact.header import c_text
 from tcc.backends.artifact.toolchain import Toolchain, run_tool
 from tcc.errors import ToolError
-from tcc.ir.container import SIDE_SUFFIX
+from tcc.runtime.sections import SIDE_SUFFIX
 
 # The libraries that a program needs beside a model that it links.
 LIBRARIES = "-lm -lpthread -ldl"

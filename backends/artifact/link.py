@@ -15,7 +15,6 @@ from typing import Any
 
 from tcc.backends.artifact.assets import NO_ASSETS, asset_entries, write_assets
 from tcc.backends.artifact.emit import link_object, section_header, side_path
-from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.gpu_binaries import encode_images
 from tcc.backends.artifact.header import model_header
 from tcc.backends.artifact.identifiers import transliterated
@@ -37,7 +36,8 @@ from tcc.backends.artifact.variant import (
 )
 from tcc.backends.artifact.weight_section import Range, Section, append_section, lay_out
 from tcc.errors import InternalError, UserError
-from tcc.ir.container import (
+from tcc.options import EMITS, is_reserved
+from tcc.runtime.sections import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
@@ -45,8 +45,6 @@ from tcc.ir.container import (
     SEAL,
     SEAL_MAGIC,
 )
-from tcc.ir.program import Program
-from tcc.options import EMITS, is_reserved
 from tcc.runtime.soname import ROOM, set_soname
 
 EXPORTS = (
@@ -103,8 +101,7 @@ def link_artifact(
     Raises InternalError if the variants do not fit each other. Raises ToolError if no compiler is
     found, if it fails, or if `out` cannot be written.
     """
-    programs = [decode_program(variant.program) for variant in variants]
-    check_variants(variants, programs)
+    check_variants(variants)
     if name != c_name(name):
         raise InternalError(f"{name!r} is no name of an artifact", where="link")
     toolchain = find_toolchain(triple)
@@ -117,7 +114,7 @@ def link_artifact(
         )
         side = side_file or section.size > (_MOST_LINKED if linked else _MOST_APPENDED)
         full_manifest = {
-            **_complete(manifest, variants, programs, name, section, side),
+            **_complete(manifest, variants, name, section, side),
             **asset_entries(assets),
         }
         text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
@@ -134,7 +131,7 @@ def link_artifact(
             link_object(toolchain, folder, inputs, name, emit)
         else:
             _link(toolchain, folder, inputs, out.name, None if side else section)
-        (folder / "model.h").write_text(model_header(name, programs[0], full_manifest))
+        (folder / "model.h").write_text(model_header(name, variants[0].program, full_manifest))
         _publish(folder, out, EMITS[emit], side and section.size > 0)
     return full_manifest
 
@@ -142,14 +139,13 @@ def link_artifact(
 def _complete(
     manifest: dict[str, Any],
     variants: Sequence[Variant],
-    programs: Sequence[Program],
     name: str,
     section: Section,
     side: bool,
 ) -> dict[str, Any]:
-    ports = describe_ports(programs[0])
+    ports = describe_ports(variants[0].program)
     weights = _rank_ranges(variants, section)
-    places = zip(variants, programs, weights, section.images, strict=True)
+    places = zip(variants, weights, section.images, strict=True)
     return {
         **manifest,
         "abi": ABI_VERSION,
@@ -190,7 +186,7 @@ def _write_inputs(
     for i, data in enumerate(objects):
         (folder / f"object{i}.o").write_bytes(data)
     for i, variant in enumerate(variants):
-        (folder / f"program{i}.bin").write_bytes(variant.program)
+        (folder / f"program{i}.bin").write_bytes(variant.program_bytes)
         (folder / f"needs{i}.bin").write_bytes(variant.needs)
     (folder / "manifest.json").write_text(manifest, encoding="ascii")
     exports = "".join(f" {symbol};" for symbol in (f"{name}_api", *EXPORTS))
@@ -282,7 +278,7 @@ def _digest(variants: Sequence[Variant], section: Section) -> bytes:
     """
     digest = hashlib.sha256(section.sha256)
     for variant in variants:
-        for part in (variant.program, variant.needs, *variant.objects):
+        for part in (variant.program_bytes, variant.needs, *variant.objects):
             digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.gpu_binaries import GpuImages
 from tcc.backends.artifact.weight_section import BytesLike, Range, byte_count
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.container import PROGRAM_SECTION
 from tcc.ir.program import Port, Program, constant_registers
+from tcc.runtime.sections import NEEDS_SECTION, PROGRAM_SECTION
 from tcc.target import isa_feature
 
 
@@ -19,9 +20,9 @@ from tcc.target import isa_feature
 class Variant:
     """A complete form of the model; the loader chooses one of them.
 
-    `target` is a name for people, and `program` the encoded program. `objects` are relocatable ELF
-    files that define the program's kernels (hidden, with the kernel ABI of runtime.h). If the
-    kernels run on GPUs, `gpu` has them instead.
+    `target` is a name for people. `objects` are relocatable ELF files that define the program's
+    kernels (hidden, with the kernel ABI of runtime.h). If the kernels run on GPUs, `gpu` has them
+    instead.
 
     `needs` is the table of `encode_needs`, against which the runtime checks launches. It is empty
     for kernels that were written by hand, and then nothing is checked. `weights` are the parts of
@@ -34,8 +35,7 @@ class Variant:
     """
 
     target: str
-    program: bytes
-    kernels: tuple[str, ...]
+    program: Program
     weights: Sequence[BytesLike] = ()
     objects: tuple[bytes, ...] = ()
     features: Sequence[str] = ()
@@ -47,13 +47,18 @@ class Variant:
     rank_weights: Sequence[Sequence[BytesLike]] = ()
     plan: int = 0
 
+    @property
+    def program_bytes(self) -> bytes:
+        """Returns the encoded program."""
+        return encode_program(self.program)
+
     def weights_of(self, rank: int) -> Sequence[BytesLike]:
         """Returns the parts of the weights of a rank."""
         return self.rank_weights[rank] if self.rank_weights else self.weights
 
 
-def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> None:
-    """Raises InternalError if variants do not fit their programs or one another.
+def check_variants(variants: Sequence[Variant]) -> None:
+    """Raises InternalError if variants do not fit one another.
 
     All variants must have the same ports, but the states of variants of different plans may have
     different sizes.  No two kernels that are linked may have the same name.
@@ -62,14 +67,13 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
         raise InternalError("an artifact needs a variant", where="link")
     symbols: set[str] = set()
     ports: dict[tuple[int, int], dict[str, Any]] = {}
-    whole_ports = _without_states(describe_ports(programs[0]))
-    for variant, program in zip(variants, programs, strict=True):
-        if program.kernels != variant.kernels:
-            raise InternalError("kernels do not fit the program", where="link")
+    whole_ports = _without_states(describe_ports(variants[0].program))
+    for variant in variants:
+        kernels = variant.program.kernels
         sizes = list(map(byte_count, variant.rank_weights))
         if len(set(sizes)) > 1 or len(sizes) not in (0, variant.ranks):
             raise InternalError("a variant lacks weights of its ranks", where="link")
-        own_ports = describe_ports(program)
+        own_ports = describe_ports(variant.program)
         if (
             ports.setdefault((variant.ranks, variant.plan), own_ports) != own_ports
             or _without_states(own_ports) != whole_ports
@@ -78,9 +82,9 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
                 f"the variants {variants[0].target} and {variant.target} have different ports",
                 where="link",
             )
-        if variant.gpu is None and not symbols.isdisjoint(variant.kernels):
+        if variant.gpu is None and not symbols.isdisjoint(kernels):
             raise InternalError("two variants link kernels of one name", where="link")
-        symbols.update(variant.kernels if variant.gpu is None else ())
+        symbols.update(kernels if variant.gpu is None else ())
 
 
 def _without_states(ports: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +113,6 @@ def describe_ports(program: Program) -> dict[str, Any]:
 
 def describe_variant(
     variant: Variant,
-    program: Program,
     weights: Sequence[Range],
     images: Range,
     ports: Mapping[str, Any],
@@ -119,11 +122,12 @@ def describe_variant(
     `weights`, by rank, and `images` are ranges of the weight section.  `ports` are those of the
     artifact; an entry has `inputs` and `outputs` of its own if they differ.
     """
+    program = variant.program
     entry = {
         **variant.facts,
         "target": variant.target,
         "features": list(variant.features),
-        "kernel_count": len(variant.kernels),
+        "kernel_count": len(program.kernels),
         "arena_bytes": constant_registers(program).get(program.arena),
         "weights": {"offset": weights[0].offset, "bytes": weights[0].size},
     }
@@ -165,7 +169,8 @@ def variant_source(number: int, variant: Variant) -> str:
 
     The text of `row_source` uses these declarations.
     """
-    symbols = () if variant.gpu is not None else variant.kernels  # kernels for GPUs are not linked
+    # Kernels for GPUs are not linked.
+    symbols = () if variant.gpu is not None else variant.program.kernels
     for kernel in symbols:
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
@@ -195,7 +200,7 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 
 def _needs_source(number: int) -> str:
     name = f"tcc_needs{number}"
-    return f"""__asm__(".pushsection .tcc.needs{number},\\"a\\"\\n"
+    return f"""__asm__(".pushsection {NEEDS_SECTION}{number},\\"a\\"\\n"
         "{name}_begin: .incbin \\"needs{number}.bin\\"\\n"
         "{name}_end: .byte 0\\n"
         ".popsection\\n");
@@ -217,7 +222,7 @@ def row_source(number: int, variant: Variant, weights: Sequence[Range], images: 
         .needs = {needs[0]},
         .needs_end = {needs[1]},
         .kernels = {kernels},
-        .n_kernels = {len(variant.kernels)},
+        .n_kernels = {len(variant.program.kernels)},
         .features = features{number},
         .n_features = {len(variant.features)},
         .weights = (const tcc_range[]){{{ranges}}},

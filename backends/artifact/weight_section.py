@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
 from tcc.passes.layout.weights import WeightPart
+from tcc.runtime.sections import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
 
 # An array stands for the bytes of its elements in row-major order. A part of a weight table is made
 # when its bytes are needed, so that no second copy of the weights is in memory.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.assets import NO_ASSETS
-from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.artifact.publish import folder_beside
 from tcc.backends.artifact.variant import Variant, describe_ports, describe_variant
@@ -175,10 +174,9 @@ class CBackend(Backend):
                 (folder / place.name).write_bytes(files[place])
             for place in present:
                 os.replace(folder / place.name, place)
-        program = decode_program(variant.program)
         weight_range = Range(0, sum(np.asarray(part).nbytes for part in variant.weights))
-        ports = describe_ports(program)
-        entry = describe_variant(variant, program, [weight_range], Range(0, 0), ports)
+        ports = describe_ports(variant.program)
+        entry = describe_variant(variant, [weight_range], Range(0, 0), ports)
         return {**manifest, **ports, "name": name, "variants": [entry]}
 
 

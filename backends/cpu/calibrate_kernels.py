@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TypeAlias
 
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.cpu.codegen import compile_object
@@ -105,8 +104,7 @@ def link_launches(folder: Path, trips: int, units: int, target: Target, *, seria
     out = folder / f"launches{int(serial)}.so"
     variant = Variant(
         target.text,
-        encode_program(program),
-        (name,),
+        program,
         objects=(compile_object(text, target),),
         features=target.profile.features,
     )

@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tcc.artifact import read_manifest, read_program
-from tcc.cli.later_modules import encode_program, graph, narrow, options, preprocess, sizes
+from tcc.artifact import input_errors, read_manifest, read_program
+from tcc.cli.later_modules import graph, host_program, narrow, options, preprocess, program_sizes
 from tcc.cli.later_modules import input_texts as text_inputs
 from tcc.cli.show import say_all
 from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
-from tcc.preprocess import input_errors
 from tcc.runtime import ModulePort
 from tcc.temporary import locked_folder
 
 if TYPE_CHECKING:
     from tcc.ir.op import Array
-    from tcc.ir.program import Program
+    from tcc.runtime.host_program import HostProgram
     from tcc.runtime.input_settings import Settings
 
 
@@ -63,16 +62,28 @@ def inputs_of(
     return as_taken(arrays, ports)
 
 
-def program_of(path: Path, variant: int = 0) -> Program:
-    """Returns the program of a variant of the artifact at `path`."""
-    return encode_program.decode_program(read_program(path, variant))
+def program_of(path: Path, variant: int = 0) -> HostProgram:
+    """Returns the program of a variant of the artifact at `path`.
+
+    Raises UserError where the file is no artifact or is damaged.
+    """
+    data = read_program(path, variant)
+    try:
+        return host_program.read_program(data)
+    except ValueError as error:
+        raise UserError(
+            "the artifact's program is damaged",
+            where=path,
+            why=error,
+            hint="compile the model again",
+        ) from error
 
 
 def make_inputs(
     ports: Sequence[ModulePort],
     input_texts: Iterable[str],
     seed: int,
-    program: Callable[[], Program] | None = None,
+    program: Callable[[], HostProgram] | None = None,
     settings: Mapping[str, Settings] | None = None,
 ) -> dict[str, Any]:
     """Returns one array per port: from `input_texts`, else seeded random values.
@@ -91,7 +102,7 @@ def make_draws(
     ports: Sequence[ModulePort],
     input_texts: Iterable[str],
     draws: Sequence[Draw],
-    program: Callable[[], Program] | None = None,
+    program: Callable[[], HostProgram] | None = None,
     settings: Mapping[str, Settings] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the arrays of `make_inputs` for each of `draws`.
@@ -150,7 +161,7 @@ def _shaped(
     texts: Mapping[str, str],
     files: Mapping[str, Any],
     draw: Draw,
-    program: Callable[[], Program] | None,
+    program: Callable[[], HostProgram] | None,
 ) -> list[ModulePort]:
     """Returns `ports` with numbers in place of symbolic sizes.
 
@@ -168,7 +179,7 @@ def _shaped(
     free = {n for n, port in enumerate(ports) if n not in known_shapes and None in port.shape}
     if program is None or not free:
         return list(ports)
-    shapes = sizes.fitting_shapes(program(), known_shapes, draw.lowest, draw.larger)
+    shapes = program_sizes.fitting_shapes(program(), known_shapes, draw.lowest, draw.larger)
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 

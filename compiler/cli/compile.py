@@ -14,8 +14,8 @@ from tcc.cli.progress import progress
 from tcc.cli.show import print_json, print_text, say, say_all
 from tcc.debug import Stopped, timing_table
 from tcc.errors import UserError, file_errors
-from tcc.ir.container import SIDE_SUFFIX
 from tcc.runtime import summary_text
+from tcc.runtime.sections import SIDE_SUFFIX
 from tcc.runtime.terminal import Table
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tcc.artifact import code_bytes, load, read_manifest
+from tcc.artifact import code_bytes, input_errors, load, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Command, switch
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
@@ -20,7 +20,6 @@ from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError, printable
 from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
-from tcc.preprocess import input_errors
 from tcc.runtime import gate_table
 from tcc.runtime.compare import compare
 from tcc.runtime.gate import ArtifactComparison, PairedRounds, measured, until_decided

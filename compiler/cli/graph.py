@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tcc import runtime
-from tcc.artifact import read_manifest
+from tcc.artifact import input_errors, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.deadline import interruptible
 from tcc.cli.later_modules import graph_files
@@ -15,7 +15,6 @@ from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
 from tcc.errors import UserError, file_errors
 from tcc.later import later
-from tcc.preprocess import input_errors
 
 if TYPE_CHECKING:
     from tcc.runtime import graph as graphs

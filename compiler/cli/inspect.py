@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from tcc.artifact import needed_glibc, read_manifest
-from tcc.cli.arrays import inputs_of
-from tcc.cli.artifact_plans import artifact_plans
+from tcc.artifact import input_errors, needed_glibc, read_manifest
+from tcc.cli.arrays import inputs_of, program_of
 from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.graph import write_graph
 from tcc.cli.kernels.facts import kernel_facts, reading_manifest
 from tcc.cli.kernels.forms import FORMS, form_text
-from tcc.cli.kernels.steps import measure_steps, running_variant
 from tcc.cli.later_modules import decisions as decided
 from tcc.cli.later_modules import derivations as derived
 from tcc.cli.later_modules import driver, options
@@ -22,7 +21,7 @@ from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.cli.progress import progress
 from tcc.cli.show import print_json, print_text, say, say_all, write_text
 from tcc.errors import UserError
-from tcc.preprocess import input_errors
+from tcc.runtime import load
 from tcc.runtime.artifact_page import page
 from tcc.runtime.derivation_svg import derivation_svg
 from tcc.runtime.gpu_builds import build_lines
@@ -34,6 +33,8 @@ from tcc.runtime.kernel_table import (
     kernel_table,
     symbolic_sizes_line,
 )
+from tcc.runtime.plan_records import plan_records
+from tcc.runtime.step_times import measure_steps
 from tcc.runtime.terminal import Table
 
 
@@ -151,19 +152,17 @@ def inspect(
             return
         numbers = range(len(manifest["variants"]))
         if measure and len(numbers) > 1:
-            numbers = range(running := running_variant(path), running + 1)
+            running = load(path, error=UserError).variant
+            numbers = range(running, running + 1)
         facts = [kernel_facts(manifest, path, number) for number in numbers]
         times = None
         if measure:
-            times = interruptible(
-                lambda: measure_steps(
-                    path,
-                    facts[0].steps,
-                    lambda module: inputs_of(path, module.inputs, inputs, seed),
-                    runs,
-                    threads,
-                )
-            )
+            module = load(path, threads, timed=True, error=UserError)
+            arrays = inputs_of(path, module.inputs, inputs, seed)
+            program = program_of(path, module.variant)
+            measured = partial(measure_steps, module, program, facts[0].steps, arrays, runs)
+            with input_errors(str(path)):
+                times = interruptible(measured)
     pairs = [
         (manifest["variants"][number], variant_facts)
         for number, variant_facts in zip(numbers, facts, strict=True)
@@ -195,7 +194,7 @@ def _refuse(flag: str, values: Mapping[str, Any]) -> None:
 
 def _show_page(artifact: Path, path: Path, manifest: dict[str, Any], as_json: bool) -> None:
     """Prints what the file `path` holds; `artifact` is its name, or that of its model."""
-    plans = [*artifact_plans(manifest, path)]
+    plans = [*plan_records(manifest, partial(program_of, path))]
     needs, size = needed_glibc(path), path.stat().st_size
     facts = {**manifest, "needs": needs} | ({"plans": plans} if plans else {})
     if as_json:

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from tcc.artifact import input_errors
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
@@ -13,7 +14,6 @@ from tcc.cli.later_modules import profile_text
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import file_errors
-from tcc.preprocess import input_errors
 
 
 @click.command()

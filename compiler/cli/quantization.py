@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tcc.artifact import load
+from tcc.artifact import input_errors, load
 from tcc.cli.arrays import make_inputs
 from tcc.cli.opened import check_pair
 from tcc.cli.peers.peer import CAP, Peer, PeerKind
@@ -15,7 +15,6 @@ from tcc.cli.show import print_json, say, say_all
 from tcc.driver import compile_model, model_inputs
 from tcc.errors import file_errors
 from tcc.options import Options
-from tcc.preprocess import input_errors
 from tcc.runtime import Module
 from tcc.runtime.quantised import QuantisationBounds, QuantisationSearch, check_files
 from tcc.runtime.samples import StoredSamples

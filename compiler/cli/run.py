@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from tcc.artifact import input_errors
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
 from tcc.cli.choices import COUNT, OUTPUT, PATH, RANKS, json_flag, run_flags, switch
 from tcc.cli.deadline import interruptible, timeout_flag
@@ -17,7 +18,6 @@ from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
-from tcc.preprocess import input_errors
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 from platform import node
 
 from tcc import __version__
-from tcc.artifact import load
+from tcc.artifact import input_errors, load
 from tcc.backends.artifact.cache import cache_folder, make_own
 from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 from tcc.cli.arrays import inputs_of
@@ -16,7 +16,6 @@ from tcc.cli.show import say
 from tcc.errors import ToolError, file_errors
 from tcc.ir.op import NamedArrays
 from tcc.options import TOLERANCES, Options
-from tcc.preprocess import input_errors
 from tcc.runtime.alone import measuring_alone
 from tcc.runtime.gpu_devices import missing_device
 from tcc.runtime.peaks import PeakProgram, build_arguments

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
-from tcc.artifact import find_weights, read_manifest, verify_weights
+from tcc.artifact import find_weights, input_errors, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import (
     Draw,
@@ -40,11 +40,10 @@ from tcc.driver import model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
-from tcc.ir.program import Program
 from tcc.options import read_options
 from tcc.passes.graph.state import NarrowStates
-from tcc.preprocess import input_errors
 from tcc.runtime import Module, ModulePort
+from tcc.runtime.host_program import HostProgram
 from tcc.runtime.input_texts import runs_of
 from tcc.temporary import temporary_folder
 
@@ -226,7 +225,7 @@ def _verify_layers(
     ports = model_inputs(model, inputs)
     _check_arrays(ports, "given to a part of the model")
 
-    def program() -> Program:
+    def program() -> HostProgram:
         with opened_artifact(artifact or model, inputs) as path:
             return program_of(path)
 
@@ -324,7 +323,7 @@ def _drawn(
     module: Module,
     files: Sequence[Sequence[str]],
     draws: Sequence[Sequence[Draw]],
-    program: Callable[[], Program],
+    program: Callable[[], HostProgram],
 ) -> list[list[dict[str, Any]]]:
     """Returns two lists with the input arrays of each draw (set of random inputs).
 

@@ -15,15 +15,17 @@ import numpy as np
 from environment import ROOT
 from goals import BASELINES
 from peaks import Calm, CalmTurns, Peaks
+from tcc import runtime
 from tcc.artifact import read_manifest
+from tcc.cli.arrays import program_of
 from tcc.cli.kernels.facts import kernel_facts
-from tcc.cli.kernels.steps import measure_steps
 from tcc.cli.peers.peer import Peer
 from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import TOLERANCES, Options, read_options
 from tcc.runtime.interleaved import interleaved
 from tcc.runtime.kernel_table import KernelRow, contractions, kernel_rows
+from tcc.runtime.step_times import measure_steps
 from tcc.runtime.worker import Array, read_arrays
 from tcc.target import targets_text
 from tcc.variants import resolve_targets
@@ -186,7 +188,9 @@ def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[
     all kernels, "contraction_flops": the operations of all contractions}.
     """
     facts = kernel_facts(read_manifest(artifact), artifact)
-    steps = measure_steps(artifact, facts.steps, lambda module: arrays, RUNS, threads)
+    module = runtime.load(artifact, threads, timed=True)
+    program = program_of(artifact, module.variant)
+    steps = measure_steps(module, program, facts.steps, arrays, RUNS)
     rows = kernel_rows(facts, steps)
     flops, _ = contractions(facts, steps)
     return {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import tcc
-from tcc.ir.container import SEAL, SEAL_MAGIC
+from tcc.runtime.sections import SEAL, SEAL_MAGIC
 
 # A symbolic batch, two equal layers, names with quotes and HTML, and a function of the runtime.
 MODEL = """<ir_version: 9, opset_import: ["": 17]>

@@ -13,7 +13,7 @@ import pytest
 import tcc
 from tcc import cli
 from tcc.artifact import read_manifest
-from tcc.ir.container import SEAL, SEAL_MAGIC
+from tcc.runtime.sections import SEAL, SEAL_MAGIC
 
 from tests.cli.named_model import NAMES, other_machine
 

@@ -11,7 +11,8 @@ from queue import SimpleQueue
 from tempfile import TemporaryFile
 
 import pytest
-from tcc.cli.ranks import _end_survivors, _Rank, run_ranks
+from tcc.cli.ranks import run_ranks
+from tcc.runtime.rank_processes import _end_survivors, _Rank
 
 
 def test_ranks_share_a_secret_that_is_made_for_them(
@@ -50,5 +51,5 @@ def test_the_rank_that_a_signal_ended_is_the_one_that_failed() -> None:
         ends.put((1, False))
         alive = dict(enumerate(ranks))
         del alive[0]
-        assert _end_survivors((0, False), ranks, alive, ends) == (1, False)
+        assert _end_survivors((0, False), ranks, alive, ends, print) == (1, False)
         assert [rank.process.wait() for rank in ranks] == [2, -signal.SIGKILL, -signal.SIGTERM]

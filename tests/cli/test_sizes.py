@@ -10,10 +10,9 @@ import tcc
 from onnx import TensorProto
 from onnx.helper import make_node as node
 from tcc import cli
-from tcc.artifact import read_program
-from tcc.backends.artifact.encode_program import decode_program
-from tcc.cli.sizes import fitting_shapes
+from tcc.cli.arrays import program_of
 from tcc.errors import UserError
+from tcc.runtime.program_sizes import fitting_shapes
 
 from tests.lib.agreement import model_of, value
 
@@ -62,7 +61,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_made_up_sizes_are_ones_that_the_checks_of_all_branches_pass(artifact: Path) -> None:
-    program = decode_program(read_program(artifact))
+    program = program_of(artifact)
     assert fitting_shapes(program, {}) == {0: (1, 128), 1: (1, 2), 2: ()}
     assert fitting_shapes(program, {0: (3, 200)}) == {1: (3, 2), 2: ()}
     assert fitting_shapes(program, {1: (2, 2), 2: ()}) == {0: (2, 128)}

@@ -13,7 +13,7 @@ import pytest
 from tcc import artifact
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.container import SEAL, SEAL_MAGIC
+from tcc.runtime.sections import SEAL, SEAL_MAGIC
 
 from tests.lib.fuzz.hostile_archives import members, packed
 from tests.lib.fuzz.hostile_artifacts import cases as artifacts

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.artifact.variant import Variant
@@ -94,7 +93,7 @@ def compiled(tmp_path: Path) -> Run:
         program = replace(program, kernels=names, scratch=scratch)
         parts = [part() for part in weights.parts()]
         path = tmp_path / f"{graph.name}.so"
-        variant = Variant("cpu", encode_program(program), names, parts, objects)
+        variant = Variant("cpu", program, parts, objects)
         link_artifact([variant], {}, "model", path)
         return load(path, threads=1, poison=True)
 

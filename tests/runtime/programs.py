@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from tcc.backends.artifact.assets import NO_ASSETS
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
@@ -205,9 +204,7 @@ def link(
     assets: Mapping[str, bytes] = NO_ASSETS,
 ) -> dict[str, Any]:
     """Links a hand-written program as the driver would; returns the manifest."""
-    variant = Variant(
-        "cpu", encode_program(program), program.kernels, weights, (kernels,), features
-    )
+    variant = Variant("cpu", program, weights, (kernels,), features)
     return link_artifact(
         [variant], {"tcc": "test"}, name, out, side_file=side_file, emit=emit, assets=assets
     )

@@ -18,7 +18,6 @@ from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.backends.artifact.profile_facts import _numbered
 from tcc.cli.kernels.forms import _stopped
-from tcc.ir.container import MANIFEST_SECTION, PROGRAM_SECTION
 from tcc.ir.program import (
     Alias,
     Arena,
@@ -44,6 +43,7 @@ from tcc.runtime.graph_measures import critical_path, peak_memory, step_seconds
 from tcc.runtime.launch_needs import LaunchNeeds, read_needs
 from tcc.runtime.profile_facts import unpacked_entry
 from tcc.runtime.reports import InputError
+from tcc.runtime.sections import MANIFEST_SECTION, PROGRAM_SECTION
 
 # Two branches that join, a softmax between, and parts that are written into one buffer.
 MODEL = """<ir_version: 9, opset_import: ["": 17]>

@@ -16,13 +16,14 @@ import onnx
 import pytest
 from sanitized import Sanitized, run_sanitized
 from tcc.artifact import read_program
-from tcc.backends.artifact.encode_program import decode_program, encode_program
+from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.driver import compile_model
 from tcc.ir.program import Arena, Instr, IntOp, Launch, Let, Program, Weight
 from tcc.ir.tile import TileKernel
 from tcc.options import read_options
 
+from tests.lib.oracle.program.decode import decode_program
 from tests.processes import finished
 
 

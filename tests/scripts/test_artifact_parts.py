@@ -10,14 +10,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from artifact_parts import part_hashes
 from tcc.backends.artifact.variant import Variant
+from tcc.ir.program import Program
 
-VARIANT = Variant("cpu", b"program", ("kernel",), weights=(b"ab", b"c"), objects=(b"code",))
+PROGRAM = Program((), (), 0, (), ("kernel",), 0, 0)
+VARIANT = Variant("cpu", PROGRAM, weights=(b"ab", b"c"), objects=(b"code",))
 
 
 @pytest.mark.parametrize(
     ("part", "other"),
     [
-        ("programs", replace(VARIANT, program=b"Program")),
+        ("programs", replace(VARIANT, program=replace(PROGRAM, scratch=1))),
         ("kernels", replace(VARIANT, objects=(b"Code",))),
         ("weights", replace(VARIANT, weights=(b"a", b"bc"))),
     ],

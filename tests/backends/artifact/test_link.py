@@ -16,7 +16,6 @@ import programs
 import pytest
 from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
 from tcc.backends.artifact import toolchain
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.link import c_name, link_artifact
 from tcc.backends.artifact.toolchain import find_toolchain, runtime_objects
 from tcc.backends.artifact.variant import Variant
@@ -166,7 +165,7 @@ def test_a_manifest_without_variants_is_refused(
     variants: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f'{{"abi": 3, "variants": {variants}, "weights": {{"bytes": 0}}}}'
-    monkeypatch.setattr("tcc.artifact._read_section", lambda *_: text.encode())
+    monkeypatch.setattr("tcc.runtime.artifact_file.ArtifactFile._section", lambda *_: text.encode())
     with pytest.raises(UserError, match="damaged") as caught:
         read_manifest(artifact)
     assert "does not describe its variants" in caught.value.why
@@ -297,7 +296,7 @@ def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Pat
     plain, kept = tmp_path / "plain.so", tmp_path / "kept.so"
     for out, listings in ((plain, {}), (kept, listed)):
         variant = Variant(
-            "cpu", encode_program(program), program.kernels, [weights], (kernels,),
+            "cpu", program, [weights], (kernels,),
             listings=listings,
         )  # fmt: skip
         link_artifact([variant], {}, "mini", out)
@@ -319,7 +318,7 @@ def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Pat
 def test_damaged_listings_are_refused(
     packed: bytes, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tcc.artifact._read_section", lambda *_: packed)
+    monkeypatch.setattr("tcc.runtime.artifact_file.ArtifactFile._section", lambda *_: packed)
     with pytest.raises(UserError, match="damaged"):
         read_listings(artifact)
 
@@ -334,7 +333,7 @@ def plan(kernels: bytes, ranks: int, prefix: str, state: int, other: int = 4) ->
     program = replace(program, kernels=tuple(prefix + name for name in program.kernels))
     weights = [[bytes([rank]) * 64] for rank in range(ranks)]
     return Variant(
-        f"cpu {ranks}", encode_program(program), program.kernels, (), (kernels,),
+        f"cpu {ranks}", program, (), (kernels,),
         ranks=ranks, rank_weights=weights,
     )  # fmt: skip
 

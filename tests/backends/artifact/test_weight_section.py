@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tcc.backends.artifact.weight_section import Range, append_section, lay_out
-from tcc.ir.container import TRAILER
 from tcc.passes.layout.weights import WeightPart
+from tcc.runtime.sections import TRAILER
 
 PAGE, HUGE = 64 << 10, 2 << 20
 SMALL, LARGE = bytes(range(200)), np.arange(HUGE // 4 + 5, dtype=np.int32)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from programs import Builder
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.gpu_binaries import (
     BinaryKind,
     GpuImages,
@@ -109,9 +108,7 @@ def link(program: Program, gpu: GpuImages, out: Path, weights: Sequence[BytesLik
 
 def gpu_variant(program: Program, gpu: GpuImages, weights: Sequence[BytesLike] = ()) -> Variant:
     """Returns the program with its GPU kernels as a variant of an artifact."""
-    return Variant(
-        gpu.platform.name.lower(), encode_program(program), program.kernels, weights, gpu=gpu
-    )
+    return Variant(gpu.platform.name.lower(), program, weights, gpu=gpu)
 
 
 WEIGHTS = np.arange(1, 65, dtype=np.float32)

@@ -12,7 +12,6 @@ from tcc.backends.artifact.encode_program import (
     COLLECTIVES,
     GROUPS,
     VERSION,
-    decode_program,
     encode_program,
 )
 from tcc.backends.artifact.planner import arena_planner
@@ -58,6 +57,7 @@ from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.graph.parse import parse_graph
 from tests.lib.oracle.graph_of_rank import evaluate_rank
+from tests.lib.oracle.program.decode import decode_program
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.lib.oracle.program.parse import parse_program
 from tests.lib.oracle.ranks import Rank, Stuck, exchanged, in_lockstep

@@ -12,7 +12,6 @@ import programs
 import pytest
 from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact import link as linking
-from tcc.backends.artifact.encode_program import encode_program
 from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, Platform
 from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.variant import Variant
@@ -43,8 +42,7 @@ def expected(name: str) -> np.ndarray:
 def variant(name: str, fakes: Fakes, kernels: bytes, features: Sequence[str] = ()) -> Variant:
     if name == "cpu":
         program, _ = programs.mlp()
-        code = encode_program(program)
-        return Variant("cpu", code, program.kernels, [weights("cpu")], (kernels,), features)
+        return Variant("cpu", program, [weights("cpu")], (kernels,), features)
     images = gpu_programs.images(fakes.kernels, Platform[name.upper()])
     return gpu_programs.gpu_variant(gpu_programs.mlp(), images, [weights(name)])
 
@@ -312,7 +310,7 @@ def other_ports(fakes: Fakes, kernels: bytes) -> list[Variant]:
     b.allocate(y, b.let(IntOp.MUL, n, b.const(4)))
     b.launch("fill", n, [y], [n])
     program = b.program()
-    cpu = Variant("cpu", encode_program(program), program.kernels, objects=(kernels,))
+    cpu = Variant("cpu", program, objects=(kernels,))
     return [variant("cuda", fakes, kernels), cpu]
 
 
@@ -322,7 +320,7 @@ def test_variants_of_other_ports_are_refused(
     made, path = other_ports(fakes, kernels), tmp_path / "x.so"
     with pytest.raises(InternalError, match="cuda and cpu have different ports"):
         link_artifact(made, {}, "mini", path)
-    monkeypatch.setattr(linking, "check_variants", lambda variants, programs: None)
+    monkeypatch.setattr(linking, "check_variants", lambda variants: None)
     link_artifact(made, {}, "mini", path)
 
     def test(*_drivers: Driver) -> None:
