@@ -199,9 +199,12 @@ def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
 
 
 def without_dead(graph: Graph) -> Graph:
-    """Returns `graph` without nodes whose results nothing reads, also in bodies.
+    """Returns `graph` without dead nodes and unread constants, also in bodies.
 
-    Nodes without results and opaque nodes stay.
+        %a = exp(%x) ; %b = relu(%x) ; return %b        %b = relu(%x) ; return %b
+
+    A node is dead if nothing reads its results.  Nodes without results and opaque nodes (control
+    flow, ops that bind sizes) stay.  Returns `graph` itself if nothing is dead.
     """
     live = set(graph.outputs)
     live_nodes: list[Node] = []
@@ -213,7 +216,10 @@ def without_dead(graph: Graph) -> Graph:
             live.update(v for v in pruned.inputs if v is not None)
             live.update(captures(pruned))
     constants = {v: h for v, h in graph.constants.items() if v in live}
-    return replace(graph, nodes=tuple(reversed(live_nodes)), constants=constants)
+    nodes = tuple(reversed(live_nodes))
+    if nodes == graph.nodes and constants == graph.constants:
+        return graph
+    return replace(graph, nodes=nodes, constants=constants)
 
 
 # ---- rules -------------------------------------------------------------------------------------
