@@ -141,8 +141,9 @@ def _transposed(
     assert x is not None
     assert source is not None
     weights = b.arrays(source)
-    shift = None if bias is None else b.arrays(bias)
-    value = None if weights is None else phases(b, node.attrs, (x, source, bias), weights, shift)
+    if weights is None:
+        return None
+    value = phases(b, node.attrs, (x, source, bias), weights, b.arrays(bias))
     return None if value is None else (value,)
 
 

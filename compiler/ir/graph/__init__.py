@@ -207,10 +207,10 @@ class GraphBuilder:
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         # A lookup searches this graph first and then the enclosing graphs, from inside out.
-        self._producers: ChainMap[Value, Node] = (
+        self._producers: ChainMap[Value | None, Node] = (
             parent._producers.new_child() if parent else ChainMap()
         )
-        self._constants: ChainMap[Value, Handle] = (
+        self._constants: ChainMap[Value | None, Handle] = (
             parent._constants.new_child() if parent else ChainMap()
         )
         self._by_handle: dict[Handle, Value] = {}
@@ -305,14 +305,14 @@ class GraphBuilder:
             self._producers[value] = node
         self._nodes.append(node)
 
-    def producer(self, value: Value) -> Node | None:
+    def producer(self, value: Value | None) -> Node | None:
         """Returns the node of this or an enclosing graph that computes `value`.
 
-        Returns None for inputs and constants.
+        Returns None for inputs and constants, and for an absent operand.
         """
         return self._producers.get(value)
 
-    def array(self, value: Value) -> Array | None:
+    def array(self, value: Value | None) -> Array | None:
         """Returns the array of a constant of this or an enclosing graph, else None; None also where
         the array differs by rank."""
         handle = self.common(value)
@@ -320,7 +320,7 @@ class GraphBuilder:
 
     def handle(self, value: Value | None) -> Handle | None:
         """Returns the handle of a constant of this or an enclosing graph; None for other values."""
-        return None if value is None else self._constants.get(value)
+        return self._constants.get(value)
 
     def common(self, value: Value | None) -> Handle | None:
         """Returns the handle of a constant whose array all ranks have; None for other values."""
@@ -333,7 +333,7 @@ class GraphBuilder:
         handle = self.handle(value)
         return None if handle is None else self.store.arrays(handle)
 
-    def sources(self, value: Value) -> tuple[str, ...]:
+    def sources(self, value: Value | None) -> tuple[str, ...]:
         """Returns the names of the source model's constants from which a constant was computed.
 
         The constant may belong to an enclosing graph.  The result is empty for other values.
@@ -347,7 +347,7 @@ class GraphBuilder:
         """Returns the graph, without constants that nothing reads."""
         outs = tuple(outputs)
         used_values = {*outs, *(value for node in self._nodes for value in uses(node))}
-        constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values}
+        constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values and v}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases
         )
