@@ -28,7 +28,7 @@ from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.graph.store import ConstantStore as ConstantStore
 from tcc.ir.graph.store import Handle as Handle
 from tcc.ir.graph.store import on_each_rank as on_each_rank
-from tcc.ir.index import Index, Indices, Substitution, const, substitute
+from tcc.ir.index import Index, Indices, Substitution, Var, const, free_vars, substitute
 from tcc.ir.narrow import packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
@@ -188,6 +188,11 @@ def walk_values(graph: Graph) -> Iterator[Value]:
     """Yields the inputs, constants and results of the graph and of all bodies in it."""
     for part in walk_graphs(graph):
         yield from (*part.inputs, *part.constants, *(v for n in part.nodes for v in n.outputs))
+
+
+def symbols_in(values: Iterable[Value | None]) -> set[Var]:
+    """Returns the size symbols in the shapes of values; an absent operand has none."""
+    return set(free_vars(*(dim for v in values if v for dim in v.shape)))
 
 
 class GraphBuilder:
