@@ -14,6 +14,7 @@ from typing import TypeAlias
 from tcc.debug import Trace
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node
+from tcc.ir.graph.rewrite import without_dead
 from tcc.ir.types import U8, DType
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
@@ -23,7 +24,6 @@ from tcc.passes.graph.canonicalize import canonicalize, canonicalize_last
 from tcc.passes.graph.check_indices import check_indices
 from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.graph.cse import merge_equal_nodes
-from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed, is_derived, may_take_forms
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls import legalize_calls
@@ -151,8 +151,7 @@ GRAPH: tuple[Step, ...] = (
     Step("scatter-rows", scatter_rows, 1, when="scatter_rows"),
     Step("share-tables", share_tables, 1),
     Step("check-indices", check_indices, when="check_indices"),
-    Step("drop-dead-nodes", drop_dead_nodes),
-    Step("drop-unread-arrays", drop_unread_arrays),
+    Step("drop-dead-nodes", without_dead),
     Step("bind-states", bind_states, reads=("states", "state_type")),
 )
 
@@ -162,11 +161,7 @@ PLAIN = GraphSettings()
 
 
 def run_pipeline(graph: Graph, level: int, trace: Trace, settings: GraphSettings = PLAIN) -> Graph:
-    """Returns `graph` ready to be partitioned, at level `level` of -O.
-
-    The result has a store of constants of its own.  So arrays that folding replaced are freed with
-    the argument `graph`.
-    """
+    """Returns `graph` ready to be partitioned, at level `level` of -O."""
     result: Graph = run_steps(graph, GRAPH, settings, trace, level)
     return result
 

@@ -38,7 +38,7 @@ _STAGES = MappingProxyType(
         "fold-constants,weight-quant-matmuls,split-level-zeros,canonicalize,merge-equal-nodes,"
         "fold-factors,decompose-transposed,shrink,fold-constants-again,canonicalize-again,"
         "merge-equal-nodes-again,nest-concats,scatter-rows,share-tables,check-indices,"
-        "drop-dead-nodes,drop-unread-arrays,bind-states",
+        "drop-dead-nodes,bind-states",
         "dividing the graph among ranks": "shard",
         "searching for cheaper sums": "skip-zeros,merge-contractions,derive",
         "choosing kernels": "lower,pack-io,compute-constants,name-handles,partition,merge-groups,"

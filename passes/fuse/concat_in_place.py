@@ -13,8 +13,8 @@ from math import prod
 
 from tcc.frozen import entity
 from tcc.ir.expr.scalar import Read
-from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import Index, const, free_vars
+from tcc.ir.graph import Graph, Node, Value, symbols_in
+from tcc.ir.index import Index, const
 from tcc.passes.fuse.compose import node_expr
 from tcc.schedule.nest import typical
 
@@ -58,7 +58,7 @@ class _Joins:
         self.graph, self.visible, self.launch = graph, visible, launch
         self.users = graph.users()
         self.producers = graph.producers()
-        self.sizes = set(free_vars(*(d for x in graph.inputs for d in x.shape)))
+        self.sizes = symbols_in(graph.inputs)
         self.states = {v for pair in graph.aliases for v in pair}
         self.placed: set[Value] = set()
         self.joins: dict[Node, Join] = {}
@@ -72,7 +72,7 @@ class _Joins:
 
     def _join(self, node: Node) -> Join | None:
         (result,) = node.outputs
-        if result in self.states or not self.sizes.issuperset(free_vars(*result.shape)):
+        if result in self.states or not symbols_in([result]) <= self.sizes:
             return None
         axis, start = node.attrs.axis, const(0)
         parts: list[ConcatPart] = []

@@ -33,8 +33,8 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, reads
 from tcc.ir.expr.scalar import Read
-from tcc.ir.graph import Graph, Node, Value, Values
-from tcc.ir.index import Var, free_vars, nonnegative
+from tcc.ir.graph import Graph, Node, Value, Values, symbols_in
+from tcc.ir.index import nonnegative
 from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
 from tcc.ir.tile.group import TileGroup
@@ -93,11 +93,6 @@ def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> 
     return _Partition(graph, model, ends).run()
 
 
-def _sizes(values: Sequence[Value | None]) -> set[Var]:
-    """Returns the symbols in the sizes of values."""
-    return set(free_vars(*(d for v in values if v is not None for d in v.shape)))
-
-
 class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
@@ -137,7 +132,7 @@ class _Partition:
         if it has no outputs, if it computes an output of the graph, or if it is a call or control
         flow that decides a size."""
         is_read = any(u in self.groups for u in self._readers(node))
-        gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
+        gives = node.op.call or not symbols_in(node.inputs) >= symbols_in(node.outputs)
         acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
         return bool(is_read or acts or self._is_kept(node))
 

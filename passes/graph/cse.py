@@ -47,8 +47,5 @@ def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Gra
 
 
 def _key(graph: Graph, node: Node, new: dict[Value, Value]) -> Hashable:
-    operands: list[Hashable] = []
-    for value in node.inputs:
-        handle = None if value is None else graph.constants.get(value)
-        operands.append(new.get(value, value) if handle is None and value else handle)
+    operands = (v and (graph.constants.get(v) or new.get(v, v)) for v in node.inputs)
     return node.op.name, exact(node.attrs), tuple(operands)

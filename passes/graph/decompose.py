@@ -33,7 +33,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, F64, DType, TensorType
 from tcc.known import all_known
 from tcc.ops import OPS
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import present, replaced
 from tcc.passes.graph.emit import emit
 
 
@@ -137,12 +137,11 @@ def _transposed(
 ) -> Replacement:
     if node.op.name != "conv_transpose" or (whole is not None and whole(node)):
         return None
-    x, source, bias = (*inputs, None)[:3]
-    assert x is not None
-    assert source is not None
+    (x, source), bias = present(inputs[:2]), (*inputs, None)[2]
     weights = b.arrays(source)
-    shift = None if bias is None else b.arrays(bias)
-    value = None if weights is None else phases(b, node.attrs, (x, source, bias), weights, shift)
+    if weights is None:
+        return None
+    value = phases(b, node.attrs, (x, source, bias), weights, b.arrays(bias))
     return None if value is None else (value,)
 
 

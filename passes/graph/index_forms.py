@@ -24,10 +24,12 @@ from typing import Any
 
 import numpy as np
 from tcc.frozen import frozen
+from tcc.ir.expr.comparisons import holds_all
 from tcc.ir.expr.scalar import Scalar, apply, index_value
-from tcc.ir.index import Index, bounds, const, evaluate, maximum, minimum, var_of
+from tcc.ir.index import Index, const, evaluate, maximum, minimum, var_of
+from tcc.ir.index.compare import ends
 from tcc.ir.op import Array
-from tcc.ir.types import I32, I64, integer_limits
+from tcc.ir.types import I32, I64
 
 # The number of elements that are compared at once.
 _PIECE = 1 << 20
@@ -77,7 +79,9 @@ def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
     if not values.size:
         return None
     low, high = int(values.min()), int(values.max())
-    plain = const(low) if low == high else _sum_of_digits(values, at, low, high)
+    if low == high:
+        return IndexForm(const(low), Ends.OPEN, low, high)
+    plain = _sum_of_digits(values, at, low, high)
     forms = (IndexForm(plain, ends, low, high) for ends in Ends)
     return next((f for f in forms if _gives(f.index, values, at)), None)
 
@@ -116,9 +120,9 @@ def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[st
     With each part, yields the values of the iterators, by name, as arrays that broadcast to the
     part.
     """
-    rows = max(1, _PIECE * len(values) // max(1, values.size)) if values.ndim else 1
-    for first in range(0, len(values) if values.ndim else 1, rows):
-        part = values[first : first + rows] if values.ndim else values
+    rows = max(1, _PIECE * len(values) // max(1, values.size))
+    for first in range(0, len(values), rows):
+        part = values[first : first + rows]
         grid: dict[str, Any] = {}
         places: Array
         for axis, (index, places) in enumerate(
@@ -229,29 +233,19 @@ def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, .
     An edge that excludes no index is left out: a start of at most 0, or a stop of at least `size`.
     """
     edges = []
-    if _exceeds(start, 0):
+    if ends(start)[1] > 0:
         edges.append(_Edge(index, start, False))
-    if _exceeds(-stop, -size):
+    if ends(stop)[0] < size:
         edges.append(_Edge(index, stop, True))
     return tuple(edges)
-
-
-def _exceeds(index: Index, limit: int) -> bool:
-    high = bounds(index)[1]
-    return high is None or high > limit
 
 
 def _test(edge: _Edge, value: bool) -> Scalar:
     """Returns the condition that the iterator is inside of an edge; outside of it if `value` is
     False."""
-    dtype = I32 if _is_short(edge.along) and _is_short(edge.place) else I64
+    dtype = I32 if holds_all(I32, edge.along) and holds_all(I32, edge.place) else I64
     function = "lt" if edge.upper == value else "ge"
     return apply(function, index_value(edge.along, dtype), index_value(edge.place, dtype))
-
-
-def _is_short(index: Index) -> bool:
-    (low, high), (lowest, highest) = bounds(index), integer_limits(I32)
-    return low is not None and high is not None and lowest <= low and high <= highest
 
 
 def _holds(edges: Sequence[_Edge], inside: Array, at: Sequence[Index]) -> bool:

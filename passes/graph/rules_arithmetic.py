@@ -9,19 +9,10 @@ from tcc.ir.op import Array
 from tcc.ir.types import BF16, F32
 from tcc.ops.formula import choose
 from tcc.passes.graph.emit import emit, express
-from tcc.passes.graph.rules_movement import first_operand, result_types, same_before
+from tcc.passes.graph.rules_movement import first_operand, same_before, same_type
 
 # The largest exponent of a power that is replaced by multiplications.
 _MOST_PRODUCTS = 3
-
-
-def _operand(site: RewriteSite, number: int) -> Value | None:
-    """Returns operand `number` if it has the type of the result, otherwise None.
-
-    If it has another type, the node also broadcasts or casts, and cannot be dropped.
-    """
-    value = site.inputs[number]
-    return value if value is not None and result_types(site) == (value.type,) else None
 
 
 # ---- neutral constants --------------------------------------------------------------------------
@@ -40,8 +31,6 @@ def _is_zero(array: Array, negative: bool) -> bool:
 def _neutral(site: RewriteSite) -> Value | None:
     """Returns x for x + 0, x - 0, x * 1 and x / 1."""
     name = site.node.op.name
-    if name not in ("add", "sub", "mul", "div"):
-        return None
     for number in (1, 0) if name in ("add", "mul") else (1,):
         array = site.array(number)
         if array is None or not array.size:
@@ -51,7 +40,7 @@ def _neutral(site: RewriteSite) -> Value | None:
         else:
             neutral = bool((array == 1).all())
         if neutral:
-            return _operand(site, 1 - number)
+            return same_type(site, 1 - number)
     return None
 
 
@@ -63,8 +52,6 @@ def _reciprocal(site: RewriteSite) -> Value | None:
 
     The reciprocal of a power of two is exact if neither of the two is a subnormal float.
     """
-    if site.node.op.name != "div":
-        return None
     divisor = site.array(1)
     if divisor is None or divisor.dtype.kind != "f" or not divisor.size:
         return None
@@ -82,10 +69,8 @@ def _reciprocal(site: RewriteSite) -> Value | None:
 
 def _small_power(site: RewriteSite) -> Value | None:
     """Returns products of the base, for a power of floats with a constant exponent of 1, 2 or 3."""
-    if site.node.op.name != "pow" or not first_operand(site).dtype.is_float:
-        return None
-    exponent, base = site.array(1), _operand(site, 0)
-    if exponent is None or not exponent.size or base is None:
+    exponent, base = site.array(1), same_type(site, 0)
+    if exponent is None or not exponent.size or base is None or not base.dtype.is_float:
         return None
     count = int(exponent.flat[0]) if exponent.flat[0] in range(1, _MOST_PRODUCTS + 1) else 0
     if not count or not (exponent == count).all():
@@ -102,13 +87,12 @@ def _small_power(site: RewriteSite) -> Value | None:
 def _single_operand(site: RewriteSite) -> Value | None:
     """Returns the operand of a node with a single operand, whose op combines any number of
     operands."""
-    many = site.node.op.name in ("sum", "max", "min", "mean")
-    return first_operand(site) if many and len(site.inputs) == 1 else None
+    return first_operand(site) if len(site.inputs) == 1 else None
 
 
 def _undone(site: RewriteSite) -> Value | None:
     """Returns x for neg(neg(x)) and for not(not(x))."""
-    before = same_before(site, "neg", "not", "bitwise_not")
+    before = same_before(site)
     return None if before is None else before.inputs[0]
 
 
@@ -120,9 +104,7 @@ def _without_nan(site: RewriteSite) -> Replacement:
 
     The kernel then has the constant as a literal, and does not load it.
     """
-    if site.node.op.name != "where" or site.inputs[2] is None:
-        return None
-    test, value, array = site.producer(0), _operand(site, 2), site.array(1)
+    test, value, array = site.producer(0), same_type(site, 2), site.array(1)
     if test is None or test.op.name != "is_nan" or array is None or array.size != 1:
         return None
     if value is None or value.dtype is not F32 or test.inputs[0] is not value:
@@ -144,7 +126,7 @@ def _known_if(site: RewriteSite) -> Replacement:
     branch does not compute itself gets an identity node, because the value may be another output of
     the model.
     """
-    condition = site.array(0) if site.node.op.name == "if" else None
+    condition = site.array(0)
     if condition is None:
         return None
     branch: Graph = site.node.attrs.then if condition.all() else site.node.attrs.otherwise
@@ -160,11 +142,11 @@ def _known_if(site: RewriteSite) -> Replacement:
 
 
 ARITHMETIC = (
-    Rule("neutral constant", _neutral),
-    Rule("exact reciprocal", _reciprocal),
-    Rule("small power", _small_power),
-    Rule("one operand", _single_operand),
-    Rule("undone", _undone),
-    Rule("constant instead of NaN", _without_nan),
-    Rule("if with a constant", _known_if),
+    Rule("neutral constant", _neutral, "add sub mul div"),
+    Rule("exact reciprocal", _reciprocal, "div"),
+    Rule("small power", _small_power, "pow"),
+    Rule("one operand", _single_operand, "sum max min mean"),
+    Rule("undone", _undone, "neg not bitwise_not"),
+    Rule("constant instead of NaN", _without_nan, "where"),
+    Rule("if with a constant", _known_if, "if"),
 )

@@ -20,7 +20,7 @@ def _one_plus_erf(site: RewriteSite) -> Replacement:
     The kernel then has the constants as literals.  It can also use faster code: the sum needs erf
     only to an absolute error.
     """
-    if site.node.op.name != "add" or result_types(site)[0].dtype is not F32:
+    if result_types(site)[0].dtype is not F32:
         return None
     for number in (0, 1):
         inner, array = site.producer(number), site.array(1 - number)
@@ -47,7 +47,7 @@ def _scaled(site: RewriteSite, inner: Node) -> tuple[Value, float]:
     before = site.builder.producer(value)
     if before is not None and before.op.name in ("div", "mul"):
         base, by = before.inputs
-        array = None if by is None else site.builder.array(by)
+        array = site.builder.array(by)
         if base is not None and base.type == value.type and array is not None and array.size == 1:
             number = float(array.reshape(()))
             if _LEAST <= abs(number) <= _MOST:
@@ -55,4 +55,4 @@ def _scaled(site: RewriteSite, inner: Node) -> tuple[Value, float]:
     return value, 1.0
 
 
-FUNCTIONS = (Rule("one plus erf", _one_plus_erf),)
+FUNCTIONS = (Rule("one plus erf", _one_plus_erf, "add"),)

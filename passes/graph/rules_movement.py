@@ -29,11 +29,13 @@ def first_operand(site: RewriteSite) -> Value:
     return value
 
 
-def _same_shape(site: RewriteSite) -> Value | None:
-    """Returns operand 0 if it has the type of the node's only result, otherwise None."""
-    value = first_operand(site)
-    types = result_types(site)
-    return value if types == (value.type,) else None
+def same_type(site: RewriteSite, number: int) -> Value | None:
+    """Returns operand `number` if it has the type of the node's only result, otherwise None.
+
+    If it has another type, the node also broadcasts or casts, and cannot be dropped.
+    """
+    value = site.inputs[number]
+    return value if value is not None and result_types(site) == (value.type,) else None
 
 
 # ---- nodes that move nothing --------------------------------------------------------------------
@@ -43,7 +45,7 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
     attrs = site.node.attrs
     match site.node.op.name:
         case "identity" | "reshape" | "expand" | "cast" | "split":
-            return _same_shape(site)
+            return same_type(site, 0)
         case "transpose":
             still = attrs.perm == tuple(range(len(attrs.perm)))
             return first_operand(site) if still else None
@@ -54,7 +56,7 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
             return first_operand(site) if is_single else None
         case "slice":
             is_whole = all(as_int(n) == 0 for n in attrs.starts) and set(attrs.steps) <= {1}
-            return _same_shape(site) if is_whole else None
+            return same_type(site, 0) if is_whole else None
         case "pad":
             is_empty = all(as_int(n) == 0 for n in (*attrs.before, *attrs.after))
             return first_operand(site) if is_empty else None
@@ -64,24 +66,21 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
 # ---- two copies in a row ------------------------------------------------------------------------
 
 
-def same_before(site: RewriteSite, *ops: str) -> Node | None:
-    """Returns the producer of operand 0 if it has the same op as the node, otherwise None.
-
-    Returns None also if that op is not one of `ops`.
-    """
-    before = site.producer(0) if site.node.op.name in ops else None
+def same_before(site: RewriteSite) -> Node | None:
+    """Returns the producer of operand 0 if it has the same op as the node, otherwise None."""
+    before = site.producer(0)
     return before if before and before.op is site.node.op else None
 
 
 def _double_reshape(site: RewriteSite) -> Replacement:
-    before = same_before(site, "reshape")
+    before = same_before(site)
     if before is None:
         return None
     return site.builder.add(before.op, before.inputs, site.node.attrs)
 
 
 def _double_transpose(site: RewriteSite) -> Value | None:
-    before = same_before(site, "transpose")
+    before = same_before(site)
     if before is None:
         return None
     perm = tuple(before.attrs.perm[p] for p in site.node.attrs.perm)
@@ -90,8 +89,6 @@ def _double_transpose(site: RewriteSite) -> Value | None:
 
 def _unit_transpose(site: RewriteSite) -> Value | None:
     """Returns a reshape in place of a transpose that permutes only axes of length 1."""
-    if site.node.op.name != "transpose":
-        return None
     x, perm = first_operand(site), site.node.attrs.perm
     shape = tuple(x.shape[p] for p in perm)
     long_axes = [p for p in perm if x.shape[p] is not const(1)]
@@ -103,8 +100,6 @@ def _unit_transpose(site: RewriteSite) -> Value | None:
 
 def _padded_conv(site: RewriteSite) -> Replacement:
     """Returns a convolution with more padding, in place of a zero padding and a convolution."""
-    if site.node.op.name != "conv":
-        return None
     pad = site.producer(0)
     if pad is None or pad.op.name != "pad" or pad.attrs.mode != "constant":
         return None
@@ -123,17 +118,14 @@ def _padded_conv(site: RewriteSite) -> Replacement:
     return site.builder.add(site.node.op, [image, *site.inputs[1:]], wider)
 
 
-def _zero_fill(site: RewriteSite, pad: Any) -> bool:
-    if len(pad.inputs) < 2 or pad.inputs[1] is None:
-        return True
-    fill = site.builder.array(pad.inputs[1])
-    return fill is not None and not fill.any()
+def _zero_fill(site: RewriteSite, pad: Node) -> bool:
+    _, fill = (*pad.inputs, None)[:2]
+    array = site.builder.array(fill)
+    return fill is None or (array is not None and not array.any())
 
 
 def _reaching_taps(site: RewriteSite) -> Replacement:
     """Returns a convolution without the filter taps that read only padding, at every position."""
-    if site.node.op.name != "conv":
-        return None
     (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
     sizes = (first_operand(site).shape[2:], attrs.before, attrs.after)
     static_sizes = all_known(all_known(map(as_int, sizes_of)) for sizes_of in sizes)
@@ -163,7 +155,7 @@ def _scattered_rows(site: RewriteSite) -> Value | None:
 
     All elements of a row must have the same index.
     """
-    if site.node.op.name != "scatter_elements" or site.node.attrs.axis:
+    if site.node.attrs.axis:
         return None
     repeat, (x, indices, updates) = site.producer(1), site.inputs
     if repeat is None or repeat.op.name != "expand" or x is None or indices is None:
@@ -187,22 +179,19 @@ def _known_where(site: RewriteSite) -> Value | None:
 
     Returns None if that operand does not have the type of the result.
     """
-    if site.node.op.name != "where":
-        return None
     condition = site.array(0)
     if condition is None or not condition.size or condition.all() != condition.any():
         return None
-    branch = site.inputs[1 if condition.all() else 2]
-    return branch if branch is not None and result_types(site) == (branch.type,) else None
+    return same_type(site, 1 if condition.all() else 2)
 
 
 MOVEMENT = (
     Rule("moves nothing", _moves_nothing),
-    Rule("reshape of reshape", _double_reshape),
-    Rule("transpose of transpose", _double_transpose),
-    Rule("transpose of unit axes", _unit_transpose),
-    Rule("padded convolution", _padded_conv),
-    Rule("taps outside of the image", _reaching_taps),
-    Rule("scatter of rows", _scattered_rows),
-    Rule("where of a constant", _known_where),
+    Rule("reshape of reshape", _double_reshape, "reshape"),
+    Rule("transpose of transpose", _double_transpose, "transpose"),
+    Rule("transpose of unit axes", _unit_transpose, "transpose"),
+    Rule("padded convolution", _padded_conv, "conv"),
+    Rule("taps outside of the image", _reaching_taps, "conv"),
+    Rule("scatter of rows", _scattered_rows, "scatter_elements"),
+    Rule("where of a constant", _known_where, "where"),
 )

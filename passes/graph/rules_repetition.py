@@ -27,8 +27,7 @@ def _copies(site: RewriteSite, number: int) -> list[Node]:
         copies.append(node)
         if node.op.name == "expand":
             return copies
-        (value,) = node.inputs
-        node = None if value is None else site.builder.producer(value)
+        node = site.builder.producer(node.inputs[0])
     return []
 
 
@@ -54,7 +53,7 @@ def _elementwise(site: RewriteSite) -> Replacement:
 
 def _transposed(site: RewriteSite) -> Value | None:
     """Returns a repeated transpose in place of a transpose of a repeated value."""
-    copies = _copies(site, 0) if site.node.op.name == "transpose" else []
+    copies = _copies(site, 0)
     x = copies[-1].inputs[0] if copies else None
     if x is None or len(copies) > 2:
         return None
@@ -88,5 +87,5 @@ def _merged(before: Sequence[Index], after: Sequence[Index]) -> list[list[int]] 
 
 REPETITION = (
     Rule("work on a repeated value", _elementwise),
-    Rule("transpose of a repeated value", _transposed),
+    Rule("transpose of a repeated value", _transposed, "transpose"),
 )

@@ -59,7 +59,7 @@ def _visit(
 def _gather(b: GraphBuilder, value: Value | None) -> Node | None:
     """Returns the gather along the first axis that computes `value`, directly or through
     reshapes."""
-    node = None if value is None else b.producer(value)
+    node = b.producer(value)
     if node is not None and node.op.name == "reshape":
         return _gather(b, node.inputs[0])
     return node if node is not None and node.op.name == "gather" and not node.attrs.axis else None

@@ -10,11 +10,9 @@ left only if it stands for a formula.  Later passes drop broadcasts to a size th
 has.
 """
 
-from collections.abc import Iterable
-
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Node, symbols_in
 from tcc.ir.graph.rewrite import Inputs, rebuild, with_sizes
-from tcc.ir.index import Index, Var, free_vars
+from tcc.ir.index import Index, free_vars
 from tcc.ir.index.names import weight
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
@@ -30,11 +28,6 @@ def settle_sizes(graph: Graph) -> Graph:
     while (replacement := _replaceable(graph)) is not None:
         graph = _replaced(graph, *replacement)
     return graph
-
-
-def symbols_in(values: Iterable[Value]) -> set[Var]:
-    """Returns the symbols in the sizes of values."""
-    return set(free_vars(*(dim for value in values for dim in value.shape)))
 
 
 def _replaced(graph: Graph, number: int, size: Index) -> Graph:

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from tcc.ir.expr import Expr
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses, walk_values
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, symbols_in, uses, walk_values
 from tcc.ir.index import const, free_vars, maximum
 from tcc.ir.index.prove import at_most
 from tcc.ir.op import NoAttrs, OpSpec, Trait
@@ -38,7 +38,6 @@ from tcc.passes.graph.axis_parts import (
 from tcc.passes.graph.emit import emit
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
-from tcc.passes.graph.settle_sizes import symbols_in
 from tcc.passes.graph.smaller_nodes import local_op
 
 

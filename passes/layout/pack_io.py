@@ -15,7 +15,7 @@ from functools import partial
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value, walk_values
 from tcc.ir.graph.rewrite import substituted
-from tcc.ir.index import Index
+from tcc.ir.index import Index, ceildiv
 from tcc.ir.narrow import encode, pack
 from tcc.ir.op import Array
 from tcc.ir.types import U8, DType, TensorType, element_count, tensor
@@ -120,7 +120,7 @@ class _Surface:
     def _forms(self, value: Value) -> tuple[Value, Value]:
         """Returns new values for the packed bytes [n] and the flat elements [n] of `value`."""
         count, dtype = element_count(value.shape), value.dtype
-        data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
+        data = Value(value.name, tensor(U8, ceildiv(count, 8 // dtype.bits)))
         return data, Value(self._fresh(value.name), tensor(dtype, count))
 
     def _fresh(self, stem: str) -> str:

@@ -9,8 +9,8 @@ array is a symbol, which a run reads from the strides of the caller's array.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tcc.ir.graph import Graph, Node, Value, uses, walk_values
-from tcc.ir.index import Index, const, free_vars, symbol
+from tcc.ir.graph import Graph, Node, Value, symbols_in, uses, walk_values
+from tcc.ir.index import Index, const, symbol
 from tcc.ir.layout import Layout, row_major
 from tcc.ir.types import element_count
 from tcc.ops.shapes import replaced
@@ -36,7 +36,7 @@ def state_layouts(graph: Graph) -> dict[Value, Layout]:
     the axis that grows.  It also keeps it if calls or control flow read the state, or if it is
     several outputs.
     """
-    names = {v.name for value in walk_values(graph) for v in free_vars(*value.shape)}
+    names = {v.name for v in symbols_in(walk_values(graph))}
     opaque = [node for node in graph.nodes if classify(node) is NodeKind.OPAQUE]
     capacities: dict[Index, Index] = {}
     layouts: dict[Value, Layout] = {}

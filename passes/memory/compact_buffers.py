@@ -16,7 +16,7 @@ from math import gcd, prod
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read, Scalar, read
-from tcc.ir.graph import Value
+from tcc.ir.graph import Value, symbols_in
 from tcc.ir.index import (
     Index,
     Indices,
@@ -93,8 +93,7 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)
-    shapes = (v.shape for v in placed.graph.inputs)
-    symbols = {symbol for shape in shapes for dim in shape for symbol in free_vars(dim)}
+    symbols = symbols_in(placed.graph.inputs)
     lives: dict[Value, _Life] = {}
     for value, touched in steps.items():
         if value in placed.graph.constants or value in excluded or value not in placed.layouts:

@@ -12,6 +12,7 @@ read it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeAlias
 
 from tcc.frozen import frozen
@@ -129,16 +130,32 @@ def _planned(
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
     constants = constant_registers(program)
-    emitter = _Emitter(program, kind, sizes)
+    *offsets, end = registers = range(program.registers, program.registers + len(sizes) + 1)
+    plan: Sequence[Instr]
     if set(sizes.values()) <= set(constants):
-        offsets, end = planner(
+        numbers, length = planner(
             [  # an empty buffer counts as one byte, because it needs its own address
                 Lifetime(first, last, max(constants[size], 1), below)
                 for (first, last, below), size in zip(spans, sizes.values(), strict=True)
             ]
         )
-        return emitter.fixed(offsets, end)
-    return emitter.planned([number for span in spans for number in span])
+        values = (*numbers, length)
+        plan = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
+    else:
+        lifetimes = tuple(chain.from_iterable(spans))
+        plan = [PlanArena(end, tuple(offsets), tuple(sizes.values()), lifetimes)]
+    buffers = list(program.buffers)
+    for (buffer, size), offset in zip(sizes.items(), offsets, strict=True):
+        buffers[buffer] = replace(buffers[buffer], place=kind(offset, size))
+    # The entry computes the sizes of all arena buffers from the inputs.
+    entry, remaining = _entry(program.body)
+    return replace(
+        program,
+        buffers=tuple(buffers),
+        registers=program.registers + len(registers),
+        arena=end if kind is Arena else program.arena,
+        body=(*entry, *plan, *remaining),
+    )
 
 
 def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Program:
@@ -218,55 +235,6 @@ def _scan(
 
 
 # ---- the plan in the program --------------------------------------------------------------------
-
-
-class _Emitter:
-    """Adds instructions to a program that set the registers of its buffers' offsets.
-
-    They come after the entry, which computes the sizes of all arena buffers from the inputs.
-    """
-
-    def __init__(
-        self, program: Program, kind: type[Arena | Symmetric], sizes: Mapping[BufferId, Register]
-    ) -> None:
-        self._program, self._kind, self._sizes = program, kind, sizes
-        self._registers = program.registers
-        self._entry, self._rest = _entry(program.body)
-
-    def fixed(self, offsets: Sequence[int], end: int) -> Program:
-        """Returns the program with constant `offsets`; `end` is the size of the arena."""
-        values = (*offsets, end)
-        registers = [self._register() for _ in values]
-        lets = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
-        return self._program_with(lets, registers[:-1], registers[-1])
-
-    def planned(self, lives: Sequence[int]) -> Program:
-        """Returns the program with offsets that each run plans.
-
-        `lives` has (first position, last position, index of the buffer below or -1) for each
-        buffer, as one list.
-        """
-        offsets, end = [self._register() for _ in self._sizes], self._register()
-        plan = PlanArena(end, tuple(offsets), tuple(self._sizes.values()), tuple(lives))
-        return self._program_with([plan], offsets, end)
-
-    def _register(self) -> Register:
-        self._registers += 1
-        return self._registers - 1
-
-    def _program_with(
-        self, plan: Sequence[Instr], offsets: Sequence[Register], end: Register
-    ) -> Program:
-        buffers = list(self._program.buffers)
-        for (number, size), offset in zip(self._sizes.items(), offsets, strict=True):
-            buffers[number] = replace(buffers[number], place=self._kind(offset, size))
-        return replace(
-            self._program,
-            buffers=tuple(buffers),
-            registers=self._registers,
-            arena=end if self._kind is Arena else self._program.arena,
-            body=(*self._entry, *plan, *self._rest),
-        )
 
 
 def _entry(body: Sequence[Instr]) -> tuple[Body, Body]:

@@ -313,7 +313,7 @@ def _selection(b: GraphBuilder, value: Value | None) -> _Selection | None:
 
     After the selection, its last two axes may be exchanged, and selected rows may be reshaped.
     """
-    node = None if value is None else b.producer(value)
+    node = b.producer(value)
     if node is None or node.inputs[0] is None:
         return None
     if node.op.name == "gather" and node.attrs.axis == 0 and node.inputs[1] is not None:

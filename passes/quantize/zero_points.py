@@ -363,7 +363,7 @@ def dequantized(b: GraphBuilder, value: Value | None) -> tuple[Node, bool] | Non
 
     The bool is true if the node's result is transposed to give `value`.
     """
-    node = None if value is None else b.producer(value)
+    node = b.producer(value)
     if node is not None and node.attrs == TransposeAttrs((1, 0)):
         inner = dequantized(b, node.inputs[0])
         return None if inner is None else (inner[0], not inner[1])

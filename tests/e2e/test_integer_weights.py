@@ -81,6 +81,9 @@ def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> N
     listed = module.manifest["variants"][0]["rounded"]
     assert {entry["type"] for entry in listed} == {kind}
     names = [n for entry in listed for n in entry["weights"]]
+    # Matmuls of one operand are merged, so their weights are joined; no weight is computed.
+    assert all(entry["moved"] for entry in listed)
+    assert max(len(entry["weights"]) for entry in listed) == 3
     assert _SURELY <= set(names) <= _LARGE
     assert len(set(names)) == len(names)
     same = model()

@@ -139,7 +139,7 @@ def test_names_are_unique_and_level_0_is_what_lowering_needs() -> None:
     assert len(set(names)) == len(names)
     assert set(names) == {step.name for step in (*GRAPH, *LOWER)}
     lowest = [step.name for step in GRAPH if step.level == 0 and not step.when]
-    assert lowest == ["drop-dead-nodes", "drop-unread-arrays", "bind-states"]
+    assert lowest == ["drop-dead-nodes", "bind-states"]
 
 
 def test_steps_are_named_functions_whose_settings_exist() -> None:

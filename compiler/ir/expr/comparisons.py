@@ -3,8 +3,9 @@
 from types import MappingProxyType
 
 from tcc.ir.expr.scalar import Apply, Cast, Const, IndexValue, Scalar
-from tcc.ir.index import Index, bounds, const
-from tcc.ir.types import I64, integer_limits
+from tcc.ir.index import Index, const
+from tcc.ir.index.compare import ends
+from tcc.ir.types import I64, DType, integer_limits
 
 
 def index_of(scalar: Scalar) -> Index | None:
@@ -27,14 +28,14 @@ def index_of(scalar: Scalar) -> Index | None:
             a, b = map(index_of, args)
             if a is not None and b is not None:
                 formula = a + b if function == "add" else a - b if function == "sub" else a * b
-    if formula is None or scalar.dtype is I64:
-        return formula
-    (low, high), (lowest, highest) = bounds(formula), integer_limits(scalar.dtype)
-    return (
-        formula
-        if low is not None and high is not None and lowest <= low and high <= highest
-        else None
-    )
+    is_exact = formula is None or scalar.dtype is I64 or holds_all(scalar.dtype, formula)
+    return formula if is_exact else None
+
+
+def holds_all(dtype: DType, index: Index) -> bool:
+    """Returns True if the integers of type `dtype` contain all values of an index."""
+    (low, high), (lowest, highest) = ends(index), integer_limits(dtype)
+    return lowest <= low and high <= highest
 
 
 def held_where(test: Scalar, holds: bool) -> tuple[Index, ...]:

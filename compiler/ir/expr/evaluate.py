@@ -28,7 +28,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.op import Array, Arrays, OutArrays
-from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
+from tcc.ir.types import BOOL, DType, integer_limits
 
 _GRID_LIMIT = 1 << 24
 _SMALL = 1 << 12
@@ -234,6 +234,6 @@ def convert(array: Any, source: DType, target: DType) -> Array:
         low, high = wide <= float(lowest), wide >= float(highest)
         body = np.where(low | high, 0, wide).astype(target.carrier)
         return np.where(low, lowest, np.where(high, highest, body)).astype(target.carrier)
-    if target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT):
+    if target.is_float or target.is_integer:
         return carrier(data.astype(target.carrier), target)
     return data

@@ -28,7 +28,7 @@ from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.graph.store import ConstantStore as ConstantStore
 from tcc.ir.graph.store import Handle as Handle
 from tcc.ir.graph.store import on_each_rank as on_each_rank
-from tcc.ir.index import Index, Indices, Substitution, const, substitute
+from tcc.ir.index import Index, Indices, Substitution, Var, const, free_vars, substitute
 from tcc.ir.narrow import packed_size, rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
@@ -190,6 +190,11 @@ def walk_values(graph: Graph) -> Iterator[Value]:
         yield from (*part.inputs, *part.constants, *(v for n in part.nodes for v in n.outputs))
 
 
+def symbols_in(values: Iterable[Value | None]) -> set[Var]:
+    """Returns the size symbols in the shapes of values; an absent operand has none."""
+    return set(free_vars(*(dim for v in values if v for dim in v.shape)))
+
+
 class GraphBuilder:
     """Builds a graph; every `add` runs the op's inference, so an ill-typed node cannot exist.
 
@@ -207,10 +212,10 @@ class GraphBuilder:
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
         # A lookup searches this graph first and then the enclosing graphs, from inside out.
-        self._producers: ChainMap[Value, Node] = (
+        self._producers: ChainMap[Value | None, Node] = (
             parent._producers.new_child() if parent else ChainMap()
         )
-        self._constants: ChainMap[Value, Handle] = (
+        self._constants: ChainMap[Value | None, Handle] = (
             parent._constants.new_child() if parent else ChainMap()
         )
         self._by_handle: dict[Handle, Value] = {}
@@ -305,14 +310,14 @@ class GraphBuilder:
             self._producers[value] = node
         self._nodes.append(node)
 
-    def producer(self, value: Value) -> Node | None:
+    def producer(self, value: Value | None) -> Node | None:
         """Returns the node of this or an enclosing graph that computes `value`.
 
-        Returns None for inputs and constants.
+        Returns None for inputs and constants, and for an absent operand.
         """
         return self._producers.get(value)
 
-    def array(self, value: Value) -> Array | None:
+    def array(self, value: Value | None) -> Array | None:
         """Returns the array of a constant of this or an enclosing graph, else None; None also where
         the array differs by rank."""
         handle = self.common(value)
@@ -320,7 +325,7 @@ class GraphBuilder:
 
     def handle(self, value: Value | None) -> Handle | None:
         """Returns the handle of a constant of this or an enclosing graph; None for other values."""
-        return None if value is None else self._constants.get(value)
+        return self._constants.get(value)
 
     def common(self, value: Value | None) -> Handle | None:
         """Returns the handle of a constant whose array all ranks have; None for other values."""
@@ -333,7 +338,7 @@ class GraphBuilder:
         handle = self.handle(value)
         return None if handle is None else self.store.arrays(handle)
 
-    def sources(self, value: Value) -> tuple[str, ...]:
+    def sources(self, value: Value | None) -> tuple[str, ...]:
         """Returns the names of the source model's constants from which a constant was computed.
 
         The constant may belong to an enclosing graph.  The result is empty for other values.
@@ -347,7 +352,7 @@ class GraphBuilder:
         """Returns the graph, without constants that nothing reads."""
         outs = tuple(outputs)
         used_values = {*outs, *(value for node in self._nodes for value in uses(node))}
-        constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values}
+        constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values and v}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases
         )

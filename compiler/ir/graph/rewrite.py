@@ -199,9 +199,12 @@ def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
 
 
 def without_dead(graph: Graph) -> Graph:
-    """Returns `graph` without nodes whose results nothing reads, also in bodies.
+    """Returns `graph` without dead nodes and unread constants, also in bodies.
 
-    Nodes without results and opaque nodes stay.
+        %a = exp(%x) ; %b = relu(%x) ; return %b        %b = relu(%x) ; return %b
+
+    A node is dead if nothing reads its results.  Nodes without results and opaque nodes (control
+    flow, ops that bind sizes) stay.  Returns `graph` itself if nothing is dead.
     """
     live = set(graph.outputs)
     live_nodes: list[Node] = []
@@ -213,7 +216,10 @@ def without_dead(graph: Graph) -> Graph:
             live.update(v for v in pruned.inputs if v is not None)
             live.update(captures(pruned))
     constants = {v: h for v, h in graph.constants.items() if v in live}
-    return replace(graph, nodes=tuple(reversed(live_nodes)), constants=constants)
+    nodes = tuple(reversed(live_nodes))
+    if nodes == graph.nodes and constants == graph.constants:
+        return graph
+    return replace(graph, nodes=nodes, constants=constants)
 
 
 # ---- rules -------------------------------------------------------------------------------------
@@ -230,13 +236,11 @@ class RewriteSite:
     def producer(self, number: int) -> Node | None:
         """Returns the node that computes input `number`; None for inputs of the graph and
         constants."""
-        value = self.inputs[number]
-        return None if value is None else self.builder.producer(value)
+        return self.builder.producer(self.inputs[number])
 
     def array(self, number: int) -> Array | None:
         """Returns the array of input `number` if it is constant, else None."""
-        value = self.inputs[number]
-        return None if value is None else self.builder.array(value)
+        return self.builder.array(self.inputs[number])
 
 
 @frozen
@@ -244,11 +248,13 @@ class Rule:
     """A local rewrite.
 
     `rewrite(site)` adds nodes to the site's builder and returns the value, or the values, that
-    replace the node's results; None where the rule does not match.
+    replace the node's results; None where the rule does not match.  It is called at nodes of the
+    ops that `ops` names, separated by spaces; at all nodes if `ops` is empty.
     """
 
     name: str
     rewrite: Callable[[RewriteSite], Value | Replacement]
+    ops: str = ""
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule]) -> Graph:
@@ -263,6 +269,8 @@ def apply_rules(graph: Graph, rules: Sequence[Rule]) -> Graph:
     def visit(builder: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         site = RewriteSite(builder, node, inputs)
         for rule in rules:
+            if rule.ops and node.op.name not in rule.ops.split():
+                continue
             replacement = rule.rewrite(site)
             if replacement is not None:
                 fired[node] = rule.name

@@ -252,10 +252,14 @@ def _atom_of(atom: Atom, loops: Mapping[Var, int]) -> _Atom | None:
         return None
     if isinstance(atom, Quotient):
         return of, size, 0
-    is_one_digit = not any(of.steps) and of.offset == 0 and len(of.digits) == 1
-    if is_one_digit and of.digits[0].step == 1 and not of.digits[0].mod:
-        return of.digits[0].of, of.digits[0].div, size
-    return of, 1, size
+    digit = _sole_digit(of)
+    return (of, 1, size) if digit is None or digit.mod else (digit.of, digit.div, size)
+
+
+def _sole_digit(form: Affine) -> Digit | None:
+    """Returns the digit to which a form is equal; None if there is none."""
+    is_digit = len(form.digits) == 1 and form.offset == 0 and not any(form.steps)
+    return form.digits[0] if is_digit and form.digits[0].step == 1 else None
 
 
 # ---- digits -------------------------------------------------------------------------------------
@@ -374,8 +378,8 @@ def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
         high, low = _divided(of, size)
         if is_inside(low, size, extents):
             return _digit(high, div // size, mod, extents)
-    if len(of.digits) == 1 and of.offset == 0 and not any(of.steps) and of.digits[0].step == 1:
-        _, inner, inner_div, inner_mod = of.digits[0]
+    if (inner_digit := _sole_digit(of)) is not None:
+        _, inner, inner_div, inner_mod = inner_digit
         if not inner_mod or inner_mod % div == 0:
             inner_mod //= div
             if not inner_mod or not mod or inner_mod % mod == 0:

@@ -27,6 +27,7 @@ from tcc.ir.expr.scalar import (
     literal,
     read,
     rebuild,
+    replaced,
     transform_all,
     walk,
 )
@@ -107,11 +108,10 @@ def _numbered(body: Scalars, factor_of: Mapping[Scalar, Factor]) -> tuple[Factor
         factors: list[Factor] = []
         spread = _spread(body[0], factor_of, factors)
         return tuple(factors), (spread,)
-    numbers = {node: argument(n, node.dtype) for n, node in enumerate(factor_of)}
-    renumbered: dict[Scalar, Scalar] = {}
-    for node in walk(*body):
-        renumbered[node] = numbers.get(node) or rebuild(node, renumbered.__getitem__)
-    return tuple(factor_of.values()), tuple(renumbered[b] for b in body)
+    numbers: dict[Scalar, Scalar] = {
+        node: argument(n, node.dtype) for n, node in enumerate(factor_of)
+    }
+    return tuple(factor_of.values()), tuple(replaced(scalar, numbers) for scalar in body)
 
 
 def _occurrences(body: Scalars) -> int:

@@ -15,7 +15,7 @@ from tcc.ir.index import Index, Indices
 from tcc.ir.types import TensorType
 from tcc.ops.algebra.cumulative import CumSumAttrs
 from tcc.ops.formula import wide
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import present, replaced
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.legalize_calls.prefix_sums import Combination, Totals
 
@@ -27,8 +27,7 @@ _COMBINATIONS = {
 
 def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
     """Returns the running totals of operand 0, computed by an expression."""
-    (x,) = inputs
-    assert x is not None
+    (x,) = present(inputs)
     return express(b, _expr(x.type, node.attrs, _COMBINATIONS[node.op.name]), x)
 
 

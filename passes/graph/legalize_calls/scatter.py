@@ -19,11 +19,11 @@ from tcc.ir.expr.scalar import Const, Scalar, apply, cast, index_value, literal
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement
 from tcc.ir.index import Index, Indices, as_int, ceildiv, const
-from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_count
+from tcc.ir.types import BOOL, I32, I64, DType, TensorType, element_count
 from tcc.ops.data.sorting import MOST, first_items, items_of, steps
 from tcc.ops.formula import choose, fn, widened
 from tcc.ops.operands import clamped, inside, wrapped
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import present, replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.segments import FAN, levels, sort_items
 
@@ -84,8 +84,8 @@ class Scatter:
         Short integers are combined in i32: they wrap at the end as they would at every step.
         """
         operand_type = self.x.dtype
-        short = operand_type.kind in (DTypeKind.INT, DTypeKind.UINT) and operand_type.bits < 32
-        return I32 if short else widened(operand_type)
+        is_short = operand_type.is_integer and operand_type.bits < 32
+        return I32 if is_short else widened(operand_type)
 
     def line(self, position: Indices) -> Indices:
         return position[: len(self.lines)]
@@ -103,8 +103,8 @@ def express_scatter_elements(
 
     Returns None for a reduction of bools.
     """
-    x, indices, updates, *_ = inputs
-    if x is None or indices is None or updates is None or _has_no_sums(x, node):
+    x, indices, updates = present(inputs)
+    if _has_no_sums(x, node):
         return None
     axis, reduction = node.attrs.axis, node.attrs.reduction
     lines = replaced(updates.shape, axis)
@@ -120,16 +120,14 @@ def express_scatter_nd(
 
     Returns None for a reduction of bools.
     """
-    x, indices, updates, *rows_of_table = inputs
-    if x is None or indices is None or updates is None or _has_no_sums(x, node):
+    x, indices, updates, *rows_of_table = present(inputs)
+    if _has_no_sums(x, node):
         return None
     for row_indices in rows_of_table:
         updates = emit(b, "gather", updates, row_indices, axis=0)
     tuples, depth = indices.rank - 1, as_int(indices.shape[-1])
-    count, sizes, row_shape = (
-        element_count(indices.shape[:-1]), x.shape[:depth], x.shape[depth:],
-    )  # fmt: skip
-    rows = emit(b, "reshape", x, shape=(element_count(sizes), *row_shape))
+    count, sizes = element_count(indices.shape[:-1]), x.shape[:depth]
+    rows = emit(b, "reshape", x, shape=(element_count(sizes), *x.shape[depth:]))
     slices = emit(b, "reshape", updates, shape=(count, *updates.shape[tuples:]))
     flat = emit(b, "reshape", indices, shape=(count, const(len(sizes))))
     (places,) = express(b, _places_of_tuples(flat.type, sizes), flat)

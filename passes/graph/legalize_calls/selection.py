@@ -22,7 +22,7 @@ from tcc.ops import OPS
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.formula import chosen, fn
 from tcc.ops.operands import clamped, guard
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import present, replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals, within_blocks
 
@@ -31,8 +31,7 @@ _COUNT = Combination("sum", "add", 0)
 
 def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     """Returns the indices of the nonzero elements of operand 0; None if it is a scalar."""
-    (x,) = inputs
-    assert x is not None
+    (x,) = present(inputs)
     if x.rank == 0:
         return None
     places = _places(b, _flat(b, x), element_count(x.shape), node)
@@ -41,9 +40,7 @@ def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement
 
 def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
     """Returns the slices of operand 0, along the node's axis, for which operand 1 is true."""
-    x, condition = inputs
-    assert x is not None
-    assert condition is not None
+    x, condition = present(inputs)
     axis = node.attrs.axis
     if axis is None:
         x, axis = _flat(b, x), 0

@@ -20,7 +20,7 @@ from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.ops.formula import choose, fn
 from tcc.ops.operands import clamped
-from tcc.ops.shapes import replaced
+from tcc.ops.shapes import present, replaced
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 
@@ -31,8 +31,7 @@ _BLOCK, _PAYS = 1024, 8
 
 def express_top_k(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
     """Returns the best elements along the axis of a `top_k` node, and their indices."""
-    (x,) = inputs
-    assert x is not None
+    (x,) = present(inputs)
     attrs: TopKAttrs = node.attrs
     extent = x.shape[attrs.axis]
     fewest, largest_k = bounds(extent)[0], bounds(attrs.k)[1]
