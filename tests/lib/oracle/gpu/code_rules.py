@@ -27,7 +27,7 @@ from tcc.target import GPUS
 
 from tests.lib.oracle.gpu.machine_code import MachineCode
 
-_WIDE = 16  # Bytes of a lane's widest access.
+WIDE = 16  # Bytes of a lane's widest access.
 # The rows that a warp group multiplies at once on Hopper, and its warps.
 _GROUP_ROWS, _GROUP_WARPS = 64, 4
 
@@ -65,7 +65,7 @@ def breaches(compiled: CheckedKernel) -> tuple[Breach, ...]:
 
 def contracts(body: Sequence[Stmt]) -> Iterator[Contract]:
     """Yields all Contracts of a body, those in loops and branches included."""
-    for node in _statements(body):
+    for node in statements(body):
         if isinstance(node, Contract):
             yield node
 
@@ -139,28 +139,43 @@ def _wide_rule(compiled: CheckedKernel) -> str:
     fitting = [type(node) for node in _wide_accesses(compiled)]
     missing = ["loads"] if Load in fitting and not compiled.code.wide_loads else []
     missing += ["stores"] if Store in fitting and not compiled.code.wide_stores else []
-    return f"no {' and no '.join(missing)} of {_WIDE} bytes" if missing else ""
+    return f"no {' and no '.join(missing)} of {WIDE} bytes" if missing else ""
 
 
 def _wide_accesses(compiled: CheckedKernel) -> Iterator[Load | Store]:
     """Yields accesses of whole aligned rows that give every lane 16 bytes."""
     threads = compiled.made.warps * compiled.made.warp_size
     aligned = dict(zip(compiled.kernel.buffers, compiled.alignments, strict=True))
-    for node, steps in _accesses(compiled.kernel.body, {}):
+    for node, steps in positioned_accesses(compiled.kernel.body):
         shape = (node.out if isinstance(node, Load) else node.block).shape
         width = node.buffer.dtype.bytes
-        if aligned[node.buffer] % _WIDE or prod(shape) * width < _WIDE * threads:
+        if aligned[node.buffer] % WIDE or prod(shape) * width < WIDE * threads:
             continue
-        many, lane = _WIDE // width, var_of(lanes(shape)[-1]) if shape else None
-        if lane is None or shape[-1] < many:
-            continue
-        at = row_major_position(node.indices, node.buffer.sizes)
-        guards = (g for g in node.guards if lane in free_vars(g.index))
-        whole = _runs(at, lane, many, steps) and all(
-            _runs(g.index, lane, many, steps) and not divisor_of(g.extent) % many for g in guards
-        )
-        if whole:
+        many = WIDE // width
+        if shape and contiguous_elements(node, len(shape) - 1, many, steps) == many:
             yield node
+
+
+def contiguous_elements(
+    node: Load | Store, axis: int, most: int, steps: Mapping[Var, Index]
+) -> int:
+    """Returns how many neighbours along an axis of a block always lie in an aligned group.
+
+    The number is a power of two, at most `most`. `steps` has the loop variables that are multiples
+    of their steps.
+    """
+    shape = (node.out if isinstance(node, Load) else node.block).shape
+    lane = var_of(lanes(shape)[axis])
+    at = row_major_position(node.indices, node.buffer.sizes)
+    guards = [g for g in node.guards if lane in free_vars(g.index)]
+    while most > 1:
+        fits = lane is not None and shape[axis] >= most and _runs(at, lane, most, steps)
+        if fits and all(
+            _runs(g.index, lane, most, steps) and not divisor_of(g.extent) % most for g in guards
+        ):
+            break
+        most //= 2
+    return max(most, 1)
 
 
 def _runs(index: Index, lane: Var, many: int, steps: Mapping[Var, Index]) -> bool:
@@ -172,17 +187,18 @@ def _runs(index: Index, lane: Var, many: int, steps: Mapping[Var, Index]) -> boo
 # ---- traversals --------------------------------------------------------------------------------
 
 
-def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Yields all statements of a body, those in loops and branches included."""
     for node in body:
         yield node
         if isinstance(node, TileLoop):
-            yield from _statements(node.body)
+            yield from statements(node.body)
         elif isinstance(node, If):
-            yield from _statements((*node.then, *node.otherwise))
+            yield from statements((*node.then, *node.otherwise))
 
 
-def _accesses(
-    body: Sequence[Stmt], steps: Mapping[Var, Index]
+def positioned_accesses(
+    body: Sequence[Stmt], steps: Mapping[Var, Index] = MappingProxyType({})
 ) -> Iterator[tuple[Load | Store, Mapping[Var, Index]]]:
     """Yields loads and stores, with the loop variables that are multiples of their steps."""
     for node in body:
@@ -192,9 +208,11 @@ def _accesses(
             start = as_int(node.start)
             known = start is not None and start % node.step == 0
             times = mul(symbol(f"{node.var.name}_steps"), node.step)
-            yield from _accesses(node.body, {**steps, node.var: times} if known else steps)
+            yield from positioned_accesses(
+                node.body, {**steps, node.var: times} if known else steps
+            )
         elif isinstance(node, If):
-            yield from _accesses((*node.then, *node.otherwise), steps)
+            yield from positioned_accesses((*node.then, *node.otherwise), steps)
 
 
 RULES: Mapping[str, Callable[[CheckedKernel], str]] = MappingProxyType(

@@ -20,6 +20,7 @@ _CUDA_LINE = re.compile(r"/\*([0-9a-f]{4,})\*/.*")
 # Loads and stores of global memory that move 16 bytes a lane, or whole tiles.
 _CUDA_WIDE = re.compile(r"\b(?:(LD|ST)G(?:STS)?\.\S*\b128\b|UTMA(LD|ST)G\b)")
 _ROCM_WIDE = re.compile(r"\b(?:global|buffer)_(load|store)_(?:dwordx4|b128)\b")
+_CUDA, _ROCM = (_CUDA_MATRIX, _CUDA_WIDE), (_ROCM_MATRIX, _ROCM_WIDE)
 _LOADS = ("LD", "load")
 
 
@@ -49,20 +50,27 @@ def machine_codes(kernels: Sequence[CompiledKernel]) -> list[MachineCode]:
 
     The call takes as long as one kernel of each architecture.
     """
+    texts = listings(kernels)
+    return [
+        _facts(kernel, text, *(_CUDA if ptx_target(kernel.assembly) else _ROCM))
+        for kernel, text in zip(kernels, texts, strict=True)
+    ]
+
+
+def listings(kernels: Sequence[CompiledKernel]) -> list[str]:
+    """Returns each kernel's disassembled machine code; raises ToolError like `machine_code`.
+
+    The listing of AMD's code is its assembly.
+    """
     by_target: dict[str, list[CompiledKernel]] = {}
     for kernel in kernels:
         if target := ptx_target(kernel.assembly):
             by_target.setdefault(target, []).append(kernel)
-    listings: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for target, group in by_target.items():
         parts = _disassembled(target.replace("sm_", "SM"), [_code(k) for k in group])
-        listings.update(zip(map(id, group), parts, strict=True))
-    return [
-        _facts(kernel, listings[id(kernel)], _CUDA_MATRIX, _CUDA_WIDE)
-        if id(kernel) in listings
-        else _facts(kernel, kernel.assembly, _ROCM_MATRIX, _ROCM_WIDE)
-        for kernel in kernels
-    ]
+        texts.update(zip(map(id, group), parts, strict=True))
+    return [texts.get(id(kernel), kernel.assembly) for kernel in kernels]
 
 
 def _code(kernel: CompiledKernel) -> bytes:
