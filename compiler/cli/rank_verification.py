@@ -1,10 +1,10 @@
 """`tcc verify --nproc`: ranks compare their results with the reference, and with each other's."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tcc.cli.opened import opened_artifact
@@ -14,7 +14,7 @@ from tcc.driver import model_inputs
 from tcc.errors import UserError
 from tcc.ir.op import NamedArrays
 from tcc.runtime import Module
-from tcc.runtime.terminal import Table
+from tcc.runtime.verdict_text import rank_lines
 
 if TYPE_CHECKING:
     from tcc.runtime.comm import Comm
@@ -46,21 +46,8 @@ def verify_ranks(
         return int(not ok)
     first = reports[0]
     say(f"{count} ranks, {first['precision']}, beside {first['oracle']} in {first['runs']} runs")
-    say_all(_lines(reports))
+    say_all(rank_lines(reports))
     return int(not ok)
-
-
-def _lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    rows = [("output", "rank", "error", "allowed", "")]
-    for items in zip(*(report["outputs"] for report in reports), strict=True):
-        for rank, item in enumerate(items):
-            errors = (f"{item[name]:.1e}" for name in ("error", "allowed"))
-            rows.append((item["output"], str(rank), *errors, "ok" if item["ok"] else "WRONG"))
-    yield Table(rows)
-    different = reports[0]["different"]
-    yield from (f"{name}: the bits of ranks DIFFER" for name in different)
-    if not different:
-        yield f"the bits of all outputs are equal on all {len(reports)} ranks"
 
 
 def check_whole_states(module: Module, model: Path) -> None:
