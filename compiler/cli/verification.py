@@ -31,11 +31,11 @@ from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED, peer_names
 from tcc.cli.progress import progress
-from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
+from tcc.cli.rank_verification import check_whole_states, verify_ranks
 from tcc.cli.ranks import check_pin, words_of
 from tcc.cli.reference import Reference, reference_of
 from tcc.cli.show import print_json, say, say_all
-from tcc.driver import model_inputs, precision_text
+from tcc.driver import model_inputs
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
@@ -44,6 +44,8 @@ from tcc.passes.graph.state import NarrowStates
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.host_program import HostProgram
 from tcc.runtime.input_texts import runs_of
+from tcc.runtime.rank_bits import different_outputs
+from tcc.runtime.summary_text import precision_text
 from tcc.runtime.verdict_text import count_line, is_unchanging, refusal_line, verdict_line
 from tcc.temporary import temporary_folder
 

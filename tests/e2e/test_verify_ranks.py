@@ -13,11 +13,11 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
-from tcc.cli.rank_verification import different_outputs
 from tcc.cli.verify import verify as command
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
+from tcc.runtime.rank_bits import different_outputs
 from tcc.runtime.verdict_text import Verdict
 
 from tests.ranks import run_ranks
@@ -94,7 +94,7 @@ def test_ranks_that_exchange_nothing_are_compared_too(folder: Path, comm_library
 
 COMPARE = """
 import sys, numpy as np
-from tcc.cli.rank_verification import different_outputs
+from tcc.runtime.rank_bits import different_outputs
 from tcc.cli.verify import verify as command
 from tcc.runtime import comm
 with comm.open() as c:
