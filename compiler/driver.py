@@ -59,6 +59,7 @@ from tcc.preprocess import preprocess_entry
 from tcc.rank_plans import plan_sharders
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
+from tcc.runtime.summary_text import precision_text
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, targets_text
 from tcc.temporary import temporary_folder
@@ -373,16 +374,6 @@ def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
         variant["weight_types"],
         variant["wide"],
     )  # fmt: skip
-
-
-def precision_text(manifest: Mapping[str, Any]) -> str:
-    """Returns an artifact's precision as text, as in `f32 with int4 weights and int8 activations`;
-    the last part says that matmuls multiply bytes with integer weights."""
-    kinds = (("quantized", "weights"), ("activations", "activations"))
-    parts = [f"{manifest[key]} {what}" for key, what in kinds if manifest.get(key)]
-    return " with ".join(
-        [manifest.get("precision", "f32"), *([" and ".join(parts)] if parts else [])]
-    )
 
 
 def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:

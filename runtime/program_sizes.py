@@ -136,8 +136,8 @@ def _missed(body: Sequence[HostInstruction], registers: dict[int, int], dims: _D
                 holds = _MEANING[RELATIONS[fields["relation"]]]
                 pairs += [] if holds(a, b) else [(a, b)]
             case "branch" if fields["when"] in registers:
-                taken = "then" if registers[fields["when"]] else "otherwise"
-                pairs += _missed(fields[taken], registers, dims)
+                branch = "then" if registers[fields["when"]] else "otherwise"
+                pairs += _missed(fields[branch], registers, dims)
             case _:
                 for inner in instruction.bodies:
                     pairs += _missed(inner, registers, dims)

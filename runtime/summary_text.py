@@ -51,6 +51,16 @@ def memory_text(record: Mapping[str, Any], variant: Mapping[str, Any]) -> str:
     return f"arena {arena_text}, weights {bytes_text(variant['weights'])}{ratio}, needs {needs}"
 
 
+def precision_text(manifest: Mapping[str, Any]) -> str:
+    """Returns an artifact's precision as text, as in `f32 with int4 weights and int8 activations`;
+    the last part says that matmuls multiply bytes with integer weights."""
+    kinds = (("quantized", "weights"), ("activations", "activations"))
+    parts = [f"{manifest[key]} {what}" for key, what in kinds if manifest.get(key)]
+    return " with ".join(
+        [manifest.get("precision", "f32"), *([" and ".join(parts)] if parts else [])]
+    )
+
+
 def narrow_rows(
     narrow: str, types: Mapping[str, int], wide: Sequence[str]
 ) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,8 @@
 """`tcc bench`."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -19,9 +18,9 @@ from tcc.cli.progress import progress
 from tcc.cli.ranks import check_pin, run_ranks, words_of
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import ToolError, UserError
-from tcc.runtime.interleaved import Times, best_ratio, interleaved, paired_ratio
+from tcc.runtime.bench_text import bench_lines, bench_record
+from tcc.runtime.interleaved import Times, interleaved
 from tcc.runtime.rank_times import rank_times
-from tcc.runtime.terminal import Table
 
 # Rounds, and the seconds of a turn: without --compare, and with it.  The bounds of a comparison
 # need many rounds, and on a busy machine short ones.
@@ -150,66 +149,12 @@ def _show(
     failures: Mapping[str, ToolError],
     as_json: bool,
 ) -> None:
+    texts = {kind: str(error) for kind, error in failures.items()}
     if as_json:
-        measured = {
-            kind: {**asdict(item), "best": item.best, "scattered": item.scattered}
-            for kind, item in times.items()
-        }
-        texts = {kind: str(error) for kind, error in failures.items()}
-        failed = {"failed": texts} if texts else {}
-        facts = {"model": name, "threads": count, "seconds": measured}
-        print_json({**facts, **failed, **_ratios(times)})
+        print_json({"model": name, "threads": count, **bench_record(times, texts)})
         return
     say(f"{name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    reasons = "\n".join(map(str, failures.values())).splitlines()
-    say_all((_table(times, failures), *_disturbances(times), *reasons))
-
-
-def _table(times: Mapping[str, Times], failures: Iterable[str]) -> Table:
-    """Returns a table with a row for each peer; the peers `failures` have no times.
-
-    The last two columns are ratios of the peer's time to tcc's time. In the first of them, a ratio
-    is of one round, and the median over rounds is shown. In the second, the peer's best round is
-    divided by tcc's best round.
-    """
-    rows: list[tuple[str, ...]] = [
-        ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
-    ]
-    for kind, item in times.items():
-        numbers = (f"{value * 1e3:.3f}" for value in (item.median, item.best, item.least))
-        ratios = (call(times["tcc"].rounds, [item.rounds]) for call in (paired_ratio, best_ratio))
-        texts = (f"{ratio:.2f}x" for ratio in ratios)
-        rows.append((PEERS[kind].title, *numbers, str(item.runs), *texts))
-    rows += [(PEERS[kind].title, "failed", *[""] * 5) for kind in failures]
-    return Table(rows)
-
-
-def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
-    """Returns two ratios of the fastest peer's time to tcc's time, by name.
-
-    The first is `rounds.paired_ratio`, from times of the same round. The second is
-    `rounds.best_ratio`, from the best round of each runtime. The mapping is empty without peers.
-    """
-    peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
-    if not peers:
-        return {}
-    tcc = times["tcc"].rounds
-    return {"ratio": paired_ratio(tcc, peers), "best_ratio": best_ratio(tcc, peers)}
-
-
-def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
-    """Yields one line per peer whose rounds differ much from each other.
-
-    The median of such rounds is less informative than the best round.
-    """
-    for kind, item in times.items():
-        if item.scattered:
-            best, median = (f"{value * 1e3:.3f} ms" for value in (item.best, item.median))
-            yield (
-                f"{PEERS[kind].title}: {item.scattered} of {len(item.rounds)} rounds took over a "
-                f"ninth longer than the best (best {best}, median {median}); the machine was "
-                "busy with other work, or not at its usual speed"
-            )
+    say_all(bench_lines(times, texts, {kind: row.title for kind, row in PEERS.items()}))
 
 
 def _kinds(peers: str, model: Path) -> list[str]:

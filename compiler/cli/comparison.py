@@ -12,7 +12,6 @@ from tcc.cli.reference import ReferenceJob, reference_of, run_reference
 from tcc.driver import float_types, input_values
 from tcc.errors import ToolError, UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
-from tcc.frozen import frozen
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
@@ -22,6 +21,7 @@ from tcc.runtime import Module, ModulePort
 from tcc.runtime.agreement import class_shares
 from tcc.runtime.allowance import allowance, judged
 from tcc.runtime.compare import compare
+from tcc.runtime.verdict_text import Verdict
 
 # The factors by which successive draws multiply floats. Some functions are flat for large inputs,
 # so small inputs are drawn too.
@@ -37,26 +37,6 @@ _NOISES = 2
 # The error that is always allowed if the model itself computes in f16 or bf16: eight rounding units
 # of the type.
 _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
-
-
-@frozen
-class Verdict:
-    """The verdict on one output; differences are relative to the largest expected value.
-
-    `error` is the difference from the reference that rounds as the artifact does; a difference of
-    up to `allowed` may be noise. `cost` is the difference from the unrounded reference. For types
-    other than floats, `error` and `cost` are the share of elements that differ. `top1` and `top5`
-    are the shares of rows that agree with the unrounded reference (`Scores`), None without classes.
-    """
-
-    output: str
-    error: float
-    allowed: float
-    cost: float
-    ok: bool
-    why: str = ""
-    top1: float | None = None
-    top5: float | None = None
 
 
 def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], ...]:

@@ -1,6 +1,5 @@
-"""The decisions of a compile as text and as JSON lines."""
+"""The decisions of a compile as records."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -80,28 +79,3 @@ def mark_same(
     marks = same_kernels([line for line, _ in options])
     for (_, option), is_same in zip(options, marks, strict=True):
         option["same_kernel"] = is_same
-
-
-def json_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yields each record as a line."""
-    return map(json.dumps, records)
-
-
-def decision_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yields a few lines for each decision.
-
-    They show its site, the choice with its reason, and the alternatives with their prices.
-    """
-    rows = list(records)
-    for row in rows:
-        times = f" x{row['sites']}" if row["sites"] > 1 else ""
-        yield f"{row['kind']} {row['site']}{times}  {row['place']}".rstrip()
-        yield f"  {row['alternative']}: {row['reason']}"
-        for option in row["alternatives"]:
-            price = option["seconds"]
-            seconds = "impossible" if price is None else f"{price * 1e6:.4g} us"
-            mark = "*" if option["text"] == row["alternative"] else " "
-            rule = "  (the rule)" if option["text"] == row["rule"] else ""
-            same = "  (the same kernels)" if option["same_kernel"] and mark == " " else ""
-            yield f"  {mark} {option['text']}  {seconds}{rule}{same}"
-    yield f"{len(rows)} decisions"

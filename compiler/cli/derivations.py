@@ -1,6 +1,6 @@
-"""The derivations of a model as text and as records: each site's candidates, and the choice."""
+"""The derivations of a model as records: each site's candidates, and the choice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tcc.errors import UserError
@@ -110,30 +110,3 @@ def drawn(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, 
         why = "nothing of the model is computed in another way"
         raise UserError("there is no derivation to draw", where="--svg", why=why, hint="--replay")
     return preferred[0]
-
-
-def derivation_lines(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yields the records as text, with the expressions of replaced sites."""
-    for site in records:
-        times = f"{site['sites']} x " if site["sites"] > 1 else ""
-        yield f"{times}{', '.join(site['nodes'])} at {site['sink']}"
-        yield f"  as it is: {_seconds(site)}, {site['states']} states"
-        for candidate in site["candidates"]:
-            fate = f"taken {candidate['chosen']} times" if candidate["chosen"] else candidate["why"]
-            why = fate or "is not cheaper by the margin"
-            yield f"  {candidate['chain'] or 'the same orders'}: {_seconds(candidate)}; {why}"
-        for candidate in site["candidates"]:
-            if candidate["chosen"]:
-                yield from (f"  - {line}" for line in site["expression"].splitlines())
-                yield from (f"  + {line}" for line in candidate["expression"].splitlines())
-    priced = sum(site["seconds"] is not None for site in records)
-    yield f"{sum(s['sites'] for s in records)} sites, {len(records)} different, {priced} priced"
-
-
-def _seconds(item: dict[str, Any]) -> str:
-    """Returns text with the estimated time and the price of a record, in microseconds.
-
-    The search has computed the estimate. A record that was not priced has no price.
-    """
-    priced = "not priced" if item["seconds"] is None else f"{item['seconds'] * 1e6:.1f} us"
-    return f"estimated {item['estimate'] * 1e6:.1f} us, {priced}"

@@ -24,6 +24,7 @@ from tcc.errors import UserError
 from tcc.runtime import load
 from tcc.runtime.artifact_page import page
 from tcc.runtime.derivation_svg import derivation_svg
+from tcc.runtime.derivation_text import decision_lines, derivation_lines
 from tcc.runtime.gpu_builds import build_lines
 from tcc.runtime.kernel_facts import KernelFacts
 from tcc.runtime.kernel_table import (
@@ -236,10 +237,10 @@ def _show_choices(
         with progress(f"comparing {model.name}") as show:
             decided.mark_same(rows, lambda lines: driver.same_kernels(model, fields, lines, show))
     if as_json:
-        for line in decided.json_lines(rows):
-            click.echo(line)
+        for row in rows:
+            print_json(row)
         return
-    say_all(decided.decision_lines(rows))
+    say_all(decision_lines(rows))
 
 
 def _show_derivations(
@@ -259,7 +260,7 @@ def _show_derivations(
     if as_json:
         print_json(records)
         return
-    say_all(derived.derivation_lines(records))
+    say_all(derivation_lines(records))
 
 
 def _kernel_lines(

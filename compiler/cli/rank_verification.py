@@ -1,23 +1,16 @@
-"""`tcc verify --nproc`: ranks compare their results with the reference, and with each other's."""
+"""`tcc verify --nproc`: ranks compare their results with the reference."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
 from tcc.cli.show import print_json, say, say_all
 from tcc.driver import model_inputs
 from tcc.errors import UserError
-from tcc.ir.op import NamedArrays
 from tcc.runtime import Module
-from tcc.runtime.terminal import Table
-
-if TYPE_CHECKING:
-    from tcc.runtime.comm import Comm
+from tcc.runtime.verdict_text import rank_lines
 
 # The option of `tcc verify` by which a rank prints its report and ends with exit code 0.
 REPORT = "--report"
@@ -46,21 +39,8 @@ def verify_ranks(
         return int(not ok)
     first = reports[0]
     say(f"{count} ranks, {first['precision']}, beside {first['oracle']} in {first['runs']} runs")
-    say_all(_lines(reports))
+    say_all(rank_lines(reports))
     return int(not ok)
-
-
-def _lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    rows = [("output", "rank", "error", "allowed", "")]
-    for items in zip(*(report["outputs"] for report in reports), strict=True):
-        for rank, item in enumerate(items):
-            errors = (f"{item[name]:.1e}" for name in ("error", "allowed"))
-            rows.append((item["output"], str(rank), *errors, "ok" if item["ok"] else "WRONG"))
-    yield Table(rows)
-    different = reports[0]["different"]
-    yield from (f"{name}: the bits of ranks DIFFER" for name in different)
-    if not different:
-        yield f"the bits of all outputs are equal on all {len(reports)} ranks"
 
 
 def check_whole_states(module: Module, model: Path) -> None:
@@ -78,23 +58,3 @@ def check_whole_states(module: Module, model: Path) -> None:
                 why=f"the plan splits this state along axis {parts[0]}",
                 hint="compile without --state to compare all outputs",
             )
-
-
-def different_outputs(comm: "Comm | None", runs: Sequence[NamedArrays]) -> list[str]:
-    """Returns the names of the outputs of which ranks have different bits in any run.
-
-    All ranks call this together.
-    """
-    different: list[str] = []
-    if comm is None:
-        return different
-    for name in runs[0]:
-        digest = blake2b(digest_size=32)
-        for outputs in runs:
-            array = outputs[name]
-            texts = array.dtype == object
-            digest.update(repr(array.tolist()).encode() if texts else array.tobytes())
-        words = np.frombuffer(digest.digest(), np.int64)
-        if (comm.all_reduce(words, "min") != comm.all_reduce(words, "max")).any():
-            different.append(name)
-    return different

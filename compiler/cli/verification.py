@@ -3,9 +3,8 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tcc.cli.arrays import (
     make_inputs,
     program_of,
 )
-from tcc.cli.comparison import Verdict, compared, draws_of, mode_cost, peer_line
+from tcc.cli.comparison import compared, draws_of, mode_cost, peer_line
 from tcc.cli.deadline import interruptible
 from tcc.cli.drawn import drawn_model
 from tcc.cli.joined import joined
@@ -32,11 +31,11 @@ from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED, peer_names
 from tcc.cli.progress import progress
-from tcc.cli.rank_verification import check_whole_states, different_outputs, verify_ranks
+from tcc.cli.rank_verification import check_whole_states, verify_ranks
 from tcc.cli.ranks import check_pin, words_of
 from tcc.cli.reference import Reference, reference_of
 from tcc.cli.show import print_json, say, say_all
-from tcc.driver import model_inputs, precision_text
+from tcc.driver import model_inputs
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
@@ -45,11 +44,10 @@ from tcc.passes.graph.state import NarrowStates
 from tcc.runtime import Module, ModulePort
 from tcc.runtime.host_program import HostProgram
 from tcc.runtime.input_texts import runs_of
+from tcc.runtime.rank_bits import different_outputs
+from tcc.runtime.summary_text import precision_text
+from tcc.runtime.verdict_text import count_line, is_unchanging, refusal_line, verdict_line
 from tcc.temporary import temporary_folder
-
-_AGREEMENT = (
-    1e-3  # the largest error of f32 that counts as agreement, relative to the largest value
-)
 
 
 def verify(
@@ -173,13 +171,12 @@ def _verify_outputs(
     verdicts = compared(
         model, module, model_draws, results, numbers, len(runs), evaluator_only, states
     )
-    verdicts = [_within(item, *bounds) for item in verdicts]
-    unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
-    verdicts = [_with_equal_bits(item, different) for item in verdicts]
+    verdicts = [item.within(*bounds).with_equal_bits(different) for item in verdicts]
+    unchanging = [v.output for v in verdicts if is_unchanging(v.output, model_draws, results)]
     failed = [item for item in verdicts if not item.ok]
     beside = [peer_line(p, model, model_draws[0], results[0], verdicts) for p in peers]
     ok = not failed and all(agrees for _, agrees in beside)
-    refused = [_refusal(drawn[n], error) for n, error in errors.items()]
+    refused = [refusal_line(drawn[n], e.what, e.where) for n, e in errors.items()]
     oracle = reference_of(model, evaluator_only)
     reference = oracle.name
     precision = precision_text(module.manifest)
@@ -194,14 +191,14 @@ def _verify_outputs(
     say(f"{precision}, beside {reference} in {len(results)} runs")
     say_all(_reference_lines(oracle, precision))
     for item in verdicts:
-        say(_line(item, precision, any("=@" in text for text in inputs)))
+        say(verdict_line(item, precision, any("=@" in text for text in inputs)))
         if item.why:
             say(f"  {item.why}")
     say_all(refused)
     for name in unchanging:
         say(f"{name}: the same for all inputs, so this says little of it")
     say_all(line for line, _ in beside)
-    say(_last_line(verdicts, precision, reference))
+    say(count_line(verdicts, precision, reference))
     return int(not ok)
 
 
@@ -246,25 +243,6 @@ def _verify_layers(
     return int(report.fault is not None)
 
 
-def _within(verdict: Verdict, tolerance: float | None, top1: float | None) -> Verdict:
-    """Returns the verdict; it is wrong if the precision costs more than the bounds allow.
-
-    None is no bound, and `top1` bounds only outputs with classes.
-    """
-    if verdict.ok and tolerance is not None and verdict.cost > tolerance:
-        return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
-    if verdict.ok and top1 is not None and (verdict.top1 or top1) < top1:
-        return replace(verdict, ok=False, why=f"{verdict.top1:.2%} is less than --top1 {top1:g}")
-    return verdict
-
-
-def _with_equal_bits(verdict: Verdict, different: Sequence[str]) -> Verdict:
-    """Returns the verdict; it is wrong if ranks have different bits of the output."""
-    if not verdict.ok or verdict.output not in different:
-        return verdict
-    return replace(verdict, ok=False, why="ranks have different bits")
-
-
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
     """Yields lines about the reference if it is tcc's own evaluator.
 
@@ -274,49 +252,6 @@ def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
         yield f"the reference is tcc's own: {oracle.why}"
     if oracle.rounds_weights_alone and precision != "f32":
         yield "it rounds weights alone, so an error may be what the precision may cost"
-
-
-def _line(verdict: Verdict, precision: str, on_data: bool) -> str:
-    """Returns the line of an output: right or wrong, its error, and the cost of the precision.
-
-    With `on_data`, the inputs come from files, and the line has the agreement of classes too.
-    """
-    text = f"{verdict.output}: {'ok' if verdict.ok else 'WRONG'}, error {verdict.error:.1e}"
-    if verdict.error < inf:
-        text += f" of {verdict.allowed:.1e} allowed"
-    if precision == "f32":
-        return text
-    text += f"; the precision costs {verdict.cost:.1e}"
-    if not on_data or verdict.top1 is None:
-        return text
-    text += f", top-1 agreement {verdict.top1:.2%}"
-    return text if verdict.top5 is None else f"{text}, top-5 {verdict.top5:.2%}"
-
-
-def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> str:
-    """Returns the line that counts the right outputs.
-
-    It does not speak of agreement where rounding moves the outputs far from the unrounded model.
-    """
-    right = f"{sum(item.ok for item in verdicts)} of {len(verdicts)} outputs"
-    cost = max((item.cost for item in verdicts if item.ok), default=0.0)
-    if precision == "f32" and cost <= _AGREEMENT:
-        return f"{right} agree with {reference}"
-    return f"{right} differ from the model by rounding alone"
-
-
-def _is_same(output: str, draws: Sequence[NamedArrays], results: Sequence[NamedArrays]) -> bool:
-    """True if all draws (sets of random inputs) of equal shapes give equal values of the output.
-
-    False if no two draws have equal shapes.
-    """
-    groups: dict[Any, list[Array]] = {}
-    for draw, got in zip(draws, results, strict=False):
-        shapes = tuple(array.shape for array in draw.values())
-        groups.setdefault(shapes, []).append(got[output])
-    return any(len(group) > 1 for group in groups.values()) and all(
-        np.array_equal(group[0], other) for group in groups.values() for other in group
-    )
 
 
 def _drawn(
@@ -363,12 +298,6 @@ def _outputs(
         except UserError as error:
             errors[number] = error
     return results, errors
-
-
-def _refusal(values: Mapping[str, Any], error: UserError) -> str:
-    """Returns the report's line about random inputs with which the artifact refuses to run."""
-    sizes = (f"{n}={'x'.join(map(str, np.shape(a)))}" for n, a in values.items() if np.ndim(a))
-    return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 
 
 def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:

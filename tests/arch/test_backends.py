@@ -36,7 +36,6 @@ ALLOWED = {
         "compiler/cli/kernels/listing.py",
         "'cpu'",
     ): "a key of the manifest; what LLVM IR is for",
-    ("compiler/cli/kernels/listing.py", "'gpu'"): "a key of the manifest: which form a listing has",
     (
         "compiler/ir/expr/evaluate.py",
         "target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT)",

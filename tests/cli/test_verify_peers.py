@@ -11,8 +11,9 @@ import onnx
 import pytest
 from tcc import cli
 from tcc.cli import comparison
-from tcc.cli.comparison import Verdict, peer_line
+from tcc.cli.comparison import peer_line
 from tcc.cli.peers.peer import PEERS, PeerKind
+from tcc.runtime.verdict_text import Verdict
 
 from tests.draws import RNG
 

@@ -13,13 +13,12 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
-from tcc.cli.comparison import Verdict
-from tcc.cli.rank_verification import different_outputs
-from tcc.cli.verification import _with_equal_bits
 from tcc.cli.verify import verify as command
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
+from tcc.runtime.rank_bits import different_outputs
+from tcc.runtime.verdict_text import Verdict
 
 from tests.ranks import run_ranks
 
@@ -95,9 +94,7 @@ def test_ranks_that_exchange_nothing_are_compared_too(folder: Path, comm_library
 
 COMPARE = """
 import sys, numpy as np
-from tcc.cli.comparison import Verdict
-from tcc.cli.rank_verification import different_outputs
-from tcc.cli.verification import _with_equal_bits
+from tcc.runtime.rank_bits import different_outputs
 from tcc.cli.verify import verify as command
 from tcc.runtime import comm
 with comm.open() as c:
@@ -148,4 +145,4 @@ def test_flags_that_do_not_fit_are_refused(folder: Path, flags: tuple[str, ...],
 
 def test_an_output_of_different_bits_is_wrong() -> None:
     verdicts = [Verdict(name, 0.0, 1.0, 0.0, True) for name in ("same", "other")]
-    assert [_with_equal_bits(item, ["other"]).ok for item in verdicts] == [True, False]
+    assert [item.with_equal_bits(["other"]).ok for item in verdicts] == [True, False]
