@@ -261,8 +261,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
         extra = (
             pair for pair in node.indirect if pair[0] in variables and pair[0] not in own_indices
         )
-        bound = (*scalar.indirect, *extra)
-        return read_at(scalar, scalar.indices, bound)
+        return read_at(scalar, scalar.indices, (*scalar.indirect, *extra))
 
     body = substitute_indices(body, mapping) if mapping else body
     return transform(body, bind) if node.indirect else body

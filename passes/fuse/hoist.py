@@ -194,8 +194,7 @@ def _behind(
     it multiplies by `factor`, and all readers read the new stage instead.
     """
     stage, last = expr.stages[number], number + len(before)
-    weighted_sum = read(StageRef(last), stage.at, body.dtype)
-    behind = Stage(stage.iters, (), None, (weighted_sum * factor,))
+    behind = Stage(stage.iters, (), None, (read(StageRef(last), stage.at, body.dtype) * factor,))
 
     extended = inserted(expr, number, *before, replace(stage, body=(body,)))
     return replace(extended, stages=replaced(extended.stages, last + 1, behind))

@@ -297,8 +297,7 @@ class _Derivation:
         rescale = self.rescales.get(node.source.stage)
         if rescale is None:
             return node
-        sum_stage = self.expr.stages[node.source.stage]
-        at = dict(zip(sum_stage.iters, node.indices, strict=True))
+        at = dict(zip(self.expr.stages[node.source.stage].iters, node.indices, strict=True))
         indices = tuple(substitute(i, at) for i in rescale.state.indices)
         state = read(rescale.state.source, indices, rescale.state.dtype)
         state_twice: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}

@@ -82,8 +82,7 @@ class Group:
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> Values:
         """Returns the values that the group stores: the sink's outputs that something reads, and
         `extra`."""
-        outputs = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
-        return (*outputs, *self.extra)
+        return (*(v for v in self.sink.outputs if users.get(v) or v in graph.outputs), *self.extra)
 
 
 def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
@@ -561,8 +560,7 @@ class _Partition:
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
         """Returns True if stages of a kernel exchange values through a tile's scratch."""
-        built = self._built(expr, constants, collapsed=False)
-        return any(b.is_local for b in built.buffers)
+        return any(b.is_local for b in self._built(expr, constants, collapsed=False).buffers)
 
     def _built(
         self, expr: Expr, constants: tuple[bool, ...], *, collapsed: bool = True

@@ -180,9 +180,8 @@ def _placed(
         return expr, {}
     linked, loops = linked_stages(expr), shared_loops(expr, limits)
     placed = result_places(linked, loops, expr.outputs, [s.dtype for s in results])
-    stages = range(len(linked))
     stored_stages = frozenset(
-        n for n in stages if n in placed or not is_open(linked, n, loops.common)
+        n for n in range(len(linked)) if n in placed or not is_open(linked, n, loops.common)
     )
     inlined = inline_pointwise(expr, stored_stages)
     if len(stored_stages) == len(linked) or inlined == expr:
@@ -280,8 +279,7 @@ def _read_access(
     place = resident[source.stage].access(source.component, at)
     if resident[source.stage].strip is not None:
         return place  # A strip stores its padding, so no guards are needed.
-    shape = tuple(map(radix_size, shaped.logical))
-    return replace(place, guards=_logical_guards(node, shape))
+    return replace(place, guards=_logical_guards(node, tuple(map(radix_size, shaped.logical))))
 
 
 @lru_cache(1 << 14)  # cached, because the forms and sizes of a kernel share most reads
@@ -298,8 +296,7 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
     ):
         beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
         guards = ()
-    offset = flat(position, storage.layout.sizes)
-    return Access(source, offset, guards, beyond=beyond)
+    return Access(source, flat(position, storage.layout.sizes), guards, beyond=beyond)
 
 
 def _logical_guards(node: Read, shape: Indices) -> tuple[Guard, ...]:

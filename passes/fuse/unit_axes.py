@@ -53,6 +53,5 @@ def _inside(node: Read, source: Stage) -> Scalar:
         at[axis] = const(0)
     value: Scalar = read_at(node, tuple(at), node.indirect)
     for axis in beyond:
-        first = fn("eq", index_value(node.indices[axis], I64), 0)
-        value = choose(first, value, node.fill)
+        value = choose(fn("eq", index_value(node.indices[axis], I64), 0), value, node.fill)
     return value

@@ -221,8 +221,7 @@ class _Choice:
                 return index_value(substitute(node.index, self.mapping), node.dtype)
             case Read():
                 at = tuple(substitute(i, self.mapping) for i in node.indices)
-                bound = tuple((v, self.of(s)) for v, s in node.indirect)
-                return read_at(node, at, bound)
+                return read_at(node, at, tuple((v, self.of(s)) for v, s in node.indirect))
             case _:
                 return rebuild(node, self.of)
 

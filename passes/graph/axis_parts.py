@@ -117,8 +117,7 @@ def restricted(expr: Expr, number: int, parts: Parts) -> Restriction | None:
             hulls[source] = joined(hulls.get(source), hull, types[source].shape)
 
     def moved(node: Read) -> Read:
-        hull = hulls[_number(node.source)]
-        at = (i - p.start for i, p in zip(node.indices, hull, strict=True))
+        at = (i - p.start for i, p in zip(node.indices, hulls[_number(node.source)], strict=True))
         return read_at(node, tuple(at), node.indirect)
 
     operands = tuple(map(hulls.get, range(len(expr.params))))

@@ -269,8 +269,7 @@ class _Forms:
         assert low is not None
         assert high is not None
         b = ExprBuilder(self._type(source))
-        shape = self._type(source).shape
-        i = b.iters(*replaced(shape, axis, const(high - low + 1)))
+        i = b.iters(*replaced(self._type(source).shape, axis, const(high - low + 1)))
         place = form.at(i[axis] + low)
         pair = source, b.finish(i, b.read(0, *replaced(i, axis, place)))
         if pair not in self.extended:

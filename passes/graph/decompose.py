@@ -174,8 +174,7 @@ def phases(
     constant = None if _has_empty_residues(axes) else shift
     sizes = [a.taps for a in axes], [a.stride for a in axes]
     kernels = [split_kernels(array, *sizes, attrs.group) for array in weights]
-    parts = _Parts(b, axes, kernels, constant)
-    value = parts.residues(x, source)
+    value = _Parts(b, axes, kernels, constant).residues(x, source)
     if value is None:
         return None
     value = _interleave(b, value, y, axes)

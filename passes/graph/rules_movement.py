@@ -18,8 +18,7 @@ from tcc.passes.graph.emit import emit
 
 def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
     """Returns the types of the node's results, inferred for its inputs in the new graph."""
-    types = types_of(site.inputs)
-    return site.node.op.infer(types, site.node.attrs)
+    return site.node.op.infer(types_of(site.inputs), site.node.attrs)
 
 
 def first_operand(site: RewriteSite) -> Value:
@@ -47,13 +46,11 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
         case "identity" | "reshape" | "expand" | "cast" | "split":
             return same_type(site, 0)
         case "transpose":
-            still = attrs.perm == tuple(range(len(attrs.perm)))
-            return first_operand(site) if still else None
+            return first_operand(site) if [*attrs.perm] == sorted(attrs.perm) else None
         case "concat":
             return first_operand(site) if len(site.inputs) == 1 else None
         case "tile":
-            is_single = all(as_int(n) == 1 for n in attrs.repeats)
-            return first_operand(site) if is_single else None
+            return first_operand(site) if all(as_int(n) == 1 for n in attrs.repeats) else None
         case "slice":
             is_whole = all(as_int(n) == 0 for n in attrs.starts) and set(attrs.steps) <= {1}
             return same_type(site, 0) if is_whole else None

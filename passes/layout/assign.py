@@ -257,8 +257,7 @@ def _pieces(group: Group, results: Values, model: KernelModel) -> tuple[Kernel, 
     def seconds(expr: Expr) -> Seconds:
         return model.alone(expr, (False,) * len(expr.params)) or NO_TIME
 
-    lowers = None if model.scratch else is_legal
-    return split(kernel, lowers, model.limits, seconds, model.ledger)
+    return split(kernel, None if model.scratch else is_legal, model.limits, seconds, model.ledger)
 
 
 def _direct_kernels(
@@ -291,8 +290,7 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
     if halo is None:
         return base
     # The halo of a logical axis lies at the place of the axis in storage.
-    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
-    return with_halo(base, widths, halo.fill)
+    return with_halo(base, tuple(halo.widths[axis] for axis in axis_order(base) or ()), halo.fill)
 
 
 def _crowded(
@@ -575,8 +573,7 @@ def _read_padded(
 
     def padded(node: Read, value: Value) -> Scalar:
         at = _shifted(node.indices, halos[value])
-        inside = all(map(within, at, copies[value].shape))
-        fill = None if inside else node.fill
+        fill = None if all(map(within, at, copies[value].shape)) else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
 
     return on_others(kernel, copies, padded)

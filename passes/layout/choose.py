@@ -174,8 +174,7 @@ class _Prices:
             producers[kernel.results[0]] = kernel
             return kernel
 
-        steps = placed.with_kernels(taking)
-        remaining = tuple(s for s in steps if s.kernel not in merged)
+        remaining = tuple(s for s in placed.with_kernels(taking) if s.kernel not in merged)
         return replace(placed, steps=remaining) if merged else placed
 
     def _joins(self, first: Kernel, reader: Kernel, joint: Kernel) -> bool:

@@ -139,8 +139,7 @@ def _planned(
                 for (first, last, below), size in zip(spans, sizes.values(), strict=True)
             ]
         )
-        values = (*numbers, length)
-        plan = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
+        plan = [Let(r, IntOp.CONST, v) for r, v in zip(registers, (*numbers, length), strict=True)]
     else:
         lifetimes = tuple(chain.from_iterable(spans))
         plan = [PlanArena(end, tuple(offsets), tuple(sizes.values()), lifetimes)]

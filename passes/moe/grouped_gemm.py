@@ -194,8 +194,7 @@ class _Grouper:
             order = new_order
             tiles = rows_to_tiles(b, order, x, lead)
         product_tiles = tiled_matmul(b, order, tiles, selection.source, swapped)
-        rank = node.result.rank
-        return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
+        return [self._as_rows(b, node, product_tiles, order, node.result.rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
         """Returns the order of the rows of an index tensor.
@@ -224,8 +223,7 @@ class _Grouper:
         Records in `tiled` that `tiles` hold the same rows, for later nodes that read the copy.
         `axis` is the axis of the copy along which the elements of a row lie.
         """
-        shape = node.outputs[number].shape
-        value = rows_of_tiles(b, order, tiles, shape)
+        value = rows_of_tiles(b, order, tiles, node.outputs[number].shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
         return value
 

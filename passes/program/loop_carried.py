@@ -261,5 +261,4 @@ def _stored_twice(inner: GraphLowering, value: Value) -> Value:
         return replace(kernel, expr=expr, results=(*kernel.results, twin))
 
     inner.placed = replace(inner.placed, steps=inner.placed.with_kernels(stored))
-    has_twin = any(twin in kernel.results for kernel in inner.placed.kernels)
-    return twin if has_twin else value
+    return twin if any(twin in kernel.results for kernel in inner.placed.kernels) else value

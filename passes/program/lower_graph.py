@@ -227,8 +227,7 @@ class GraphLowering:
         """Returns `value` as an argument of a C function.  It is in `buffer`; None stands for the
         value's own buffer."""
         at = self.read(value) if buffer is None else buffer
-        dims = tuple(self.size(d) for d in value.shape)
-        return TensorRef(at, value.dtype.stored, dims)
+        return TensorRef(at, value.dtype.stored, tuple(self.size(d) for d in value.shape))
 
     def copy(self, target: BufferId, source: BufferId, type_: TensorType) -> None:
         self.out.append(Copy(target, source, self.size(byte_count(type_))))
@@ -522,8 +521,7 @@ def check_facts(
         low = frame.size(var.lo)
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due{hint}")
     if var.hi is not None:
-        high = frame.size(var.hi)
-        frame.check(Relation.LE, register, high, f"{what}: at most {var.hi} is due")
+        frame.check(Relation.LE, register, frame.size(var.hi), f"{what}: at most {var.hi} is due")
     if var.divisor > 1:
         by = frame.size(var.divisor)
         frame.check(Relation.DIVIDES, by, register, f"{what}: a multiple of {var.divisor} is due")

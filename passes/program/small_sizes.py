@@ -314,8 +314,7 @@ def _conditions(
 
     # Each size is clamped to the largest bound plus 1, so that their product does not overflow.
     beyond, zero = let(IntOp.CONST, bounds[-1] + 1), let(IntOp.CONST, 0)
-    factors = [let(IntOp.MIN, size, beyond) for size in _open_dims(lowered).values()]
-    size_product, *more = factors
+    size_product, *more = [let(IntOp.MIN, size, beyond) for size in _open_dims(lowered).values()]
     for factor in more:
         size_product = let(IntOp.MIN, let(IntOp.MUL, size_product, factor), beyond)
     differences = {

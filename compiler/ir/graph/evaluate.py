@@ -135,8 +135,7 @@ class GraphEvaluator:
         for problem in bind_sizes(graph.inputs, arrays, sizes):
             raise UserError("an input does not fit the graph", where=graph.name, why=problem)
         with np.errstate(all="ignore"):
-            frame = _Frame(_Values(), sizes, 0)
-            results = self._run(graph, arrays, frame)
+            results = self._run(graph, arrays, _Frame(_Values(), sizes, 0))
         return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
 
     def results(self, node: Node, arrays: Arrays) -> OutArrays:

@@ -116,8 +116,7 @@ def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
         if step != 0:
             offset += _add(terms, inner, step)
     for digit in form.digits:
-        mapped = substitute(digit.of, maps, extents)
-        _count(terms, (mapped, digit.div, digit.mod), digit.step)
+        _count(terms, (substitute(digit.of, maps, extents), digit.div, digit.mod), digit.step)
     return _affine(terms, offset, extents)
 
 
@@ -289,8 +288,7 @@ def _affine(terms: _Terms, offset: Size, extents: Sizes) -> Affine:
 def _plus(a: Affine, b: Affine, factor: Size = 1) -> Affine:
     """Returns `a + factor * b`, with the digits of both unchanged."""
     terms: _Terms = {}
-    offset = _add(terms, a, 1)
-    return _form(terms, offset + _add(terms, b, factor), len(a.steps))
+    return _form(terms, _add(terms, a, 1) + _add(terms, b, factor), len(a.steps))
 
 
 def _form(terms: _Terms, offset: Size, loops: int) -> Affine:

@@ -258,7 +258,6 @@ def _occurrences(
 def _ranked(keys: Sequence[Any]) -> list[int]:
     """Returns the position of each key among the sorted distinct keys."""
     places = [0] * len(keys)
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    for last, n in pairwise(order):
+    for last, n in pairwise(sorted(range(len(keys)), key=keys.__getitem__)):
         places[n] = places[last] + (keys[n] != keys[last])
     return places

@@ -77,8 +77,7 @@ def _agree(
     edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
     places = []
     for number, _ in a.outputs:
-        extents = [_int(e, sizes) for e in a.stages[number].iters]
-        places.append(_points(extents, edges, points, rng))
+        places.append(_points([_int(e, sizes) for e in a.stages[number].iters], edges, points, rng))
     for prime in PRIMES:
         evaluators = [
             _Values(r, PrimeField(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))
@@ -144,8 +143,7 @@ def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str,
     rng = random.Random(key_of("sizes", seed, draw))
     for number in range(_TRIES):
         # Some symbols may be 0 or negative, such as padding; every other draw makes all positive.
-        first = 1 if number % 2 else -2
-        sizes = _values(symbols, rng, first, 5 << number // _DOUBLED)
+        sizes = _values(symbols, rng, 1 if number % 2 else -2, 5 << number // _DOUBLED)
         if all(_int(extent, sizes) > 0 for extent in positive):
             return sizes
     raise Unchecked("no sizes are known at which the region has points")

@@ -184,10 +184,9 @@ class PrimeField:
         while values[0].shape[-1] > 1:
             half = values[0].shape[-1] // 2
             pairs = [v[..., :half] for v in values] + [v[..., half : 2 * half] for v in values]
-            combinations = self.body(row.combine(dtypes), pairs)
             values = [
                 np.concatenate([new, old[..., 2 * half :]], axis=-1)
-                for new, old in zip(combinations, values, strict=True)
+                for new, old in zip(self.body(row.combine(dtypes), pairs), values, strict=True)
             ]
         return [v[..., 0] for v in values]
 

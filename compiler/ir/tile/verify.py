@@ -127,8 +127,7 @@ class _Verifier:
 
     def _indices(self, where: str, indices: Iterable[Index], extra: Iterable[Index] = ()) -> None:
         in_scope = {*self._vars, *(v for i in extra for v in free_vars(i))}
-        strange = dict.fromkeys(v for i in indices for v in free_vars(i) if v not in in_scope)
-        for var in strange:
+        for var in dict.fromkeys(v for i in indices for v in free_vars(i) if v not in in_scope):
             self.problems.append(f"{where} uses {var.key}, which is not in sight")
 
     # ---- statements --------------------------------------------------------------------------
