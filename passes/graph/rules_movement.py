@@ -14,6 +14,7 @@ from tcc.ir.types import TensorType
 from tcc.known import all_known
 from tcc.ops.algebra.window import reaching_taps
 from tcc.passes.graph.emit import emit
+from tcc.zipped import zip_equal
 
 
 def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
@@ -109,8 +110,8 @@ def _padded_conv(site: RewriteSite) -> Replacement:
     assert image is not None
     wider = replace(
         attrs,
-        before=tuple(as_index(a) + b for a, b in zip(attrs.before, before[2:], strict=True)),
-        after=tuple(as_index(a) + b for a, b in zip(attrs.after, after[2:], strict=True)),
+        before=tuple(as_index(a) + b for a, b in zip_equal(attrs.before, before[2:])),
+        after=tuple(as_index(a) + b for a, b in zip_equal(attrs.after, after[2:])),
     )
     return site.builder.add(site.node.op, [image, *site.inputs[1:]], wider)
 
@@ -132,8 +133,8 @@ def _reaching_taps(site: RewriteSite) -> Replacement:
     image, low, high = static_sizes
     kernel, dilations = weights.shape[2:], attrs.dilations
     taps = list(map(reaching_taps, image, kernel, attrs.strides, low, high, dilations))
-    before = [n - tap.start * d for n, tap, d in zip(low, taps, dilations, strict=True)]
-    ends = zip(high, kernel, taps, dilations, strict=True)
+    before = [n - tap.start * d for n, tap, d in zip_equal(low, taps, dilations)]
+    ends = zip_equal(high, kernel, taps, dilations)
     after = [n - (size - tap.stop) * d for n, size, tap, d in ends]
     if taps == list(map(range, kernel)) or not all(taps) or min(*before, *after) < 0:
         return None

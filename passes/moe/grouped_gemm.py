@@ -25,6 +25,7 @@ from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_indices import add_check
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -246,8 +247,8 @@ class _Grouper:
         else:
             is_complete = (
                 (start, step, size) == (const(0), 1, extent)
-                for start, step, size, extent in zip(
-                    attrs.starts, attrs.steps, attrs.sizes, before.shape, strict=True
+                for start, step, size, extent in zip_equal(
+                    attrs.starts, attrs.steps, attrs.sizes, before.shape
                 )
             )
             if not all(complete for n, complete in enumerate(is_complete) if n != tiled.axis):

@@ -70,6 +70,7 @@ from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.tile.plan import KernelChooser, PlannedKernel
+from tcc.zipped import zip_equal
 
 _NO_TRIP = const(0)
 
@@ -343,7 +344,7 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
     first = place(where, tuple(const(0) for _ in value.shape))
     last = place(where, tuple(n - 1 for n in value.shape))
     widths: list[int] = []
-    for a, b, size in zip(first, last, where.sizes, strict=True):
+    for a, b, size in zip_equal(first, last, where.sizes):
         before, after = as_int(a), as_int(size - 1 - b)
         if before is None or after is None:
             raise InternalError(f"the halo of {value!r} has no fixed width")
@@ -549,7 +550,7 @@ def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
         if value not in states and not _is_filled(frame, port, value):
             _fill(frame, port, value)
     sources = [_saved(frame, port, value, states[value]) for port, value in late]
-    for (port, value), source in zip(late, sources, strict=True):
+    for (port, value), source in zip_equal(late, sources):
         if source is not None:
             _fill(frame, port, value, source)
     inputs = {v: n for n, v in enumerate(graph.inputs)}

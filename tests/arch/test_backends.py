@@ -37,10 +37,6 @@ ALLOWED = {
         "'cpu'",
     ): "a key of the manifest; what LLVM IR is for",
     ("compiler/cli/kernels/listing.py", "'gpu'"): "a key of the manifest: which form a listing has",
-    (
-        "compiler/ir/expr/evaluate.py",
-        "target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT)",
-    ): "the kind of an element type",
     ("compiler/cli/ops.py", "'gpu'"): "a column of the support table",
     (
         "compiler/frontends/rounding.py",
