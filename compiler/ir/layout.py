@@ -37,6 +37,7 @@ from tcc.ir.index import (
     of_atom,
     substitute,
 )
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -96,8 +97,8 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
 
     `halo[d]` is the number of positions added before and after storage dimension d.
     """
-    sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))
-    indices = tuple(index + a for index, (a, _) in zip(base.indices, halo, strict=True))
+    sizes = tuple(size + (a + b) for size, (a, b) in zip_equal(base.sizes, halo))
+    indices = tuple(index + a for index, (a, _) in zip_equal(base.indices, halo))
     return Layout(sizes, indices, base.axes, fill)
 
 
@@ -141,7 +142,7 @@ def resized(where: Layout, sizes: Substitution) -> Layout:
 
 def place(where: Layout, logical: Indices) -> Indices:
     """Returns the storage indices of the element with logical index `logical`."""
-    mapping = dict(zip(where.axes, logical, strict=True))
+    mapping = dict(zip_equal(where.axes, logical))
     return tuple(substitute(index, mapping) for index in where.indices)
 
 
@@ -162,7 +163,7 @@ def flat(indices: Indices, sizes: Indices) -> Index:
 def row_major_position(indices: Indices, sizes: Indices) -> Index:
     """Returns the row-major position of `indices` in an array of `sizes`, without joining axes."""
     position = const(0)
-    for index, size in zip(indices, sizes, strict=True):
+    for index, size in zip_equal(indices, sizes):
         position = position * size + index
     return position
 

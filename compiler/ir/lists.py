@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
+from tcc.zipped import zip_equal
 
 _DEEPEST = 8
 Dims: TypeAlias = tuple[int | None, ...]
@@ -103,7 +104,7 @@ def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:
         return b if a == NOTHING else a
     if a is None or b is None or len(a) != len(b):
         return None
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+    return tuple(x if x == y else None for x, y in zip_equal(a, b))
 
 
 def type_words(list_type: ListType) -> tuple[int, ...]:

@@ -176,5 +176,4 @@ def pack(codes: Array, dtype: DType) -> Array:
 def unpack(data: Array, count: int, dtype: DType) -> Array:
     """Returns the codes of `count` packed elements; `data` has their `packed_size` bytes."""
     shifts = np.arange(8 // dtype.bits, dtype=np.uint8) * np.uint8(dtype.bits)
-    codes = data.reshape(-1, 1) >> shifts & _mask(dtype)
-    return np.asarray(codes.reshape(-1)[:count])
+    return np.asarray((data.reshape(-1, 1) >> shifts & _mask(dtype)).reshape(-1)[:count])

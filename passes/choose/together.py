@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.choose.content import site
 from tcc.schedule.alternatives import Alternative, Ledger, SiteOf
+from tcc.zipped import zip_equal
 
 _T = TypeVar("_T")
 
@@ -51,7 +52,7 @@ def decide_together(
     """
     forced = forced_numbers(ledger, sites, places)
     picks = choose_together(places, links, room, forced)
-    choices = [alternatives[pick] for alternatives, pick in zip(places, picks, strict=True)]
+    choices = [alternatives[pick] for alternatives, pick in zip_equal(places, picks)]
     settle_all(ledger, sites, places, choices, names)
     return choices
 
@@ -62,7 +63,7 @@ def forced_numbers(
     """Returns the indices of the alternatives that `ledger` forces, by place."""
     if not ledger.listens:
         return {}
-    pairs = enumerate(zip(sites, places, strict=True))
+    pairs = enumerate(zip_equal(sites, places))
     # A place with a single alternative is no decision, and has no line.
     numbers = {n: ledger.forced(s, options) for n, (s, options) in pairs if len(options) > 1}
     return {place: number for place, number in numbers.items() if number is not None}
@@ -79,6 +80,6 @@ def settle_all(
     if not ledger.listens:
         return
     reason = "its neighbours and it take the least time together"
-    for site_of, options, choice, name in zip(sites, places, choices, names, strict=True):
+    for site_of, options, choice, name in zip_equal(sites, places, choices, names):
         if len(options) > 1:
             ledger.settle(site_of, options[0], options[1:], choice, reason, name)

@@ -171,8 +171,7 @@ def _with_blocks_at(stage: GroupStage, mapping: Substitution, parts: Substitutio
         if isinstance(old, Read) and isinstance(new, Read):
             access = stage.accesses.get(old)
             if isinstance(new.source, StageRef):
-                at = tuple(substitute(i, mapping) for i in new.indices)
-                new = read_at(new, at, new.indirect)
+                new = read_at(new, tuple(substitute(i, mapping) for i in new.indices), new.indirect)
                 rebuilt[old] = new
             if access is not None:
                 beyond = guards_at(access.beyond, parts)

@@ -12,6 +12,7 @@ from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.index import as_int, free_vars
 from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size, stage_reads
+from tcc.zipped import zip_equal
 
 
 def read_plainly(expr: Expr) -> bool:
@@ -22,7 +23,7 @@ def read_plainly(expr: Expr) -> bool:
     return all(
         as_int(index) is not None or digits_of(index, radix_size(formula)) is not None
         for source, at in stage_reads(linked_stages(expr))
-        for index, formula in zip(at, source.logical, strict=True)
+        for index, formula in zip_equal(at, source.logical)
     )
 
 

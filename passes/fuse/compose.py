@@ -41,6 +41,7 @@ from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.trim_reductions import trim_reductions
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import multiplied, weight
+from tcc.zipped import zip_equal
 
 _T = TypeVar("_T")
 
@@ -103,7 +104,7 @@ def compose(
     for node in members:
         expr = _own_expr(node)
         parts.append((expr, tuple(source_of(v, ref_of, operands) for v in node.inputs)))
-        for value, ref in zip(node.outputs, expr.outputs, strict=True):
+        for value, ref in zip_equal(node.outputs, expr.outputs):
             ref_of[value] = StageRef(ref.stage + first, ref.component)
         first += len(expr.stages)
     outputs = tuple(ref_of[v] for v in results)
@@ -251,7 +252,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
     body = stage.body[component]
     if stage.monoid is not None or not _safe_to_inline(node, stage, body):
         return node
-    pairs = zip(stage.iters, node.indices, strict=True)
+    pairs = zip_equal(stage.iters, node.indices)
     mapping = {v: index for v, index in pairs if var_of(index) is not v}
 
     def bind(scalar: Scalar) -> Scalar:
@@ -261,8 +262,7 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
         extra = (
             pair for pair in node.indirect if pair[0] in variables and pair[0] not in own_indices
         )
-        bound = (*scalar.indirect, *extra)
-        return read_at(scalar, scalar.indices, bound)
+        return read_at(scalar, scalar.indices, (*scalar.indirect, *extra))
 
     body = substitute_indices(body, mapping) if mapping else body
     return transform(body, bind) if node.indirect else body
@@ -274,7 +274,7 @@ def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
     Inlining may change the value if the read may be outside and get its fill value.  It may also if
     the read has a data-dependent index and the stage uses its indices as values.
     """
-    inside = all(within(i, extent(v)) for i, v in zip(node.indices, stage.iters, strict=True))
+    inside = all(within(i, extent(v)) for i, v in zip_equal(node.indices, stage.iters))
     if node.fill is not None and not inside:
         return False
     return not node.indirect or not any(isinstance(s, IndexValue) for s in walk(body))

@@ -27,6 +27,7 @@ from tcc.ir.index import Var, free_vars, of_atom, var_of
 from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
 from tcc.passes.fuse.rescale import unless_empty
+from tcc.zipped import zip_equal
 
 
 def hoist_normalisers(expr: Expr) -> Expr:
@@ -83,7 +84,7 @@ def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
         producer = stages[weight.source.stage]
         over = [
             v
-            for v, index in zip(producer.iters, weight.indices, strict=True)
+            for v, index in zip_equal(producer.iters, weight.indices)
             if var_of(index) is stages[number].reduce[0]
         ]
         if (
@@ -110,7 +111,7 @@ def _with_clean(
     values, dtype = Stage(iters, (), None, (clean,)), clean.dtype
     rows = tuple(v for v in iters if v is not over)
     sum_stage = Stage(rows, (over,), "sum", (read(StageRef(number), at, dtype),))
-    row = tuple(i for i, v in zip(weight.indices, iters, strict=True) if v is not over)
+    row = tuple(i for i, v in zip_equal(weight.indices, iters) if v is not over)
     row_sum = read(StageRef(number + 1), row, dtype)
     factor = choose(fn("eq", row_sum, 0), 1, 1 / row_sum)
     body = read(StageRef(number), weight.indices, dtype) * other
@@ -146,7 +147,7 @@ def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
         stage = stages[scalar.source.stage]
         if stage.monoid is not None or scalar.fill is not None or scalar.indirect:
             break
-        at = dict(zip(stage.iters, scalar.indices, strict=True))
+        at = dict(zip_equal(stage.iters, scalar.indices))
         scalar = substitute_indices(stage.body[scalar.source.component], at)
     return scalar
 
@@ -179,7 +180,7 @@ def _reduces(result: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, m
         return False
     if extent(stage.reduce[0]) is not extent(over):
         return False
-    at = dict(zip(stage.iters, result.indices, strict=True))
+    at = dict(zip_equal(stage.iters, result.indices))
     at[stage.reduce[0]] = of_atom(over)
     body = substitute_indices(stage.body[result.source.component], at)
     return body is part or _element(body, stages) is _element(part, stages)
@@ -194,8 +195,7 @@ def _behind(
     it multiplies by `factor`, and all readers read the new stage instead.
     """
     stage, last = expr.stages[number], number + len(before)
-    weighted_sum = read(StageRef(last), stage.at, body.dtype)
-    behind = Stage(stage.iters, (), None, (weighted_sum * factor,))
+    behind = Stage(stage.iters, (), None, (read(StageRef(last), stage.at, body.dtype) * factor,))
 
     extended = inserted(expr, number, *before, replace(stage, body=(body,)))
     return replace(extended, stages=replaced(extended.stages, last + 1, behind))

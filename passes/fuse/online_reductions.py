@@ -43,6 +43,7 @@ from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.ops.formula import choose
 from tcc.passes.fuse.rescale import cleans, rescaling, unless_empty
+from tcc.zipped import zip_equal
 
 # The name of the iterator that all stages of a streaming loop share; no other iterator has it.
 _LOOP = "stream"
@@ -107,7 +108,7 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
         number = pending.pop()
         for node, ref in reads_of_stages(*expr.stages[number].body):
             source = ref.stage
-            for result_loop, index in zip(expr.stages[source].iters, node.indices, strict=True):
+            for result_loop, index in zip_equal(expr.stages[source].iters, node.indices):
                 if loops[number] not in free_vars(index):
                     continue
                 if (
@@ -200,7 +201,7 @@ class _Derivation:
             stage = self.expr.stages[node.source.stage]
             if node.source.stage not in self.loops or stage.monoid is not None:
                 return node
-            at = dict(zip(stage.iters, node.indices, strict=True))
+            at = dict(zip_equal(stage.iters, node.indices))
             return self._terms(substitute_indices(stage.body[node.source.component], at))
 
         return transform(scalar, leaf)
@@ -297,8 +298,7 @@ class _Derivation:
         rescale = self.rescales.get(node.source.stage)
         if rescale is None:
             return node
-        sum_stage = self.expr.stages[node.source.stage]
-        at = dict(zip(sum_stage.iters, node.indices, strict=True))
+        at = dict(zip_equal(self.expr.stages[node.source.stage].iters, node.indices))
         indices = tuple(substitute(i, at) for i in rescale.state.indices)
         state = read(rescale.state.source, indices, rescale.state.dtype)
         state_twice: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}

@@ -48,6 +48,7 @@ from tcc.passes.fuse.node_kinds import NodeKind, classify, seen_by_others
 from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
+from tcc.zipped import zip_equal
 
 # A kernel has at most this many nodes, because each join examines all of them. The largest group in
 # `models/` has less than half as many.
@@ -82,8 +83,7 @@ class Group:
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> Values:
         """Returns the values that the group stores: the sink's outputs that something reads, and
         `extra`."""
-        outputs = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
-        return (*outputs, *self.extra)
+        return (*(v for v in self.sink.outputs if users.get(v) or v in graph.outputs), *self.extra)
 
 
 def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
@@ -289,7 +289,7 @@ class _Partition:
             return False
         if len(groups) == 1 and not extra:
             ways = [self._first_of(ways[0], groups[0])]
-        for way, group in zip(ways, groups, strict=True):
+        for way, group in zip_equal(ways, groups):
             for node in way[1:]:
                 self.promises.setdefault(node, set()).add(group)
         return True
@@ -377,7 +377,7 @@ class _Partition:
         with `before`, the nodes from the end of the longest way back to an anchor."""
         if not extra and all(map(self._free, ways, groups)):
             return True
-        pairs = zip(ways, groups, strict=True)
+        pairs = zip_equal(ways, groups)
         joined_prices = [
             self._kernel_seconds((*way, *group.members), group, extra) for way, group in pairs
         ]
@@ -414,7 +414,7 @@ class _Partition:
         """Returns the site (the subject of a decision) of a join.  Its content is the kernels with
         and without the join, the kernel of each node of the longest `way`, and the kernel of the
         nodes `before`."""
-        pairs = zip(ways, groups, strict=True)
+        pairs = zip_equal(ways, groups)
         return site(
             "join",
             tuple(self._joined_kernel([*w, *g.members], g, extra) for w, g in pairs),
@@ -561,8 +561,7 @@ class _Partition:
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
         """Returns True if stages of a kernel exchange values through a tile's scratch."""
-        built = self._built(expr, constants, collapsed=False)
-        return any(b.is_local for b in built.buffers)
+        return any(b.is_local for b in self._built(expr, constants, collapsed=False).buffers)
 
     def _built(
         self, expr: Expr, constants: tuple[bool, ...], *, collapsed: bool = True

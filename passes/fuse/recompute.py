@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 
 from tcc.ir.index import Var, Vars, of_atom
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stage_reads
+from tcc.zipped import zip_equal
 
 
 def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
@@ -51,7 +52,7 @@ def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:
     """Returns True if every read of stage `number` has the index `var` along the loop `var`."""
     source = stages[number]
     values = (
-        dict(zip(source.stage.iters, loops_at(source, at), strict=True))
+        dict(zip_equal(source.stage.iters, loops_at(source, at)))
         for shaped, at in stage_reads(stages)
         if shaped is source
     )

@@ -33,6 +33,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Var, nonnegative
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
+from tcc.zipped import zip_equal
 
 _TRIALS = 64
 
@@ -154,7 +155,7 @@ def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
     old = rng.uniform(-3, 3, _TRIALS).astype(np.float32)
     args = [old, old + rng.uniform(-2, 2, _TRIALS).astype(np.float32)]
     args += [_values(rng, leaf, n == 0) for n, leaf in enumerate(leaves)]
-    typed = [a.astype(s.dtype.carrier) for a, s in zip(args, (state, state, *leaves), strict=True)]
+    typed = [a.astype(s.dtype.carrier) for a, s in zip_equal(args, (state, state, *leaves))]
     with np.errstate(all="ignore"):
         old, new, ratios = evaluate_scalars((before, after, factor), {}, typed)
         want, got = np.broadcast_arrays(new, old * ratios)

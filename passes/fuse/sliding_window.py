@@ -23,6 +23,7 @@ from tcc.known import all_known
 from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
 from tcc.schedule.limits import FusionLimits
+from tcc.zipped import zip_equal
 
 # At most this many padding elements are stored at each end of a row. If reads need wider padding,
 # no padding is stored, and reads have guards.
@@ -146,9 +147,7 @@ def _needed_rows(
     needed: _Rows | None = None
     for use in uses:
         stage, reader = stages[number].stage, rows_of[use.reader]
-        along = [
-            (v, i) for v, i in zip(stage.iters, use.at, strict=True) if reader.rows in free_vars(i)
-        ]
+        along = [(v, i) for v, i in zip_equal(stage.iters, use.at) if reader.rows in free_vars(i)]
         if len(along) != 1 or use.node.indirect:
             return None
         ((var, index),) = along
@@ -195,7 +194,7 @@ def _strip(
         if fill is None or fills[use.component] not in (None, fill):
             return None
         fills[use.component] = fill
-        for var, index in zip(iters, use.at, strict=True):
+        for var, index in zip_equal(iters, use.at):
             if var in common:
                 if not within(index, extent(var)):
                     return None

@@ -35,8 +35,7 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
     """
     expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
-    forms = (_in_parts(expr, n) for n in range(loops))
-    return (form for form in forms if form != expr)
+    return (form for form in (_in_parts(expr, n) for n in range(loops)) if form != expr)
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:

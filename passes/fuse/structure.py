@@ -46,6 +46,7 @@ from tcc.passes.fuse.unify_iterators import (
     radix_size,
 )
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -163,7 +164,7 @@ class InResult:
 
     def access(self, component: int, at: Indices) -> Access:
         """Returns the access to the stage's element at the iterator values `at`."""
-        values = dict(zip(self.shaped.axes, at, strict=True))
+        values = dict(zip_equal(self.shaped.axes, at))
         logical = tuple(substitute(index, values) for index in self.shaped.logical)
         return Access(self.buffer, flat(place(self.layout, logical), self.layout.sizes))
 
@@ -180,9 +181,8 @@ def _placed(
         return expr, {}
     linked, loops = linked_stages(expr), shared_loops(expr, limits)
     placed = result_places(linked, loops, expr.outputs, [s.dtype for s in results])
-    stages = range(len(linked))
     stored_stages = frozenset(
-        n for n in stages if n in placed or not is_open(linked, n, loops.common)
+        n for n in range(len(linked)) if n in placed or not is_open(linked, n, loops.common)
     )
     inlined = inline_pointwise(expr, stored_stages)
     if len(stored_stages) == len(linked) or inlined == expr:
@@ -215,7 +215,7 @@ class InScratch:
 
     def access(self, component: int, at: Indices) -> Access:
         """Returns the access to the stage's element at the iterator values `at`."""
-        indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
+        indices = [at[n] + first for n, first in zip_equal(self.order, self.before)]
         offset = flat(tuple(indices), self.sizes)
         if self.strip is None:
             return Access(self.buffers[component], offset)
@@ -241,7 +241,7 @@ def _in_scratch(
     before = dict.fromkeys(order, 0)
     if strip is not None:
         inner = [n for n in order if iters[n] is not strip.rows]
-        axes = dict(zip(inner, strip.row, strict=True))
+        axes = dict(zip_equal(inner, strip.row))
         inner.sort(key=lambda n: -coefficient_size(widest, iters[n]))
         strip = replace(strip, row=tuple(axes[n] for n in inner))
         order = [iters.index(strip.rows), *inner]
@@ -280,8 +280,7 @@ def _read_access(
     place = resident[source.stage].access(source.component, at)
     if resident[source.stage].strip is not None:
         return place  # A strip stores its padding, so no guards are needed.
-    shape = tuple(map(radix_size, shaped.logical))
-    return replace(place, guards=_logical_guards(node, shape))
+    return replace(place, guards=_logical_guards(node, tuple(map(radix_size, shaped.logical))))
 
 
 @lru_cache(1 << 14)  # cached, because the forms and sizes of a kernel share most reads
@@ -298,8 +297,7 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
     ):
         beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
         guards = ()
-    offset = flat(position, storage.layout.sizes)
-    return Access(source, offset, guards, beyond=beyond)
+    return Access(source, flat(position, storage.layout.sizes), guards, beyond=beyond)
 
 
 def _logical_guards(node: Read, shape: Indices) -> tuple[Guard, ...]:
@@ -307,7 +305,7 @@ def _logical_guards(node: Read, shape: Indices) -> tuple[Guard, ...]:
     loose = {v for v, _ in node.indirect}
     return tuple(
         Guard(i, n)
-        for i, n in zip(node.indices, shape, strict=True)
+        for i, n in zip_equal(node.indices, shape)
         if loose & set(free_vars(i)) or not inside(i, n)
     )
 
@@ -318,7 +316,7 @@ def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Acc
     An unrolled stage may compute elements beyond the end; a guard drops them.
     """
     at = shaped.places[component] if shaped.places else shaped.logical
-    beyond = zip(at, storage.shape, strict=True) if shaped.places else ()
+    beyond = zip_equal(at, storage.shape) if shaped.places else ()
     guards = tuple(Guard(i, n) for i, n in beyond if not within(i, n))
     return Access(buffer, flat(place(storage.layout, at), storage.layout.sizes), guards)
 
@@ -341,7 +339,7 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
     """Returns row-major storage for the operands and for the results of an expression."""
     operands = [
         Storage(t.dtype, t.shape, row_major(t.shape), constant)
-        for t, constant in zip(expr.params, constants, strict=True)
+        for t, constant in zip_equal(expr.params, constants)
         if t
     ]
     return operands, [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]

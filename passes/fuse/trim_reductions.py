@@ -32,6 +32,7 @@ from tcc.ir.index import Index, Var, bounds, free_vars, iterator, step_in
 from tcc.ir.index.prove import inside
 from tcc.ir.region.neutral import folded
 from tcc.ir.types import BOOL
+from tcc.zipped import zip_equal
 
 # A range of an iterator: its first value, and the value after its last.
 _Range: TypeAlias = tuple[int, int]
@@ -62,7 +63,7 @@ def _without_fills(stage: Stage, expr: Expr) -> Stage:
     """Returns `stage` without fill values in reads that are always inside."""
 
     def plain(node: Read) -> Scalar:
-        axes = zip(node.indices, source_shape(expr, node.source), strict=True)
+        axes = zip_equal(node.indices, source_shape(expr, node.source))
         if node.fill is None or not all(inside(*axis) for axis in axes):
             return node
         return read(node.source, node.indices, node.dtype, indirect=node.indirect)
@@ -79,7 +80,7 @@ def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
     assert stage.monoid is not None
     identity = MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
     ranges = []
-    for body, neutral in zip(stage.body, identity, strict=True):
+    for body, neutral in zip_equal(stage.body, identity):
         first, end = 0, size
         for scalar, value, (low, high) in _facts(body, var, size, expr):
             if (first < low or high < end) and folded((body,), {scalar: value}, computes=True) == (
@@ -99,7 +100,7 @@ def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scal
     for node in walk(body):
         match node:
             case Read() if node.fill is not None:
-                axes = zip(node.indices, source_shape(expr, node.source), strict=True)
+                axes = zip_equal(node.indices, source_shape(expr, node.source))
                 bounds_of_read = [i for index, dim in axes for i in (index, dim - 1 - index)]
                 yield node, literal(node.fill, node.dtype), _within(bounds_of_read, var, size)
             case Apply():

@@ -37,6 +37,7 @@ from tcc.ir.index import (
 )
 from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
+from tcc.zipped import zip_equal
 
 # Stands for an index of a read along an axis for which reader and producer share no iterator.
 _LOOSE = const(0)
@@ -90,7 +91,7 @@ def _chosen_stage(stage: Stage) -> Shaped:
         return shaped
     logical: list[Index] = []
     unrolled_iters: list[Var] = []
-    for formula, places in zip(shaped.logical, zip(*split.places, strict=True), strict=True):
+    for formula, places in zip_equal(shaped.logical, zip_equal(*split.places)):
         var = var_of(formula)
         if all(p is places[0] for p in places):
             logical.append(places[0])
@@ -169,7 +170,7 @@ def _find_shared_cut(earlier: Sequence[Shaped], stage: Stage) -> tuple[Var, int]
     The stage's loop over all query heads is then split into the same two loops.
     """
     for node, source in reads_of_stages(*stage.body):
-        for index, formula in zip(node.indices, earlier[source.stage].logical, strict=True):
+        for index, formula in zip_equal(node.indices, earlier[source.stage].logical):
             var, size = var_of(index), radix_size(formula)
             if var not in stage.iters or extent(var) is not size or len(free_vars(formula)) < 2:
                 continue
@@ -221,7 +222,7 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
     mapping: dict[Var, Index] = {}
     loops: dict[Var, Vars] = {}
     used_digits: set[Var] = set()
-    for formula, index in zip(shaped.logical, at, strict=True):
+    for formula, index in zip_equal(shaped.logical, at):
         formula_vars = free_vars(formula)
         digits = digits_of(index, radix_size(formula)) if formula_vars else None
         if digits is None or used_digits & set(digits):
@@ -229,8 +230,8 @@ def _follow(shaped: Shaped, at: Indices) -> Shaped:
         if len(formula_vars) == 1:
             mapping[formula_vars[0]], loops[formula_vars[0]] = index, digits
         elif tuple(map(extent, formula_vars)) == tuple(map(extent, digits)):
-            mapping.update(zip(formula_vars, map(of_atom, digits), strict=True))
-            loops.update(zip(formula_vars, ((d,) for d in digits), strict=True))
+            mapping.update(zip_equal(formula_vars, map(of_atom, digits)))
+            loops.update(zip_equal(formula_vars, ((d,) for d in digits)))
         else:
             continue
         used_digits.update(digits)
@@ -269,7 +270,7 @@ def common_loops(stages: Sequence[Shaped]) -> Vars:
     for shaped in stages[1:]:
         shared &= set(shaped.stage.iters)
     for shaped, at in stage_reads(stages):
-        values = dict(zip(shaped.stage.iters, loops_at(shaped, at), strict=True))
+        values = dict(zip_equal(shaped.stage.iters, loops_at(shaped, at)))
         shared = {v for v in shared if values[v] is of_atom(v)}
     return tuple(v for v in stages[-1].stage.iters if v in shared)
 
@@ -300,7 +301,7 @@ def axes_at(shaped: Shaped, logical: Indices) -> Indices:
 @lru_cache(1 << 14)
 def _values_at(formulas: Indices, logical: Indices) -> Substitution:
     values: dict[Var, Index] = {}
-    for index, formula in zip(logical, formulas, strict=True):
+    for index, formula in zip_equal(logical, formulas):
         formula_vars = free_vars(formula)
         if len(formula_vars) == 1:
             values[formula_vars[0]] = index
@@ -336,5 +337,5 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
 
 def _outside(shaped: Shaped, logical: Indices) -> bool:
     """Returns True if an index may be outside of an axis of length 1, which has no loop."""
-    places = zip(logical, shaped.logical, strict=True)
+    places = zip_equal(logical, shaped.logical)
     return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

@@ -14,6 +14,7 @@ from tcc.ir.expr.scalar import Read, Scalar, StageRef, index_value, literal, rea
 from tcc.ir.index import Index, const, free_vars, within
 from tcc.ir.types import I64
 from tcc.ops.formula import choose, fn
+from tcc.zipped import zip_equal
 
 
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
@@ -41,7 +42,7 @@ def _inside(node: Read, source: Stage) -> Scalar:
     bound = {v for v, _ in node.indirect}
     beyond = [
         axis
-        for axis, (index, var) in enumerate(zip(node.indices, source.iters, strict=True))
+        for axis, (index, var) in enumerate(zip_equal(node.indices, source.iters))
         if known_extent(var) == 1
         and not within(index, const(1))
         and bound.isdisjoint(free_vars(index))
@@ -53,6 +54,5 @@ def _inside(node: Read, source: Stage) -> Scalar:
         at[axis] = const(0)
     value: Scalar = read_at(node, tuple(at), node.indirect)
     for axis in beyond:
-        first = fn("eq", index_value(node.indices[axis], I64), 0)
-        value = choose(first, value, node.fill)
+        value = choose(fn("eq", index_value(node.indices[axis], I64), 0), value, node.fill)
     return value

@@ -45,6 +45,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.known import all_known
+from tcc.zipped import zip_equal
 
 # At each point, an unrolled stage has at most this many results, because more formulas than
 # registers gain nothing.
@@ -84,7 +85,7 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     bodies, places = [], []
     varying = _varying(stage.body[0], set(loops))
     for values in product(*map(range, counts)):
-        mapping = {v: const(n) for v, n in zip(loops, values, strict=True)}
+        mapping = {v: const(n) for v, n in zip_equal(loops, values)}
         bodies.append(_Choice(mapping, varying).of(stage.body[0]))
         places.append(tuple(substitute(i, mapping) for i in at))
     other_loops = tuple(v for v in stage.iters if v not in loops)
@@ -134,7 +135,7 @@ def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitu
         digits = _digits(var, steps)
         loops += (free_vars(d)[0] for d in digits)
         weights = [*reversed(steps), 1]
-        mapping[var] = sum((d * w for d, w in zip(digits, weights, strict=True)), const(0))
+        mapping[var] = sum((d * w for d, w in zip_equal(digits, weights)), const(0))
     body = substitute_all(stage.body, mapping)
     return replace(stage, iters=tuple(loops), body=body), mapping
 
@@ -221,8 +222,7 @@ class _Choice:
                 return index_value(substitute(node.index, self.mapping), node.dtype)
             case Read():
                 at = tuple(substitute(i, self.mapping) for i in node.indices)
-                bound = tuple((v, self.of(s)) for v, s in node.indirect)
-                return read_at(node, at, bound)
+                return read_at(node, at, tuple((v, self.of(s)) for v, s in node.indirect))
             case _:
                 return rebuild(node, self.of)
 

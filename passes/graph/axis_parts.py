@@ -41,6 +41,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.index.prove import at_most
 from tcc.ir.types import BOOL, TensorType, element_count
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -107,24 +108,19 @@ def restricted(expr: Expr, number: int, parts: Parts) -> Restriction | None:
         if not _is_independent(stages[at], hulls[~at]):
             return None
         stages[at] = stage = _placed(stages[at], hulls[~at])
-        lists: dict[Any, AxisPart] = {
-            v: p for v, p in zip(stage.iters, hulls[~at], strict=True) if p.rows
-        }
+        lists: dict[Any, AxisPart] = {v: p for v, p in zip_equal(stage.iters, hulls[~at]) if p.rows}
         for node in reads(stage):
             source = _number(node.source)
-            axes = zip(node.indices, types[source].shape, strict=True)
+            axes = zip_equal(node.indices, types[source].shape)
             hull = tuple(lists.get(var_of(i)) or _range(i, n) for i, n in axes)
             hulls[source] = joined(hulls.get(source), hull, types[source].shape)
 
     def moved(node: Read) -> Read:
-        hull = hulls[_number(node.source)]
-        at = (i - p.start for i, p in zip(node.indices, hull, strict=True))
+        at = (i - p.start for i, p in zip_equal(node.indices, hulls[_number(node.source)]))
         return read_at(node, tuple(at), node.indirect)
 
     operands = tuple(map(hulls.get, range(len(expr.params))))
-    params = tuple(
-        part_type(t, h) if t and h else t for t, h in zip(expr.params, operands, strict=True)
-    )
+    params = tuple(part_type(t, h) if t and h else t for t, h in zip_equal(expr.params, operands))
     stages = [with_reads(s, moved) if ~n in hulls else s for n, s in enumerate(stages)]
     return Expr(params, tuple(stages), (output,)), operands
 
@@ -144,7 +140,7 @@ def _is_independent(stage: Stage, parts: Parts) -> bool:
 
     Positions of a list must be read as they are.
     """
-    pairs = zip(stage.iters, parts, whole(stage.types[0].shape), strict=True)
+    pairs = zip_equal(stage.iters, parts, whole(stage.types[0].shape))
     fixed = {v: part.rows for v, part, every in pairs if part != every}
     reduced = {v for v in stage.reduce if known_extent(v) != 1}
     for node in walk(*stage.body):
@@ -159,9 +155,9 @@ def _is_independent(stage: Stage, parts: Parts) -> bool:
 
 def _placed(stage: Stage, parts: Parts) -> Stage:
     """Returns `stage` with loops over `parts`, and without conditions that these parts decide."""
-    at = [iterator(v.name, part.count) for v, part in zip(stage.iters, parts, strict=True)]
-    places = (part.start + i for part, i in zip(parts, at, strict=True))
-    body = substitute_all(stage.body, dict(zip(stage.iters, places, strict=True)))
+    at = [iterator(v.name, part.count) for v, part in zip_equal(stage.iters, parts)]
+    places = (part.start + i for part, i in zip_equal(parts, at))
+    body = substitute_all(stage.body, dict(zip_equal(stage.iters, places)))
     return replace(stage, iters=free_vars(*at), body=transform_all(body, _decided))
 
 

@@ -18,6 +18,7 @@ from tcc.ir.index import Index, as_int, const, maximum, minimum, nonnegative
 from tcc.ir.types import element_count
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
+from tcc.zipped import zip_equal
 
 # A demand: the size that an axis must have, the size that it has, and the reason in the message.
 _Demand: TypeAlias = tuple[Index, Index, str]
@@ -85,12 +86,12 @@ def _axes_read(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
             axis = node.attrs.axis
             yield x.shape[axis], element_count(x.shape[:axis] + x.shape[axis + 1 :])
         case "pad" if node.attrs.mode != "constant":
-            ends = zip(x.shape, node.attrs.before, node.attrs.after, strict=True)
+            ends = zip_equal(x.shape, node.attrs.before, node.attrs.after)
             for dim, before, after in ends:
                 inner = dim + minimum(before, 0) + minimum(after, 0)
                 yield inner, maximum(before, 0) + maximum(after, 0)
         case "resize":
-            for dim, size in zip(x.shape, node.attrs.sizes, strict=True):
+            for dim, size in zip_equal(x.shape, node.attrs.sizes):
                 if dim is not size:
                     yield dim, size
         case "grid_sample" if node.attrs.padding_mode != "zeros":
@@ -104,7 +105,7 @@ def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
     """
     if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
         return
-    pairs = zip(inputs[0].shape, inputs[1].shape, strict=True)
+    pairs = zip_equal(inputs[0].shape, inputs[1].shape)
     for axis, (extent, count) in enumerate(pairs):
         if axis != node.attrs.axis:
             yield maximum(extent, count), extent, "there are more indices than elements"

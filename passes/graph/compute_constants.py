@@ -74,6 +74,7 @@ from tcc.passes.graph.emit import express
 from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_form
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
+from tcc.zipped import zip_equal
 
 # A scalar is evaluated only if its values are at most _PLACES times as many as the elements of the
 # constants that it reads.
@@ -235,7 +236,7 @@ class _Forms:
             else:
                 at = tuple(substitute(i, {var: form.index}) for i in at)
         inside = not indirect and all(
-            within(i, n) for i, n in zip(at, self._type(source).shape, strict=True)
+            within(i, n) for i, n in zip_equal(at, self._type(source).shape)
         )
         fill = None if inside else scalar.fill
         return read(source, at, scalar.dtype, fill=fill, indirect=tuple(indirect))
@@ -269,8 +270,7 @@ class _Forms:
         assert low is not None
         assert high is not None
         b = ExprBuilder(self._type(source))
-        shape = self._type(source).shape
-        i = b.iters(*replaced(shape, axis, const(high - low + 1)))
+        i = b.iters(*replaced(self._type(source).shape, axis, const(high - low + 1)))
         place = form.at(i[axis] + low)
         pair = source, b.finish(i, b.read(0, *replaced(i, axis, place)))
         if pair not in self.extended:
@@ -334,8 +334,8 @@ class _Forms:
         at = tuple(map(of_atom, iters))
         if limit is not None:
             room = ceil(limit ** (1 / len(iters)))
-            short = [iterator(v.name, min(n, room)) for v, n in zip(iters, sizes, strict=True)]
-            scalar = substitute_indices(scalar, dict(zip(iters, short, strict=True)))
+            short = [iterator(v.name, min(n, room)) for v, n in zip_equal(iters, sizes)]
+            scalar = substitute_indices(scalar, dict(zip_equal(iters, short)))
             iters = tuple(free_vars(*short))
         stage = Stage(iters, (), None, (scalar,))
         operands = [

@@ -14,6 +14,7 @@ from dataclasses import replace
 from tcc.ir.graph import Graph, Node, Value, bodies
 from tcc.ir.graph.rewrite import substituted, with_bodies
 from tcc.ir.op import Trait, exact
+from tcc.zipped import zip_equal
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
@@ -38,7 +39,7 @@ def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Gra
         elif node.outputs and Trait.OPAQUE not in node.op.traits:
             equal_node = first.setdefault(_key(graph, node, new), node)
             if equal_node is not node and named.isdisjoint(node.outputs):
-                new.update(zip(node.outputs, equal_node.outputs, strict=True))
+                new.update(zip_equal(node.outputs, equal_node.outputs))
                 continue
         nodes.append(node)
     if len(new) == len(outer) and not changed:

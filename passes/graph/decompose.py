@@ -35,6 +35,7 @@ from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.shapes import present, replaced
 from tcc.passes.graph.emit import emit
+from tcc.zipped import zip_equal
 
 
 def decompose_transposed(graph: Graph, whole: Callable[[Node], bool] | None = None) -> Graph:
@@ -75,7 +76,7 @@ def _sizes(node: Node) -> list[tuple[int, int]]:
     weights = node.inputs[1]
     assert weights is not None
     taps = (as_int(n) or 0 for n in weights.shape[2:])
-    return list(zip(taps, node.attrs.strides, strict=True))
+    return list(zip_equal(taps, node.attrs.strides))
 
 
 # ---- transposed convolutions --------------------------------------------------------------------
@@ -174,8 +175,7 @@ def phases(
     constant = None if _has_empty_residues(axes) else shift
     sizes = [a.taps for a in axes], [a.stride for a in axes]
     kernels = [split_kernels(array, *sizes, attrs.group) for array in weights]
-    parts = _Parts(b, axes, kernels, constant)
-    value = parts.residues(x, source)
+    value = _Parts(b, axes, kernels, constant).residues(x, source)
     if value is None:
         return None
     value = _interleave(b, value, y, axes)
@@ -244,8 +244,8 @@ class _Parts:
         None if padding leaves no elements of the image.
         """
         b, rank, group = self.b, len(self.axes), self.kernels[0].shape[0]
-        late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
-        axes = [replace(a, before=a.before - n) for a, n in zip(self.axes, late, strict=True)]
+        late = [a.taps - s.taps for a, s in zip_equal(self.axes, spans)]
+        axes = [replace(a, before=a.before - n) for a, n in zip_equal(self.axes, late)]
         cropped = _crop(b, x, axes)
         if cropped is None:
             return None
@@ -287,7 +287,7 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     ends = [max(-a.after, 0) for a in axes]
     if not any((*starts, *ends)):
         return x
-    image = [n - p - q for n, p, q in zip(x.shape[2:], starts, ends, strict=True)]
+    image = [n - p - q for n, p, q in zip_equal(x.shape[2:], starts, ends)]
     if any((bounds(n)[0] or 0) < 1 for n in image):
         return None
     return _sliced(b, x, starts, (*x.shape[:2], *image))
@@ -309,8 +309,8 @@ def split_kernels(
     taps, it begins with zeros.
     """
     inputs, channels = weights.shape[0] // groups, weights.shape[1]
-    pairs = list(zip(taps, strides, strict=True))
-    full = [(0, t * s - k) for (t, s), k in zip(pairs, weights.shape[2:], strict=True)]
+    pairs = list(zip_equal(taps, strides))
+    full = [(0, t * s - k) for (t, s), k in zip_equal(pairs, weights.shape[2:])]
     padded = np.pad(weights, ((0, 0), (0, 0), *full))
     split = padded.reshape(groups, inputs, channels, *(n for pair in pairs for n in pair))
     at, residues = tuple(range(3, split.ndim, 2)), tuple(range(4, split.ndim, 2))
@@ -326,7 +326,7 @@ def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Ax
     rank, n = len(axes), value.shape[0]
     image = value.shape[3 + rank :]
     order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]
-    full_shape = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
+    full_shape = (n, y.shape[1], *(p * const(a.stride) for p, a in zip_equal(image, axes)))
     value = emit(b, "transpose", value, perm=(0, 1, 2 + rank, *order))
     value = emit(b, "reshape", value, shape=full_shape)
     return value if full_shape == y.shape else _sliced(b, value, [a.skip for a in axes], y.shape)

@@ -41,6 +41,7 @@ from tcc.ir.op import Array, Arrays, OpSpec, Trait, Types
 from tcc.ir.types import TensorType
 from tcc.known import all_known
 from tcc.ops.effort import FAST, is_laborious
+from tcc.zipped import zip_equal
 
 # Results of at most _SMALL bytes are always stored. Larger results are stored under two conditions.
 # They take at most _GROWTH times the bytes of their operands, as f32 from i8 weights does. Their
@@ -94,7 +95,7 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
         b.constant_per_rank(
             [carrier(np.asarray(a), t.dtype) for a in arrays], v.name, t.dtype, sources
         )
-        for arrays, t, v in zip(zip(*results, strict=True), types, node.outputs, strict=True)
+        for arrays, t, v in zip_equal(zip_equal(*results), types, node.outputs)
     ]
 
 

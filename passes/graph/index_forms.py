@@ -30,6 +30,7 @@ from tcc.ir.index import Index, const, evaluate, maximum, minimum, var_of
 from tcc.ir.index.compare import ends
 from tcc.ir.op import Array
 from tcc.ir.types import I32, I64
+from tcc.zipped import zip_equal
 
 # The number of elements that are compared at once.
 _PIECE = 1 << 20
@@ -125,9 +126,7 @@ def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[st
         part = values[first : first + rows]
         grid: dict[str, Any] = {}
         places: Array
-        for axis, (index, places) in enumerate(
-            zip(at, np.indices(part.shape, sparse=True), strict=True)
-        ):
+        for axis, (index, places) in enumerate(zip_equal(at, np.indices(part.shape, sparse=True))):
             var = var_of(index)
             assert var is not None
             grid[var.name] = places + first if axis == 0 else places
@@ -149,9 +148,7 @@ def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> I
     inside = np.flatnonzero((values > low) & (values < high))
     place = np.unravel_index(int(inside[0]) if inside.size else 0, values.shape)
     grid = {
-        var.name: int(n)
-        for index, n in zip(at, place, strict=True)
-        if (var := var_of(index)) is not None
+        var.name: int(n) for index, n in zip_equal(at, place) if (var := var_of(index)) is not None
     }
     return index_sum + (int(values[place]) - int(evaluate(index_sum, grid)))
 
@@ -174,7 +171,7 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
         frequent = [int(kinds[n]) for n in np.argsort(-counts, kind="stable")[:2]]
         radices = [_radix(plain & (steps != step)) for step in frequent]
         step, radix = next(
-            (pair for pair in zip(frequent, radices, strict=True) if pair[1] != 1),
+            (pair for pair in zip_equal(frequent, radices) if pair[1] != 1),
             (frequent[0], 0),
         )
         yield weight, radix, step

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.types import integer_limits
+from tcc.zipped import zip_equal
 
 Bounds: TypeAlias = tuple[int, int]
 
@@ -57,7 +58,7 @@ def _result(op: str, operand_bounds: Sequence[Bounds | None], limits: Bounds) ->
     the least and the largest number of the result's type.
     """
     ranges = [limits if bounds is None else bounds for bounds in operand_bounds]
-    lows, highs = zip(*ranges, strict=True)
+    lows, highs = zip_equal(*ranges)
     match op:
         case "min":
             return min(lows), min(highs)

@@ -10,6 +10,7 @@ from tcc.ir.types import BF16, F32
 from tcc.ops.formula import choose
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.rules_movement import first_operand, same_before, same_type
+from tcc.zipped import zip_equal
 
 # The largest exponent of a power that is replaced by multiplications.
 _MOST_PRODUCTS = 3
@@ -134,7 +135,7 @@ def _known_if(site: RewriteSite) -> Replacement:
         return None
     computed = {v for node in branch.nodes for v in node.outputs}
     results: list[Value] = []
-    for value, inner in zip(inlined(site.builder, branch), branch.outputs, strict=True):
+    for value, inner in zip_equal(inlined(site.builder, branch), branch.outputs):
         if inner not in computed or value in results:
             value = emit(site.builder, "identity", value)
         results.append(value)

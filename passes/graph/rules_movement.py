@@ -14,12 +14,12 @@ from tcc.ir.types import TensorType
 from tcc.known import all_known
 from tcc.ops.algebra.window import reaching_taps
 from tcc.passes.graph.emit import emit
+from tcc.zipped import zip_equal
 
 
 def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
     """Returns the types of the node's results, inferred for its inputs in the new graph."""
-    types = types_of(site.inputs)
-    return site.node.op.infer(types, site.node.attrs)
+    return site.node.op.infer(types_of(site.inputs), site.node.attrs)
 
 
 def first_operand(site: RewriteSite) -> Value:
@@ -47,13 +47,11 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
         case "identity" | "reshape" | "expand" | "cast" | "split":
             return same_type(site, 0)
         case "transpose":
-            still = attrs.perm == tuple(range(len(attrs.perm)))
-            return first_operand(site) if still else None
+            return first_operand(site) if [*attrs.perm] == sorted(attrs.perm) else None
         case "concat":
             return first_operand(site) if len(site.inputs) == 1 else None
         case "tile":
-            is_single = all(as_int(n) == 1 for n in attrs.repeats)
-            return first_operand(site) if is_single else None
+            return first_operand(site) if all(as_int(n) == 1 for n in attrs.repeats) else None
         case "slice":
             is_whole = all(as_int(n) == 0 for n in attrs.starts) and set(attrs.steps) <= {1}
             return same_type(site, 0) if is_whole else None
@@ -112,8 +110,8 @@ def _padded_conv(site: RewriteSite) -> Replacement:
     assert image is not None
     wider = replace(
         attrs,
-        before=tuple(as_index(a) + b for a, b in zip(attrs.before, before[2:], strict=True)),
-        after=tuple(as_index(a) + b for a, b in zip(attrs.after, after[2:], strict=True)),
+        before=tuple(as_index(a) + b for a, b in zip_equal(attrs.before, before[2:])),
+        after=tuple(as_index(a) + b for a, b in zip_equal(attrs.after, after[2:])),
     )
     return site.builder.add(site.node.op, [image, *site.inputs[1:]], wider)
 
@@ -135,8 +133,8 @@ def _reaching_taps(site: RewriteSite) -> Replacement:
     image, low, high = static_sizes
     kernel, dilations = weights.shape[2:], attrs.dilations
     taps = list(map(reaching_taps, image, kernel, attrs.strides, low, high, dilations))
-    before = [n - tap.start * d for n, tap, d in zip(low, taps, dilations, strict=True)]
-    ends = zip(high, kernel, taps, dilations, strict=True)
+    before = [n - tap.start * d for n, tap, d in zip_equal(low, taps, dilations)]
+    ends = zip_equal(high, kernel, taps, dilations)
     after = [n - (size - tap.stop) * d for n, size, tap, d in ends]
     if taps == list(map(range, kernel)) or not all(taps) or min(*before, *after) < 0:
         return None

@@ -32,8 +32,7 @@ def settle_sizes(graph: Graph) -> Graph:
 
 def _replaced(graph: Graph, number: int, size: Index) -> Graph:
     """Returns `graph` with `size` in place of the symbol that node `number` defines."""
-    symbol = graph.nodes[number].attrs.symbol
-    new = with_sizes(graph, {free_vars(symbol)[0]: size})
+    new = with_sizes(graph, {free_vars(graph.nodes[number].attrs.symbol)[0]: size})
     node_made = new.nodes[number]
 
     def visit(b: GraphBuilder, node: Node, _: Inputs) -> tuple[()] | None:

@@ -39,6 +39,7 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
 from tcc.passes.graph.smaller_nodes import local_op
+from tcc.zipped import zip_equal
 
 
 def shrink(graph: Graph, parts: Cheapest | None = None) -> Graph:
@@ -112,7 +113,7 @@ class _Sweep:
         @cache
         def part(value: Value, parts: Parts) -> Value:
             available, source = computed.get(value) or (whole(value.shape), value)
-            pairs = list(zip(parts, available, strict=True))
+            pairs = list(zip_equal(parts, available))
             axis = next((n for n, (p, a) in enumerate(pairs) if p.rows is not a.rows), None)
             if axis is not None:
                 table = part(value, replaced(parts, axis, available[axis]))
@@ -165,7 +166,7 @@ class _Sweep:
         for number, value in enumerate(node.outputs):
             if value in self._read:
                 parts, (local, operands) = _independent(expr, number, self._read[value])
-                pairs = tuple(zip(node.inputs, operands, strict=True))
+                pairs = tuple(zip_equal(node.inputs, operands))
                 restrictions.append((value, parts, local, pairs))
                 both = (value, parts), *pairs
                 smaller += ((v, p) for v, p in both if v and p and p != whole(v.shape))

@@ -19,6 +19,7 @@ from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.ops.formula import choose, chosen
 from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import express
+from tcc.zipped import zip_equal
 
 _FEW = 8
 
@@ -53,7 +54,7 @@ def _expr(x: TensorType, axis: int, count: int) -> Expr:
         terms: list[Scalar] = [b.read(0, *at[:axis], j, *at[axis:]), place]
         for earlier in best:
             is_taken = apply("eq", place, b.read(_place(earlier), *at))
-            terms = [choose(is_taken, e, t) for e, t in zip(none, terms, strict=True)]
+            terms = [choose(is_taken, e, t) for e, t in zip_equal(none, terms)]
         best.append(b.stage(at, *terms, over=(j,), monoid="argmax"))
 
     def concatenated(parts: Sequence[StageRef]) -> StageRef:

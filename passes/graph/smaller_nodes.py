@@ -19,6 +19,7 @@ from tcc.ir.op import OpSpec, OutTypes
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.split import reading
+from tcc.zipped import zip_equal
 
 
 def local_op(node: Node, local: Expr) -> tuple[OpSpec, Any]:
@@ -75,5 +76,5 @@ def _resized(node: Node, types: OutTypes) -> Iterator[Any]:
     fields = [name for name in field_names(node.attrs) if getattr(node.attrs, name) == shape]
     if fields:
         yield replace(node.attrs, **dict.fromkeys(fields, types[0].shape))
-    sizes = {old: new for old, new in zip(shape, types[0].shape, strict=True) if old is not new}
+    sizes = {old: new for old, new in zip_equal(shape, types[0].shape) if old is not new}
     yield map_sizes(node.attrs, lambda size: sizes.get(size, size))

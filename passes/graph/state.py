@@ -30,6 +30,7 @@ from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
 from tcc.passes.layout.assign import Placed, ProgramStep
 from tcc.passes.layout.state_room import appends
+from tcc.zipped import zip_equal
 
 # The end of messages about states that cannot be empty.
 EMPTY_HINT = (
@@ -228,7 +229,7 @@ def _narrowed(
             Value(_unused(graph, f"{present.name}.rounded{n}"), replace(v.type, dtype=dtype))
             for n, v in enumerate(new)
         ]
-        nodes += [_cast(*pair, loc) for pair in zip(new, rounded, strict=True)]
+        nodes += [_cast(*pair, loc) for pair in zip_equal(new, rounded)]
         nodes.append(replace(node, inputs=(narrow_past, *rounded), outputs=(narrow_present,)))
         nodes.append(_cast(narrow_present, reads[present], loc))
     inputs = tuple(narrow_past if v is past else v for v in graph.inputs)
@@ -248,7 +249,7 @@ def _appending(graph: Graph, past: Value, present: Value) -> Node:
     """
     node = graph.producers().get(present)
     if node is not None and node.op.name == "concat" and node.inputs[0] is past:
-        pairs = zip(past.shape, present.shape, strict=True)
+        pairs = zip_equal(past.shape, present.shape)
         if all(a == b for axis, (a, b) in enumerate(pairs) if axis != node.attrs.axis):
             return node
     raise UserError(

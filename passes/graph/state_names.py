@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
+from tcc.zipped import zip_equal
 
 
 def named_states(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -48,7 +49,7 @@ def _matches(
             hint=f"the model's inputs are {', '.join(inputs)}",
         )
     for name in sorted(matches, key=_natural):
-        texts = zip(matches[name].groups(), parts_after, strict=True)
+        texts = zip_equal(matches[name].groups(), parts_after)
         result = first + "".join(a + b for a, b in texts)
         if result not in outputs:
             raise UserError(

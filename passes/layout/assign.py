@@ -59,6 +59,7 @@ from tcc.schedule.alternatives import NO_TIME, Seconds
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
+from tcc.zipped import zip_equal
 
 # A function from the indices of an element of a copy to its indices in the source.
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
@@ -257,8 +258,7 @@ def _pieces(group: Group, results: Values, model: KernelModel) -> tuple[Kernel, 
     def seconds(expr: Expr) -> Seconds:
         return model.alone(expr, (False,) * len(expr.params)) or NO_TIME
 
-    lowers = None if model.scratch else is_legal
-    return split(kernel, lowers, model.limits, seconds, model.ledger)
+    return split(kernel, None if model.scratch else is_legal, model.limits, seconds, model.ledger)
 
 
 def _direct_kernels(
@@ -291,8 +291,7 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
     if halo is None:
         return base
     # The halo of a logical axis lies at the place of the axis in storage.
-    widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
-    return with_halo(base, widths, halo.fill)
+    return with_halo(base, tuple(halo.widths[axis] for axis in axis_order(base) or ()), halo.fill)
 
 
 def _crowded(
@@ -394,14 +393,13 @@ def _following(kernel: Kernel, values_last: Collection[Value]) -> set[Value]:
                 follows = source.stage in following
             if follows and _axis_by_axis(stage, node):
                 following.add(number)
-    outputs = zip(kernel.results, kernel.expr.outputs, strict=True)
+    outputs = zip_equal(kernel.results, kernel.expr.outputs)
     return {value for value, ref in outputs if ref.stage in following}
 
 
 def _axis_by_axis(stage: Stage, node: Read) -> bool:
     return len(node.indices) == len(stage.iters) and all(
-        set(free_vars(i)) <= {v, *stage.reduce}
-        for i, v in zip(node.indices, stage.iters, strict=True)
+        set(free_vars(i)) <= {v, *stage.reduce} for i, v in zip_equal(node.indices, stage.iters)
     )
 
 
@@ -421,7 +419,7 @@ def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
                 other = kernel.operands[node.source] not in values_last
             else:
                 sizes = map(extent, kernel.expr.stages[node.source.stage].iters)
-                fixed = zip(node.indices, sizes, strict=True)
+                fixed = zip_equal(node.indices, sizes)
                 other = any(as_int(i) is not None and as_int(n) != 1 for i, n in fixed)
             if last and other:
                 return True
@@ -463,7 +461,7 @@ def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:
     """Returns the smallest halo that contains all of `halos`; they have one fill value."""
-    axes = zip(*(h.widths for h in halos), strict=True)
+    axes = zip_equal(*(h.widths for h in halos))
     widths = tuple((max(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
     return _Halo(widths, halos[0].fill)
 
@@ -554,7 +552,7 @@ def _pad_pinned(
 
 
 def _padded_shape(value: Value, halo: _Halo) -> Shape:
-    pairs = zip(value.shape, halo.widths, strict=True)
+    pairs = zip_equal(value.shape, halo.widths)
     return tuple(size + sum(widths) for size, widths in pairs)
 
 
@@ -565,7 +563,7 @@ def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
 
 def _shifted(at: Indices, halo: _Halo, sign: int = 1) -> Indices:
     """Returns the indices in a padded copy of element `at` of its source; `sign` -1: reversed."""
-    return tuple(i + before * sign for i, (before, _) in zip(at, halo.widths, strict=True))
+    return tuple(i + before * sign for i, (before, _) in zip_equal(at, halo.widths))
 
 
 def _read_padded(
@@ -575,8 +573,7 @@ def _read_padded(
 
     def padded(node: Read, value: Value) -> Scalar:
         at = _shifted(node.indices, halos[value])
-        inside = all(map(within, at, copies[value].shape))
-        fill = None if inside else node.fill
+        fill = None if all(map(within, at, copies[value].shape)) else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
 
     return on_others(kernel, copies, padded)

@@ -50,6 +50,7 @@ from tcc.schedule.alternatives import (
 )
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.open_sizes import Times, mean_share, together
+from tcc.zipped import zip_equal
 
 # Prices have errors, so _MARGIN * min(price of the order, price of the rule's order) is added to
 # the price of each order but the rule's.
@@ -100,14 +101,14 @@ def choose_layouts(
     sites = numbered(ledger, "order", lambda: [prices.content(c) for c in classes])
     forced = forced_numbers(ledger, sites, places)
     picks = choose_together(places, links, 0.0, forced)
-    moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
+    moves = [(class_, pick) for class_, pick in zip_equal(classes, picks) if pick]
     kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
     # Links have prices for pairs of classes, but a kernel may have values of three classes. So the
     # moves are taken only if all of them together save time.
     if not saves(prices.total(kernels, *moves), prices.total(kernels)):
         picks = tuple(forced.get(place, 0) for place in range(len(classes)))
-        moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
-    choices = [options_[pick] for options_, pick in zip(places, picks, strict=True)]
+        moves = [(class_, pick) for class_, pick in zip_equal(classes, picks) if pick]
+    choices = [options_[pick] for options_, pick in zip_equal(places, picks)]
     settle_all(ledger, sites, places, choices, [class_.values[0].name for class_ in classes])
     if moves:
         changed = (_layouts_in_order(class_, pick, placed.layouts) for class_, pick in moves)
@@ -174,8 +175,7 @@ class _Prices:
             producers[kernel.results[0]] = kernel
             return kernel
 
-        steps = placed.with_kernels(taking)
-        remaining = tuple(s for s in steps if s.kernel not in merged)
+        remaining = tuple(s for s in placed.with_kernels(taking) if s.kernel not in merged)
         return replace(placed, steps=remaining) if merged else placed
 
     def _joins(self, first: Kernel, reader: Kernel, joint: Kernel) -> bool:
@@ -342,7 +342,7 @@ def _followers(
     The two have equal shapes and storage orders.
     """
     for kernel in kernels:
-        for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):
+        for result, out in zip_equal(kernel.results, kernel.expr.outputs):
             stage = kernel.expr.stages[out.stage]
             for node in reads(stage):
                 if not isinstance(node.source, int):
@@ -352,7 +352,7 @@ def _followers(
                 order = orders.get(operand)
                 if not same_shape or order is None or order != orders.get(result):
                     continue
-                if all(var_of(i) is v for i, v in zip(node.indices, stage.iters, strict=True)):
+                if all(var_of(i) is v for i, v in zip_equal(node.indices, stage.iters)):
                     yield operand, result
 
 
@@ -399,7 +399,7 @@ def _vector_axes(
         (value, [set(free_vars(i)) for i in node.indices])
         for _, node, value in operand_reads(kernel)
     ]
-    results = zip(kernel.results, kernel.expr.outputs, strict=True)
+    results = zip_equal(kernel.results, kernel.expr.outputs)
     touched += [(v, [{i} for i in stages[out.stage].iters]) for v, out in results]
     along = {stage.iters[-1] for stage in stages if stage.iters}
     for value, places in touched:

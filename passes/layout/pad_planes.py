@@ -22,6 +22,7 @@ from tcc.ir.index import Indices, as_int
 from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.unify_iterators import shaped_stage
 from tcc.schedule.footprint import PAGE
+from tcc.zipped import zip_equal
 
 # With at least this many elements in one cache set, some of them are evicted before their use.
 _MANY = 8
@@ -41,7 +42,7 @@ def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> 
         for source, places in places_of.items():
             if _aligned(operands[source].type) and _spread(places):
                 yield operands[source]
-        result_refs = zip(results, expr.outputs, strict=True)
+        result_refs = zip_equal(results, expr.outputs)
         for value in (
             v for v, out in result_refs if out == StageRef(number, 0) and _aligned(v.type)
         ):

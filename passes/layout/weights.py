@@ -21,6 +21,7 @@ from tcc.ir.narrow import bf16_bits, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 from tcc.known import all_known
+from tcc.zipped import zip_equal
 
 # The alignment in bytes of weights in the section: _ALIGN, a vector, or _PAGE for weights of at
 # least _LARGE bytes. Kernels prefetch a line of each of several pages in turn
@@ -122,7 +123,7 @@ class WeightTable:
         the zeros to a weight would copy it.
         """
         ends = [*self._offsets.values(), self.size][1:]
-        for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
+        for (entry, start), end in zip_equal(self._offsets.items(), ends):
             size = _count(entry.layout) * entry.dtype.bytes
             yield WeightPart(size, partial(self._bytes, entry, rank))
             padding = end - start - size
@@ -163,7 +164,7 @@ def pack(array: Array, layout: Layout) -> Array:
 
 def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
     grid: Any = np.indices(array.shape, sparse=True)
-    env: dict[str, Any] = {var.name: g for var, g in zip(layout.axes, grid, strict=True)}
+    env: dict[str, Any] = {var.name: g for var, g in zip_equal(layout.axes, grid)}
     at = tuple(np.asarray(evaluate(index, env)) for index in layout.indices)
     out = np.full(sizes, layout.fill or 0, array.dtype)
     out[at] = array
@@ -185,7 +186,7 @@ def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array
     expected = [(n, part, by) for n, (_, by) in enumerate(cuts) for part in range(1 + (by > 1))]
     if pieces is None or sorted(pieces) != expected:
         return None
-    widths = [(0, count * by - size) for size, (count, by) in zip(array.shape, cuts, strict=True)]
+    widths = [(0, count * by - size) for size, (count, by) in zip_equal(array.shape, cuts)]
     if np.any(widths):
         array = np.pad(array, widths, constant_values=layout.fill or 0)
     order = [2 * axis + part for axis, part, _ in pieces]

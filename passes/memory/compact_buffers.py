@@ -34,6 +34,7 @@ from tcc.ir.types import element_count
 from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 # A value is compacted only if it keeps at most one in this many elements. Otherwise the copy takes
 # more time than the memory is worth.
@@ -146,7 +147,7 @@ def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bo
 def _as_it_lies(loops: Vars, indices: Indices) -> bool:
     """Returns True if `indices` are the loops in order; loops of one iteration do not count."""
     return len(loops) == len(indices) and all(
-        var_of(i) is v or known_extent(v) == 1 for i, v in zip(indices, loops, strict=True)
+        var_of(i) is v or known_extent(v) == 1 for i, v in zip_equal(indices, loops)
     )
 
 
@@ -164,7 +165,7 @@ def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
     for node in (r for _, r, v in operand_reads(kernel) if v is value):
         if node.indirect or node.fill is not None:
             return None
-        factors = [gcd(n, _factor(i)) for n, i in zip(factors, node.indices, strict=True)]
+        factors = [gcd(n, _factor(i)) for n, i in zip_equal(factors, node.indices)]
     return tuple(n or 1 for n in factors)
 
 
@@ -193,7 +194,7 @@ def _with_part(
     Step `last` then reads the copy. Along axis d, the copy has the elements at indices that
     `every[d]` divides. Returns None if `value` is stored with gaps.
     """
-    shape = tuple(ceildiv(n, k) for n, k in zip(value.shape, every, strict=True))
+    shape = tuple(ceildiv(n, k) for n, k in zip_equal(value.shape, every))
     where, kernel = placed.layouts[value], placed.steps[last].kernel
     order = axis_order(where)
     if order is None or kernel is None or where != permuted(value.shape, order):
@@ -209,7 +210,7 @@ def _with_part(
 
 def _part(source: Value, target: Value, every: Sequence[int], loc: str) -> Kernel:
     def place(at: Indices) -> Indices:
-        return tuple(i * n for i, n in zip(at, every, strict=True))
+        return tuple(i * n for i, n in zip_equal(at, every))
 
     return copy_of(source, target, f"{loc} (part)", place)
 
@@ -218,7 +219,7 @@ def _read_part(kernel: Kernel, value: Value, part: Value, every: Sequence[int]) 
     """Returns `kernel` with reads of the compacted `part` in place of reads of `value`."""
 
     def kept(node: Read, _: Value) -> Scalar:
-        at = tuple(i // const(n) for i, n in zip(node.indices, every, strict=True))
+        at = tuple(i // const(n) for i, n in zip_equal(node.indices, every))
         return read(node.source, at, node.dtype)
 
     return on_others(kernel, {value: part}, kept)

@@ -58,10 +58,9 @@ def update_in_place(
 def replaceable(kernel: TileKernel, group: TileGroup) -> tuple[_Pair, ...]:
     """Returns pairs (operand, result) of a kernel's buffers, by index, that may be one buffer."""
     scopes = [b.scope for b in kernel.buffers]
-    results = [n for n in kernel.results if stored_once(kernel, group, n)]
     return tuple(
         (operand, result)
-        for result in results
+        for result in [n for n in kernel.results if stored_once(kernel, group, n)]
         for operand, scope in enumerate(scopes)
         if scope is MemorySpace.INPUT and overwrites(kernel, operand, result)
     )

@@ -213,8 +213,7 @@ def _lowest_peak(
                 cost = max(peak_bytes, peak), overtakes + n - (finished & (1 << n) - 1).bit_count()
                 if cost < longer.get(key, (program_peak,))[:2]:
                     new = (m for m in after[n] if not needs[m] & ~key)
-                    next_ready = sorted({*ready, *new} - {n})
-                    longer[key] = *cost, live_after, next_ready, (*order, n)
+                    longer[key] = *cost, live_after, sorted({*ready, *new} - {n}), (*order, n)
             room -= len(ready)
             if room <= 0:
                 break

@@ -48,6 +48,7 @@ from tcc.passes.memory.merge_buffers import (
     laid_over,
     most_live,
 )
+from tcc.zipped import zip_equal
 
 # The bytes of a cache line. Two buffers never share a line.
 ALIGN = 64
@@ -136,16 +137,15 @@ def _planned(
         numbers, length = planner(
             [  # an empty buffer counts as one byte, because it needs its own address
                 Lifetime(first, last, max(constants[size], 1), below)
-                for (first, last, below), size in zip(spans, sizes.values(), strict=True)
+                for (first, last, below), size in zip_equal(spans, sizes.values())
             ]
         )
-        values = (*numbers, length)
-        plan = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
+        plan = [Let(r, IntOp.CONST, v) for r, v in zip_equal(registers, (*numbers, length))]
     else:
         lifetimes = tuple(chain.from_iterable(spans))
         plan = [PlanArena(end, tuple(offsets), tuple(sizes.values()), lifetimes)]
     buffers = list(program.buffers)
-    for (buffer, size), offset in zip(sizes.items(), offsets, strict=True):
+    for (buffer, size), offset in zip_equal(sizes.items(), offsets):
         buffers[buffer] = replace(buffers[buffer], place=kind(offset, size))
     # The entry computes the sizes of all arena buffers from the inputs.
     entry, remaining = _entry(program.body)

@@ -90,8 +90,7 @@ def places(grouping: Grouping) -> Expr:
 
     e, other = b.iters(g.matrices, g.matrices)
     filled = (b.read(through, g.chunks - 1, other) + (g.tile - 1)) / g.tile
-    upto = choose(_less(other, e), filled, 0)
-    first = b.sum((e,), upto, over=(other,))
+    first = b.sum((e,), choose(_less(other, e), filled, 0), over=(other,))
     t, e = b.iters(g.tiles, g.matrices)
     begun = (b.read(first, e) <= t) & (b.read(through, g.chunks - 1, e) > 0)
     matrix = b.stage((t,), choose(begun, index_value(e, I32), 0), over=(e,), monoid="max")
@@ -127,14 +126,11 @@ def rows(grouping: Grouping) -> Expr:
     p, c = b.iters(g.places, g.chunks)
     matrix = b.read(1, p // g.tile)
     number = index_value(p, I32) - _of(b, g, 2, matrix) * g.tile
-    passed = _one_if(_of(b, g, 3, matrix, c) <= number)
-    chunk = b.sum((p,), passed, over=(c,))
+    chunk = b.sum((p,), _one_if(_of(b, g, 3, matrix, c) <= number), over=(c,))
     p, j = b.iters(g.places, g.chunk)
     at = fn("min", b.read(chunk, p), g.chunks - 1)
-    position = b.position(at, g.chunks)
-    place = b.read(0, position * g.chunk + j, fill=-1)
-    row = choose(fn("eq", place, p), at * g.chunk + j, 0)
-    return b.finish((p,), row, over=(j,), monoid="max")
+    place = b.read(0, b.position(at, g.chunks) * g.chunk + j, fill=-1)
+    return b.finish((p,), choose(fn("eq", place, p), at * g.chunk + j, 0), over=(j,), monoid="max")
 
 
 def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
@@ -142,8 +138,7 @@ def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: In
 
     Returns 0 if an index is out of range, as for the chunk before the first.
     """
-    at = b.position(matrix, g.matrices)
-    return b.read(source, *before, at, fill=0)
+    return b.read(source, *before, b.position(matrix, g.matrices), fill=0)
 
 
 def _less(a: Index, b: Index) -> Scalar:
@@ -162,8 +157,7 @@ def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Exp
     elements of that tensor can share a row.
     """
     b = ExprBuilder(rows, TensorType(I32, (grouping.places,)))
-    depth = element_count(rows.shape[len(lead) :])
-    t, i, n = b.iters(grouping.tiles, grouping.tile, depth)
+    t, i, n = b.iters(grouping.tiles, grouping.tile, element_count(rows.shape[len(lead) :]))
     row = b.position(b.read(1, t * grouping.tile + i), grouping.rows)
     at = aligned(lead, delinearise(row, grouping.index.shape))
     inner = delinearise(n, rows.shape[len(lead) :])
@@ -179,5 +173,4 @@ def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) ->
     at = b.iters(*shape)
     linear, depth = linearise(at, shape), tiles.shape[2]
     place = b.position(b.read(1, linear // depth), grouping.places)
-    element = b.read(0, place // grouping.tile, place % grouping.tile, linear % depth)
-    return b.finish(at, element)
+    return b.finish(at, b.read(0, place // grouping.tile, place % grouping.tile, linear % depth))

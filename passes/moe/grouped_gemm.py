@@ -25,6 +25,7 @@ from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_indices import add_check
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -194,8 +195,7 @@ class _Grouper:
             order = new_order
             tiles = rows_to_tiles(b, order, x, lead)
         product_tiles = tiled_matmul(b, order, tiles, selection.source, swapped)
-        rank = node.result.rank
-        return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
+        return [self._as_rows(b, node, product_tiles, order, node.result.rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
         """Returns the order of the rows of an index tensor.
@@ -224,8 +224,7 @@ class _Grouper:
         Records in `tiled` that `tiles` hold the same rows, for later nodes that read the copy.
         `axis` is the axis of the copy along which the elements of a row lie.
         """
-        shape = node.outputs[number].shape
-        value = rows_of_tiles(b, order, tiles, shape)
+        value = rows_of_tiles(b, order, tiles, node.outputs[number].shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
         return value
 
@@ -248,8 +247,8 @@ class _Grouper:
         else:
             is_complete = (
                 (start, step, size) == (const(0), 1, extent)
-                for start, step, size, extent in zip(
-                    attrs.starts, attrs.steps, attrs.sizes, before.shape, strict=True
+                for start, step, size, extent in zip_equal(
+                    attrs.starts, attrs.steps, attrs.sizes, before.shape
                 )
             )
             if not all(complete for n, complete in enumerate(is_complete) if n != tiled.axis):

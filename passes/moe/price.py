@@ -85,8 +85,7 @@ def _row_by_row(matmul: GroupedMatmul) -> Graph:
 def _by_tiles(matmul: GroupedMatmul, tile: int) -> Graph:
     b = GraphBuilder("tiles")
     rows, matrices, index = _operands(b, matmul)
-    grouping = Grouping(matmul.index, matmul.matrices.shape[0], tile)
-    order = ordered(b, index, grouping)
+    order = ordered(b, index, Grouping(matmul.index, matmul.matrices.shape[0], tile))
     tiles = rows_to_tiles(b, order, rows, matmul.lead)
     product_tiles = tiled_matmul(b, order, tiles, matrices, matmul.swapped)
     shape = (*matmul.index.shape, product_tiles.shape[2])

@@ -22,6 +22,7 @@ from tcc.ir.program import Port, Program
 from tcc.ops import OPS
 from tcc.ops.data.strings import StringDecodeAttrs, pack_strings
 from tcc.passes.fuse.compose import stored_type
+from tcc.zipped import zip_equal
 
 
 def check_without_handles(graph: Graph, kind: str) -> None:
@@ -132,7 +133,7 @@ def with_ports(program: Program, graph: Graph) -> Program:
 
 def _described(ports: Sequence[Port], values: Sequence[Value]) -> tuple[Port, ...]:
     described = []
-    for port, value in zip(ports, values, strict=True):
+    for port, value in zip_equal(ports, values):
         dtype = value.dtype
         text = dtype.name if isinstance(dtype, ListType) else port.text
         handle_port = replace(port, name=value.name, dtype=dtype, text=text)

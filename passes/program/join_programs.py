@@ -38,6 +38,7 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import defined_registers, renumbered, used_registers
 from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lowered import Lowered
+from tcc.zipped import zip_equal
 
 
 def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
@@ -157,9 +158,7 @@ class _Joining:
         for number, buffer in enumerate(program.buffers):
             if isinstance(buffer.place, Output):
                 port = buffer.place.port
-                pairs = zip(
-                    self._program.outputs[port].dims, program.outputs[port].dims, strict=True
-                )
+                pairs = zip_equal(self._program.outputs[port].dims, program.outputs[port].dims)
                 late_sizes[number] = [
                     (here, there) for here, there in pairs if here not in self._fixed
                 ]
@@ -169,8 +168,8 @@ class _Joining:
         """Returns a register that is 1 if the run's inputs have the sizes of `program`, else 0."""
         sizes = constant_registers(program)
         pairs: dict[Register, int] = {}
-        for port, fixed in zip(self._program.inputs, program.inputs, strict=True):
-            for actual, size in zip(port.dims, fixed.dims, strict=True):
+        for port, fixed in zip_equal(self._program.inputs, program.inputs):
+            for actual, size in zip_equal(port.dims, fixed.dims):
                 if actual not in self._constants and size in sizes:
                     pairs[actual] = sizes[size]
         difference = self._let(IntOp.CONST, 0)

@@ -18,6 +18,7 @@ from tcc.ir.index import Index, ceildiv, symbol, var_of
 from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, Register, View
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
+from tcc.zipped import zip_equal
 
 # The alignment in bytes of each half of a buffer; whole buffers have the same alignment.
 _ALIGN = 64
@@ -99,7 +100,7 @@ def carry(
     sizes: dict[str, Register] = {}
     halves: dict[BufferId, Halves] = {}
     computed = {v for n in body.nodes for v in n.outputs if results.count(v) == 1}
-    for value, parameter, result in zip(initial, inside, results, strict=True):
+    for value, parameter, result in zip_equal(initial, inside, results):
         changing = _changing_sizes(value, parameter, body)
         size = byte_count(value.type)
         if changing:
@@ -128,7 +129,7 @@ def begin_trip(
     inner: GraphLowering, results: Sequence[Value], carried: Carried, trip: Index
 ) -> None:
     """Emits the views of an iteration: the half to read, and the half for the next value."""
-    for result, buffer in zip(results, carried.buffers, strict=True):
+    for result, buffer in zip_equal(results, carried.buffers):
         halves = carried.halves.get(buffer)
         if halves is None:
             continue
@@ -142,7 +143,7 @@ def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, In
     size.
     """
     initial_sizes: dict[str, Index] = {}
-    for first, dim in zip(value.shape, parameter.shape, strict=True):
+    for first, dim in zip_equal(value.shape, parameter.shape):
         if first is dim:
             continue
         var = var_of(dim)
@@ -164,7 +165,7 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
     """
     sources: list[BufferId] = []
     targets = [carried.target(b) for b in carried.buffers]
-    for value, target_of_value in zip(results, targets, strict=True):
+    for value, target_of_value in zip_equal(results, targets):
         source = inner.read(value)
         if source in targets and source != target_of_value:
             saved = inner.temporary(byte_count(value.type), f"{value.name}.saved")
@@ -172,7 +173,7 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
             source = saved
         sources.append(source)
     changes = _size_changes(inner, results, carried)
-    for value, source, buffer in zip(results, sources, targets, strict=True):
+    for value, source, buffer in zip_equal(results, sources, targets):
         if source == buffer:
             continue
         if isinstance(inner.context.buffers[buffer].place, Dynamic):
@@ -190,8 +191,8 @@ def _size_changes(
     Returns pairs of registers: for the size, and for its next value.
     """
     changes = []
-    for value, parameter in zip(results, carried.values, strict=True):
-        for dim, actual in zip(parameter.shape, value.shape, strict=True):
+    for value, parameter in zip_equal(results, carried.values):
+        for dim, actual in zip_equal(parameter.shape, value.shape):
             var = var_of(dim)
             if var is not None and var.name in carried.sizes and actual is not dim:
                 changed = inner.registers.fresh()
@@ -205,13 +206,13 @@ def define_carried(
 ) -> None:
     """Defines the loop node's results as the carried values after the last iteration."""
     trip = trip_index(frame, counter)
-    for value, parameter, buffer in zip(values, carried.values, carried.buffers, strict=True):
+    for value, parameter, buffer in zip_equal(values, carried.values, carried.buffers):
         halves = carried.halves.get(buffer)
         if halves is None:
             frame.buffers[value] = buffer
         else:
             frame.buffers[value] = frame.view(halves.buffer, halves.offset(trip), value.name)
-        for dim, inside in zip(value.shape, parameter.shape, strict=True):
+        for dim, inside in zip_equal(value.shape, parameter.shape):
             var, inner_var = var_of(dim), var_of(inside)
             if var is not None and inner_var is not None and inner_var.name in carried.sizes:
                 frame.registers.bind(var.name, carried.sizes[inner_var.name], late=True)
@@ -229,7 +230,7 @@ def store_rows(
     carried value, its kernel stores it twice, and the second result is returned in its place.
     """
     row_values: list[Value] = []
-    for row, where in zip(rows, places, strict=True):
+    for row, where in zip_equal(rows, places):
         if row in inner.targets:
             row = _stored_twice(inner, row)
         if row not in inner.targets:
@@ -240,7 +241,7 @@ def store_rows(
 
 def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]) -> None:
     """Emits copies to `places` of the rows that no kernel has written there."""
-    for row, where in zip(rows, places, strict=True):
+    for row, where in zip_equal(rows, places):
         source = inner.read(row)
         if source != where:
             inner.copy(where, source, row.type)
@@ -261,5 +262,4 @@ def _stored_twice(inner: GraphLowering, value: Value) -> Value:
         return replace(kernel, expr=expr, results=(*kernel.results, twin))
 
     inner.placed = replace(inner.placed, steps=inner.placed.with_kernels(stored))
-    has_twin = any(twin in kernel.results for kernel in inner.placed.kernels)
-    return twin if has_twin else value
+    return twin if any(twin in kernel.results for kernel in inner.placed.kernels) else value

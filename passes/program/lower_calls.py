@@ -190,8 +190,7 @@ def _axis_or_all(attrs: Any) -> int:
 
 def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
     present = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
-    lower = sized("non_max_suppression_count", lambda a: (a.center_point_box, present))
-    lower(frame, node)
+    sized("non_max_suppression_count", lambda a: (a.center_point_box, present))(frame, node)
 
 
 # ---- sizes that do not depend on data -----------------------------------------------------------
@@ -202,8 +201,7 @@ def _top_k(frame: GraphLowering, node: Node) -> None:
     k, extent = frame.size(attrs.k), frame.size(x.shape[attrs.axis])
     if as_int(attrs.k) is None or as_int(x.shape[attrs.axis]) is None:
         frame.check(Relation.LE, k, extent, f"{node.loc}: k is larger than the axis")
-    lower = plain(lambda a: (a.axis, a.largest, a.sorted))
-    lower(frame, node)
+    plain(lambda a: (a.axis, a.largest, a.sorted))(frame, node)
 
 
 def _update_slice(frame: GraphLowering, node: Node) -> None:
@@ -238,10 +236,8 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     if update.type.count == 0:
         return
     part = Value(f"{y.name}.rows", update.type)
-    where = part_of(frame.layout(x), update.shape, axis, start)
-    layouts = {**frame.layouts, part: where}
-    kernel = copy_of(update, part, node.loc)
-    planned = frame.context.planner.plan(kernel, layouts, frame.handles)
+    layouts = {**frame.layouts, part: part_of(frame.layout(x), update.shape, axis, start)}
+    planned = frame.context.planner.plan(copy_of(update, part, node.loc), layouts, frame.handles)
     ((_, layout),) = planned.operands
     frame.run(planned, (frame.read(update, layout), target))
 

@@ -39,6 +39,7 @@ from tcc.passes.program.loop_carried import (
     store_rows,
 )
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
+from tcc.zipped import zip_equal
 
 _FOREVER = (1 << 63) - 1
 
@@ -65,7 +66,7 @@ def lower_if(frame: GraphLowering, node: Node) -> None:
     for body in (attrs.then, attrs.otherwise):
         inner = frame.child(body)
         inner.steps()
-        for result, value in zip(body.outputs, node.outputs, strict=True):
+        for result, value in zip_equal(body.outputs, node.outputs):
             _bind_branch_sizes(inner, registers, value.type, result.type)
             if value in late:
                 size = inner.size(byte_count(result.type))
@@ -95,7 +96,7 @@ def _bind_branch_sizes(
     `outer` is the type of a node's result, and `result` its type in the branch.  `registers` maps
     the symbols in `outer` that the node introduces to registers.
     """
-    for dim, actual in zip(outer.shape, result.shape, strict=True):
+    for dim, actual in zip_equal(outer.shape, result.shape):
         var = var_of(dim)
         if var is not None and var.name in registers:
             inner.assign(registers[var.name], inner.size(actual))
@@ -134,7 +135,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     inner.buffers[body.inputs[0]] = count_buffer
     begin_trip(inner, results, carried, trip)
     inner.steps()
-    for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
+    for row, value, stack in zip_equal(body.outputs[1 + count :], row_values, stacks):
         _same_row(inner, row, value, late, counter, node)
         _append_row(inner, row, stack, counter)
     # The condition is carried from iteration to iteration too, in a single buffer.
@@ -147,7 +148,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     frame.out.append(Loop(trips, condition, counter, tuple(inner.out)))
     define_carried(frame, node.outputs[:count], carried, counter)
     _bind_late(frame, late)
-    for value, stack in zip(row_values, stacks, strict=True):
+    for value, stack in zip_equal(row_values, stacks):
         frame.buffers[value] = stack
         first = var_of(value.shape[0])
         if first is not None and not frame.registers.bound(first.name):
@@ -172,7 +173,7 @@ def _condition(frame: GraphLowering, body: Graph, start: Value | None) -> Buffer
 
 def _inside(frame: GraphLowering, body: Graph, carried: Carried) -> GraphLowering:
     inner = frame.child(body)
-    inner.buffers.update(zip(carried.values, carried.buffers, strict=True))
+    inner.buffers.update(zip_equal(carried.values, carried.buffers))
     _bind_late(inner, carried.sizes)
     return inner
 
@@ -204,7 +205,7 @@ def _same_row(
     registers `late` of symbolic sizes, with which later iterations compare.  Raises UserError if
     other sizes of `row` and `value` differ.
     """
-    for dim, actual in zip(value.shape[1:], row.shape, strict=True):
+    for dim, actual in zip_equal(value.shape[1:], row.shape):
         var = var_of(dim)
         if var is not None and var.name in late:
             first_size, size = late[var.name], inner.size(actual)
@@ -257,15 +258,15 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
     trip = enter_trip(inner, counter)
-    for value, sequence, back in zip(
-        body.inputs[states:], inputs[states:], attrs.input_reverse, strict=True
+    for value, sequence, back in zip_equal(
+        body.inputs[states:], inputs[states:], attrs.input_reverse
     ):
         at = length - 1 - trip if back else trip
         inner.buffers[value] = _slice(inner, value, frame.read(sequence), at)
     begin_trip(inner, results, carried, trip)
     places = [
         _slice(inner, row, stack, length - 1 - trip if back else trip)
-        for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True)
+        for row, stack, back in zip_equal(rows, stacks, attrs.output_reverse)
     ]
     stored_rows = store_rows(inner, rows, places)
     inner.steps()
@@ -273,7 +274,7 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
     next_trip(inner, results, carried)
     frame.out.append(Loop(trips, -1, counter, tuple(inner.out)))
     define_carried(frame, node.outputs[:states], carried, counter)
-    frame.buffers.update(zip(node.outputs[states:], stacks, strict=True))
+    frame.buffers.update(zip_equal(node.outputs[states:], stacks))
 
 
 def _slice(inner: GraphLowering, value: Value, base: BufferId, at: Index) -> BufferId:

@@ -70,6 +70,7 @@ from tcc.passes.program.kernel_table import KernelTable
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.tile.plan import KernelChooser, PlannedKernel
+from tcc.zipped import zip_equal
 
 _NO_TRIP = const(0)
 
@@ -227,8 +228,7 @@ class GraphLowering:
         """Returns `value` as an argument of a C function.  It is in `buffer`; None stands for the
         value's own buffer."""
         at = self.read(value) if buffer is None else buffer
-        dims = tuple(self.size(d) for d in value.shape)
-        return TensorRef(at, value.dtype.stored, dims)
+        return TensorRef(at, value.dtype.stored, tuple(self.size(d) for d in value.shape))
 
     def copy(self, target: BufferId, source: BufferId, type_: TensorType) -> None:
         self.out.append(Copy(target, source, self.size(byte_count(type_))))
@@ -344,7 +344,7 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
     first = place(where, tuple(const(0) for _ in value.shape))
     last = place(where, tuple(n - 1 for n in value.shape))
     widths: list[int] = []
-    for a, b, size in zip(first, last, where.sizes, strict=True):
+    for a, b, size in zip_equal(first, last, where.sizes):
         before, after = as_int(a), as_int(size - 1 - b)
         if before is None or after is None:
             raise InternalError(f"the halo of {value!r} has no fixed width")
@@ -522,8 +522,7 @@ def check_facts(
         low = frame.size(var.lo)
         frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due{hint}")
     if var.hi is not None:
-        high = frame.size(var.hi)
-        frame.check(Relation.LE, register, high, f"{what}: at most {var.hi} is due")
+        frame.check(Relation.LE, register, frame.size(var.hi), f"{what}: at most {var.hi} is due")
     if var.divisor > 1:
         by = frame.size(var.divisor)
         frame.check(Relation.DIVIDES, by, register, f"{what}: a multiple of {var.divisor} is due")
@@ -551,7 +550,7 @@ def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
         if value not in states and not _is_filled(frame, port, value):
             _fill(frame, port, value)
     sources = [_saved(frame, port, value, states[value]) for port, value in late]
-    for (port, value), source in zip(late, sources, strict=True):
+    for (port, value), source in zip_equal(late, sources):
         if source is not None:
             _fill(frame, port, value, source)
     inputs = {v: n for n, v in enumerate(graph.inputs)}

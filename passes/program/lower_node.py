@@ -70,8 +70,7 @@ def emit(placed: Placed, context: LoweringContext) -> Lowered:
     placed = replace(placed, surface=context.packed)
     planner = context.planner
     program, table, weights = lower_program(placed, planner, lower_node, context.precision)
-    kernels = tuple(b.kernel for b in table.bounds)
-    return Lowered(placed, program, kernels, table, weights, planner)
+    return Lowered(placed, program, tuple(b.kernel for b in table.bounds), table, weights, planner)
 
 
 def check_runnable(graph: Graph) -> None:

@@ -57,6 +57,7 @@ from tcc.schedule.backend import KernelModel
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
+from tcc.zipped import zip_equal
 
 
 def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
@@ -75,7 +76,7 @@ def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
     for guarded in _guarded_algorithms(lowered):
         fast = _times(lowered, guarded.fast, model, len(sets))
         direct = _times(lowered, guarded.direct, model, len(sets))
-        ratios = [number(a) / number(b) for a, b in zip(direct, fast, strict=True)]
+        ratios = [number(a) / number(b) for a, b in zip_equal(direct, fast)]
         crossed = crossing(products, ratios)
         if crossed is not None:
             bound = planner.ledger.decide(
@@ -95,12 +96,12 @@ def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
     Inputs with elements of less than a byte are left out: their sizes in kernels differ from the
     sizes that callers pass.
     """
-    ports = zip(lowered.placed.graph.inputs, lowered.program.inputs, strict=True)
+    ports = zip_equal(lowered.placed.graph.inputs, lowered.program.inputs)
     pairs = (
         pair
         for value, port in ports
         if not port.dtype.is_packed
-        for pair in zip(value.shape, port.dims, strict=True)
+        for pair in zip_equal(value.shape, port.dims)
     )
     return {size: register for size, register in pairs if as_int(size) is None}
 
@@ -117,7 +118,7 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
     """
     if ratios[-1] >= 1:
         return None
-    points = zip(map(log, products), map(log, ratios), strict=True)
+    points = zip_equal(map(log, products), map(log, ratios))
     for (small, faster), (large, slower) in pairwise(reversed(list(points))):
         if slower >= 0:
             return round(exp(small - faster * (large - small) / (slower - faster)))
@@ -314,8 +315,7 @@ def _conditions(
 
     # Each size is clamped to the largest bound plus 1, so that their product does not overflow.
     beyond, zero = let(IntOp.CONST, bounds[-1] + 1), let(IntOp.CONST, 0)
-    factors = [let(IntOp.MIN, size, beyond) for size in _open_dims(lowered).values()]
-    size_product, *more = factors
+    size_product, *more = [let(IntOp.MIN, size, beyond) for size in _open_dims(lowered).values()]
     for factor in more:
         size_product = let(IntOp.MIN, let(IntOp.MUL, size_product, factor), beyond)
     differences = {

@@ -36,10 +36,6 @@ ALLOWED = {
         "compiler/cli/kernels/listing.py",
         "'cpu'",
     ): "a key of the manifest; what LLVM IR is for",
-    (
-        "compiler/ir/expr/evaluate.py",
-        "target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT)",
-    ): "the kind of an element type",
     ("compiler/cli/ops.py", "'gpu'"): "a column of the support table",
     (
         "compiler/frontends/rounding.py",

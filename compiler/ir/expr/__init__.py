@@ -55,6 +55,7 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.types import DType, TensorType, integer_limits
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -98,10 +99,10 @@ def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
 
     def combine(d: tuple[DType, ...]) -> Scalars:
         pairs = ((argument(n, t), argument(n + count, t)) for n, t in enumerate(d))
-        return tuple(apply(part[2], *pair) for part, pair in zip(parts, pairs, strict=True))
+        return tuple(apply(part[2], *pair) for part, pair in zip_equal(parts, pairs))
 
     def identity(d: tuple[DType, ...]) -> Scalars:
-        return tuple(part[1](t) for part, t in zip(parts, d, strict=True))
+        return tuple(part[1](t) for part, t in zip_equal(parts, d))
 
     names = tuple(part[0] for part in parts)
     return Monoid("_".join(names), count, identity, combine, names)

@@ -29,6 +29,7 @@ from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import BOOL, DType, integer_limits
+from tcc.zipped import zip_equal
 
 _GRID_LIMIT = 1 << 24
 _SMALL = 1 << 12
@@ -80,7 +81,7 @@ def _evaluate_stage(
     names = [var.name for var in stage.loops]
     parts = []
     for ranges in cuts:
-        grid = {**env, **dict(zip(names, np.ix_(*ranges), strict=True))}
+        grid = {**env, **dict(zip_equal(names, np.ix_(*ranges)))}
         body = _Body(operands, results, grid, must=unconditional(stage.body))
         full = tuple(map(len, ranges))
         values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
@@ -89,7 +90,7 @@ def _evaluate_stage(
         np.concatenate([p[c] for p in parts]) if len(parts) > 1 else np.array(parts[0][c])
         for c in range(len(stage.body))
     )
-    return tuple(carrier(a, s.dtype) for a, s in zip(arrays, stage.body, strict=True))
+    return tuple(carrier(a, s.dtype) for a, s in zip_equal(arrays, stage.body))
 
 
 def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArrays:
@@ -105,19 +106,17 @@ def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArray
     flat = [v.reshape(*shape, prod(v.shape[len(shape) :])) for v in values]
 
     def empty(*shape: int) -> list[Array]:
-        return [
-            np.broadcast_to(i.astype(v.dtype), shape) for i, v in zip(identity, flat, strict=True)
-        ]
+        return [np.broadcast_to(i.astype(v.dtype), shape) for i, v in zip_equal(identity, flat)]
 
     if flat[0].shape[-1] == 0:
         return tuple(empty(*shape))
     while flat[0].shape[-1] != 1:
         if flat[0].shape[-1] % 2:
-            pairs = zip(flat, empty(*shape, 1), strict=True)
+            pairs = zip_equal(flat, empty(*shape, 1))
             flat = [np.concatenate(pair, axis=-1) for pair in pairs]
         args = [v[..., 0::2] for v in flat] + [v[..., 1::2] for v in flat]
         body = _Body((), [], {}, args)
-        flat = [np.asarray(carrier(body.value(c), t)) for c, t in zip(combine, dtypes, strict=True)]
+        flat = [np.asarray(carrier(body.value(c), t)) for c, t in zip_equal(combine, dtypes)]
     return tuple(v[..., 0] for v in flat)
 
 
@@ -173,14 +172,14 @@ class _Body:
         env = {**self.grid, **bound}
         at = [np.asarray(evaluate(i, env)) for i in node.indices]
         inside: Any = np.True_
-        for index, size in zip(at, array.shape, strict=True):
+        for index, size in zip_equal(at, array.shape):
             inside = inside & (index >= 0) & (index < size)
         if node.fill is None and (node in self.must or np.all(inside)):
             return _gathered(array, at)
         fill = np.asarray(_poison(node.dtype) if node.fill is None else node.fill, array.dtype)
         if array.size == 0:
             return np.broadcast_to(fill, np.shape(inside))
-        clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
+        clipped = [np.clip(i, 0, n - 1) for i, n in zip_equal(at, array.shape)]
         return np.where(inside, _gathered(array, clipped), fill)
 
 

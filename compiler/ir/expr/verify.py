@@ -21,6 +21,7 @@ from tcc.ir.graph.text import scalar_text, source_text
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.index.prove import inside
 from tcc.ir.types import BOOL, DType, DTypeKind, TensorType, integer_limits
+from tcc.zipped import zip_equal
 
 _LITERALS = {
     DTypeKind.BOOL: bool, DTypeKind.FLOAT: float, DTypeKind.INT: int, DTypeKind.UINT: int
@@ -143,7 +144,7 @@ def _read(expr: Expr, number: int, node: Read, scope: set[Var], must: bool) -> I
         if not scalar.dtype.is_integer:
             yield f"{var.key} is bound to {scalar.dtype.name}"
     inner = scope | {v for v, _ in node.indirect}
-    for index, size in zip(node.indices, source.shape, strict=True):
+    for index, size in zip_equal(node.indices, source.shape):
         yield from _scope(index, inner)
         if node.fill is None and must and not inside(index, size):
             yield f"{index.key} is not proved inside [0, {size.key})"

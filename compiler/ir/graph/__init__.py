@@ -180,8 +180,7 @@ def walk_graphs(graph: Graph) -> Iterator[Graph]:
 def constant_bytes(graph: Graph) -> int:
     """Returns the bytes of all constants of a graph and its bodies."""
     constants = (v for part in walk_graphs(graph) for v in part.constants)
-    sizes = ((v.type.count or 0, v.dtype) for v in constants)
-    return sum(packed_size(*size) for size in sizes)
+    return sum(packed_size(v.type.count or 0, v.dtype) for v in constants)
 
 
 def walk_values(graph: Graph) -> Iterator[Value]:

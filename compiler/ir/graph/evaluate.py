@@ -18,6 +18,7 @@ from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, types_of, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, step_in, substitute, var_of
 from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays
 from tcc.ir.types import BF16, DType
+from tcc.zipped import zip_equal
 
 Sizes: TypeAlias = dict[Var, Index]
 _WORD = (1 << 64) - 1
@@ -45,14 +46,14 @@ def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -
     """
     problems: list[str] = []
     dims: list[tuple[Value, int, Index, int]] = []
-    for value, array in zip(values, arrays, strict=True):
+    for value, array in zip_equal(values, arrays):
         if array.dtype != value.dtype.carrier:
             want = f"{value.dtype.name} (as {value.dtype.carrier})"
             problems.append(f"{value.name} has type {array.dtype}, {want} is due")
         if array.ndim != value.rank:
             problems.append(f"{value.name} has rank {array.ndim}, {value.type!r} is due")
             continue
-        pairs = zip(value.shape, array.shape, strict=True)
+        pairs = zip_equal(value.shape, array.shape)
         dims.extend((value, axis, dim, size) for axis, (dim, size) in enumerate(pairs))
     for value, axis, dim, size in (*(d for d in dims if var_of(d[2])), *dims):
         problem = _bind_dim(dim, size, sizes)
@@ -135,9 +136,8 @@ class GraphEvaluator:
         for problem in bind_sizes(graph.inputs, arrays, sizes):
             raise UserError("an input does not fit the graph", where=graph.name, why=problem)
         with np.errstate(all="ignore"):
-            frame = _Frame(_Values(), sizes, 0)
-            results = self._run(graph, arrays, frame)
-        return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
+            results = self._run(graph, arrays, _Frame(_Values(), sizes, 0))
+        return {value.name: array for value, array in zip_equal(graph.outputs, results)}
 
     def results(self, node: Node, arrays: Arrays) -> OutArrays:
         """Returns the results of a node whose sizes are bound."""
@@ -149,14 +149,14 @@ class GraphEvaluator:
 
     def _run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
         values = frame.values
-        values.update(zip(graph.inputs, inputs, strict=True))
+        values.update(zip_equal(graph.inputs, inputs))
         values.update((value, self.constant(graph, value)) for value in graph.constants)
         if graph not in self._plans:
             self._plans[graph] = _dying(graph)
-        for node, dead in zip(graph.nodes, self._plans[graph], strict=True):
+        for node, dead in zip_equal(graph.nodes, self._plans[graph]):
             results = self._node(node, frame)
             _check(node, results, frame.sizes)
-            values.update(zip(node.outputs, results, strict=True))
+            values.update(zip_equal(node.outputs, results))
             for value in dead:
                 del values[value]
         return [values[value] for value in graph.outputs]
@@ -182,7 +182,7 @@ class GraphEvaluator:
                 frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
             results = self.results(replace(node, attrs=attrs), arrays)
-            return tuple(_rounded(a, v.dtype) for a, v in zip(results, node.outputs, strict=True))
+            return tuple(_rounded(a, v.dtype) for a, v in zip_equal(results, node.outputs))
         except MemoryError as error:
             types = ", ".join(map(repr, types_of(node.outputs)))
             raise UserError(
@@ -232,19 +232,17 @@ class GraphEvaluator:
         carried = present[:states]
         sources = [
             np.moveaxis(a, axis, 0)[:: -1 if back else 1]
-            for a, axis, back in zip(
-                present[states:], attrs.input_axes, attrs.input_reverse, strict=True
-            )
+            for a, axis, back in zip_equal(present[states:], attrs.input_axes, attrs.input_reverse)
         ]
         rows: list[Sequence[Array]] = []
-        for trip, slices in enumerate(zip(*sources, strict=True)):
+        for trip, slices in enumerate(zip_equal(*sources)):
             results = self._body(body, [*carried, *slices], frame, trip)
             carried = results[:states]
             rows.append(results[states:])
         stacked = _stacked(body.outputs[states:], rows, frame.sizes)
         laid = [
             np.ascontiguousarray(np.moveaxis(a[:: -1 if back else 1], 0, axis))
-            for a, axis, back in zip(stacked, attrs.output_axes, attrs.output_reverse, strict=True)
+            for a, axis, back in zip_equal(stacked, attrs.output_axes, attrs.output_reverse)
         ]
         return (*carried, *laid)
 
@@ -257,7 +255,7 @@ def _stacked(
     It stacks the output's results of all trips along a new first axis; `rows[n]` has the results of
     trip n.  If no trip ran, dimensions with symbols of unknown value are zero.
     """
-    for value, column in zip(values, zip(*rows, strict=True), strict=bool(rows)):
+    for value, column in zip(values, zip_equal(*rows), strict=bool(rows)):
         if len({row.shape for row in column}) > 1:
             raise UserError("a loop stacks rows of different sizes", where=value.name)
         yield np.stack(column)

@@ -27,6 +27,7 @@ from tcc.ir.graph import (
 )
 from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
+from tcc.zipped import zip_equal
 
 Inputs: TypeAlias = tuple[Value | None, ...]
 # The values that replace a node's results; None keeps the node.
@@ -90,7 +91,7 @@ class _Rebuild:
             else:
                 output_names = [names[v] for v in node.outputs]
                 results = _keep(b, node, inputs, output_names, inferred=node is old_node)
-            new.update(zip(node.outputs, results, strict=True))
+            new.update(zip_equal(node.outputs, results))
             occupied.update(new[v] for v in node.outputs if v in fixed)
         aliases = tuple((new[a], new[i]) for a, i in old.aliases)
         graph = b.finish((new[v] for v in old.outputs), aliases)
@@ -112,7 +113,7 @@ def _fits(node: Node, results: Sequence[Value], fixed: set[Value], occupied: set
             where=node.loc,
             why=f"{list(node.outputs)} became {list(results)}",
         )
-    ends = [r for r, v in zip(results, node.outputs, strict=True) if v in fixed]
+    ends = [r for r, v in zip_equal(results, node.outputs) if v in fixed]
     return len(set(ends) - occupied) == len(ends)
 
 
@@ -132,7 +133,7 @@ def _keep(
             raise InternalError(
                 f"{node.op.name} no longer takes its operands", where=node.loc, why=error
             ) from error
-    outputs = tuple(Value(name, t) for name, t in zip(names, types, strict=True))
+    outputs = tuple(Value(name, t) for name, t in zip_equal(names, types))
     b.append(Node(node.op, node.attrs, inputs, outputs, node.loc))
     return outputs
 
@@ -162,14 +163,14 @@ def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
     if not bodies(node):
         return node
     new = replace(node, attrs=map_bodies(node.attrs, change))
-    unchanged = all(a is b for a, b in zip(bodies(new), bodies(node), strict=True))
+    unchanged = all(a is b for a, b in zip_equal(bodies(new), bodies(node)))
     return node if unchanged else new
 
 
 def _renamed(graph: Graph, names: Sequence[str]) -> Graph:
     """Returns `graph` with its outputs renamed to `names`."""
-    correct = {v for v, name in zip(graph.outputs, names, strict=True) if v.name == name}
-    pairs = zip(graph.outputs, names, strict=True)
+    correct = {v for v, name in zip_equal(graph.outputs, names) if v.name == name}
+    pairs = zip_equal(graph.outputs, names)
     new = {v: Value(name, v.type) for v, name in pairs if v not in correct}
     return substituted(graph, new) if new else graph
 

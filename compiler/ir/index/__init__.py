@@ -23,6 +23,7 @@ from tcc.ir.index.interned import intern
 from tcc.ir.index.long import require_short
 from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 from tcc.known import all_known
+from tcc.zipped import zip_equal
 
 
 @entity
@@ -217,8 +218,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if digits is not None:
         upper, _, size = digits
         return add(whole_part, floordiv(upper, const(den.const // size)))
-    inner = _nested_quotient(remainder, den)
-    if inner is not None:
+    if (inner := _nested_quotient(remainder, den)) is not None:
         return add(whole_part, inner)
     key = atom_text(f"({factor_text(remainder)}//{factor_text(den)})")
     quotient = of_atom(intern(("div", remainder, den), lambda: Quotient(remainder, den, key)))
@@ -388,11 +388,11 @@ def _atom_bounds(atom: Atom) -> _Bounds:
             # A lower bound of one operand is also a lower bound of the maximum. An upper bound of
             # the maximum needs upper bounds of both operands. A minimum is the reverse.
             pick, needed = (max, (1, 2)) if atom.which == "max" else (min, (2, 1))
-            pairs = zip(bounds(atom.a), bounds(atom.b), strict=True)
-            finite_ends = ([end for end in pair if end is not None] for pair in pairs)
+            operand_ends = zip_equal(bounds(atom.a), bounds(atom.b))
+            finite_ends = ([n for n in both if n is not None] for both in operand_ends)
             low, high = (
                 pick(ends) if len(ends) >= count else None
-                for ends, count in zip(finite_ends, needed, strict=True)
+                for ends, count in zip_equal(finite_ends, needed)
             )
             return low, high
 

@@ -15,6 +15,7 @@ from tcc.ir.index import (
     substitute,
     symbol,
 )
+from tcc.zipped import zip_equal
 
 _TRIED = 256  # the approximate number of combinations of symbol values that are tried
 
@@ -45,7 +46,7 @@ def one_apart(size: Index, other: Index) -> bool:
     variables = dict.fromkeys((*free_vars(size), *free_vars(other)))
     count = round(_TRIED ** (1 / len(variables)))
     trial_values = np.array([*product(range(count), repeat=len(variables))]).T
-    at = {var.name: var.lo + values for var, values in zip(variables, trial_values, strict=True)}
+    at = {var.name: var.lo + values for var, values in zip_equal(variables, trial_values)}
     with np.errstate(divide="ignore"):
         if ((evaluate(size, at) == 1) & (evaluate(other, at) != 1)).any():
             return True

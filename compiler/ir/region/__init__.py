@@ -41,6 +41,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.region.affine import Affines, Sizes, is_inside, plain
 from tcc.ir.types import DType, DTypeKind, TensorType
+from tcc.zipped import zip_equal
 
 Literal: TypeAlias = bool | int | float
 
@@ -127,9 +128,7 @@ def reads_inside(region: Region, stage: RegionStage, factor: Factor) -> bool:
     if factor.source is None:
         return True
     sizes = shape_of(region, factor.source)
-    return all(
-        is_inside(form, size, stage.loops) for form, size in zip(factor.forms, sizes, strict=True)
-    )
+    return all(is_inside(form, size, stage.loops) for form, size in zip_equal(factor.forms, sizes))
 
 
 # ---- products -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from tcc.ir.index import (
     nonnegative,
     of_atom,
 )
+from tcc.zipped import zip_equal
 
 Size: TypeAlias = "int | Index"
 Sizes: TypeAlias = tuple[Size, ...]
@@ -105,19 +106,18 @@ def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
     vector `steps` times the matrix whose rows are the maps.
     """
     if not form.digits:
-        weighted_maps = [(step, m) for step, m in zip(form.steps, maps, strict=True) if step != 0]
+        weighted_maps = [(step, m) for step, m in zip_equal(form.steps, maps) if step != 0]
         if len(weighted_maps) == 1 and weighted_maps[0][0] == 1 and form.offset == 0:
             return weighted_maps[0][1]
         if not any(m.digits for _, m in weighted_maps):
             return _weighted_sum(form.offset, weighted_maps, len(extents))
     terms: _Terms = {}
     offset = form.offset
-    for step, inner in zip(form.steps, maps, strict=True):
+    for step, inner in zip_equal(form.steps, maps):
         if step != 0:
             offset += _add(terms, inner, step)
     for digit in form.digits:
-        mapped = substitute(digit.of, maps, extents)
-        _count(terms, (mapped, digit.div, digit.mod), digit.step)
+        _count(terms, (substitute(digit.of, maps, extents), digit.div, digit.mod), digit.step)
     return _affine(terms, offset, extents)
 
 
@@ -157,7 +157,7 @@ def interval(form: Affine, extents: Sizes) -> Interval:
 
     The bounds are exact if `form` has no digits and no symbolic step.
     """
-    ranges = [(step, (0, plain(e - 1))) for step, e in zip(form.steps, extents, strict=True)]
+    ranges = [(step, (0, plain(e - 1))) for step, e in zip_equal(form.steps, extents)]
     ends: list[tuple[Size, Interval]] = [pair for pair in ranges if pair[0] != 0]
     ends += [(d.step, _digit_interval(d, extents)) for d in form.digits]
     low: Size | None = form.offset
@@ -211,7 +211,7 @@ def _is_in(low: Size | None, high: Size | None, size: Size) -> bool:
 def index_of(form: Affine, loops: Sequence[Index]) -> Index:
     """Returns `form` as an index of the iterators `loops`."""
     index = as_index(form.offset)
-    for step, loop in zip(form.steps, loops, strict=True):
+    for step, loop in zip_equal(form.steps, loops):
         if step != 0:
             index = index + loop * step
     for digit in form.digits:
@@ -289,8 +289,7 @@ def _affine(terms: _Terms, offset: Size, extents: Sizes) -> Affine:
 def _plus(a: Affine, b: Affine, factor: Size = 1) -> Affine:
     """Returns `a + factor * b`, with the digits of both unchanged."""
     terms: _Terms = {}
-    offset = _add(terms, a, 1)
-    return _form(terms, offset + _add(terms, b, factor), len(a.steps))
+    return _form(terms, _add(terms, a, 1) + _add(terms, b, factor), len(a.steps))
 
 
 def _form(terms: _Terms, offset: Size, loops: int) -> Affine:
@@ -432,7 +431,7 @@ def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
     offset = divmod(of.offset, by) if isinstance(of.offset, int) else (0, of.offset)
 
     def part(n: int) -> Affine:
-        pairs = zip(of.digits, digits, strict=True)
+        pairs = zip_equal(of.digits, digits)
         part_digits = tuple(d._replace(step=s[n]) for d, s in pairs if s[n] != 0)
         return Affine(tuple(s[n] for s in steps), offset[n], part_digits)
 

@@ -38,6 +38,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.region import Factor, Region, RegionStage, constant_of
 from tcc.ir.region.affine import Affine, Size, Sizes
 from tcc.ir.types import TensorType
+from tcc.zipped import zip_equal
 
 _Code: TypeAlias = tuple[Any, ...]
 _MOST_ORDERS = 120
@@ -74,9 +75,9 @@ def _hash(code: _Code) -> bytes:
 def _digest(stage: RegionStage, names: tuple[bytes, ...]) -> bytes:
     first = len(stage.iters)
     if isinstance(stage.body, expr.Stage):
-        sources = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
+        sources = tuple((name, f.component) for name, f in zip_equal(names, stage.factors))
         return _hash((_sizes(stage.loops), first, stage.monoid, sources, _text(stage.body.body)))
-    columns = [_columns(f, n, stage.loops) for f, n in zip(stage.factors, names, strict=True)]
+    columns = [_columns(f, n, stage.loops) for f, n in zip_equal(stage.factors, names)]
     constant = constant_of(stage)
     codes: list[_Code] = []
     for sums in _orders(stage, columns):
@@ -174,7 +175,7 @@ def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
         "" if factor.fill is None else repr(factor.fill.value),
         _sizes(f.offset for f in forms),
     )
-    loops = tuple(map(_sizes, zip(*(f.steps for f in forms), strict=True))) or ((),) * len(extents)
+    loops = tuple(map(_sizes, zip_equal(*(f.steps for f in forms)))) or ((),) * len(extents)
     digits = forms if any(f.digits for f in forms) else ()
     if digits:
         loops = tuple(
@@ -228,17 +229,14 @@ def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, 
     colours, count = _ranked(occurrences), 0
     while count < max(colours) + 1 < len(numbers):
         count = max(colours) + 1
-        coloured = list(zip(colours, numbers, strict=True))
+        coloured = list(zip_equal(colours, numbers))
         colour_columns = [sorted((colour, c.loops[k]) for colour, k in coloured) for c in columns]
         marks = _ranked(
-            [
-                (m, c.loops[:first], s)
-                for m, c, s in zip(marks, columns, colour_columns, strict=True)
-            ]
+            [(m, c.loops[:first], s) for m, c, s in zip_equal(marks, columns, colour_columns)]
         )
         colours = _ranked([(colour, _occurrences(marks, columns, k)) for colour, k in coloured])
     classes: list[list[int]] = [[] for _ in range(max(colours) + 1)]
-    for colour, k in zip(colours, numbers, strict=True):
+    for colour, k in zip_equal(colours, numbers):
         classes[colour].append(k)
     if prod(factorial(len(c)) for c in classes) > _MOST_ORDERS:
         return [tuple(chain.from_iterable(classes))]
@@ -252,13 +250,12 @@ def _occurrences(
 
     `marks` has a number for each access, which is equal for accesses not yet told apart.
     """
-    return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
+    return sorted((mark, c.loops[loop]) for mark, c in zip_equal(marks, columns))
 
 
 def _ranked(keys: Sequence[Any]) -> list[int]:
     """Returns the position of each key among the sorted distinct keys."""
     places = [0] * len(keys)
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    for last, n in pairwise(order):
+    for last, n in pairwise(sorted(range(len(keys)), key=keys.__getitem__)):
         places[n] = places[last] + (keys[n] != keys[last])
     return places

@@ -23,6 +23,7 @@ from tcc.ir.region.affine import Affine, Size
 from tcc.ir.region.canonical import stage_digests
 from tcc.ir.region.field import PRIMES, PrimeField, Values, element, key_of, scattered
 from tcc.ir.types import BOOL, DType
+from tcc.zipped import zip_equal
 
 _CHUNK = 1 << 18  # the approximate number of terms of sums that are evaluated at once
 _MOST_ELEMENTS = 1 << 27
@@ -77,20 +78,17 @@ def _agree(
     edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
     places = []
     for number, _ in a.outputs:
-        extents = [_int(e, sizes) for e in a.stages[number].iters]
-        places.append(_points(extents, edges, points, rng))
+        places.append(_points([_int(e, sizes) for e in a.stages[number].iters], edges, points, rng))
     for prime in PRIMES:
         evaluators = [
             _Values(r, PrimeField(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))
         ]
         try:
-            expected = [
-                evaluators[0].at(n, at)[c] for (n, c), at in zip(a.outputs, places, strict=True)
-            ]
+            expected = [evaluators[0].at(n, at)[c] for (n, c), at in zip_equal(a.outputs, places)]
         except _Outside as error:
             raise Unchecked(f"at {dict(sizes)} the region itself reads outside") from error
         try:
-            for value, (n, c), at in zip(expected, b.outputs, places, strict=True):
+            for value, (n, c), at in zip_equal(expected, b.outputs, places):
                 if np.any(value != evaluators[1].at(n, at)[c]):
                     return False
         except _Outside:
@@ -144,8 +142,7 @@ def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str,
     rng = random.Random(key_of("sizes", seed, draw))
     for number in range(_TRIES):
         # Some symbols may be 0 or negative, such as padding; every other draw makes all positive.
-        first = 1 if number % 2 else -2
-        sizes = _values(symbols, rng, first, 5 << number // _DOUBLED)
+        sizes = _values(symbols, rng, 1 if number % 2 else -2, 5 << number // _DOUBLED)
         if all(_int(extent, sizes) > 0 for extent in positive):
             return sizes
     raise Unchecked("no sizes are known at which the region has points")
@@ -258,8 +255,7 @@ class _Values:
             order = np.argsort(every, kind="stable")  # fast for two sorted parts
             cached = every[order]
             values = [
-                np.concatenate([old, new])[order]
-                for old, new in zip(values, components, strict=True)
+                np.concatenate([old, new])[order] for old, new in zip_equal(values, components)
             ]
             self._cache[number] = cached, values
         rows = np.searchsorted(cached, places)
@@ -270,8 +266,7 @@ class _Values:
         if isinstance(stage.body, expr.Stage):
             keys = [(self._field.seed, self._digests[number], c) for c in range(len(stage.dtypes))]
             return [
-                self._random(numbers, dtype, *key)
-                for key, dtype in zip(keys, stage.dtypes, strict=True)
+                self._random(numbers, dtype, *key) for key, dtype in zip_equal(keys, stage.dtypes)
             ]
         sums = [_int(s, self._sizes) for s in stage.sums]
         terms = prod(sums)
@@ -283,7 +278,7 @@ class _Values:
         rows = max(_CHUNK // max(terms, 1), 1)
         parts = [self._part(stage, at[n : n + rows], inner) for n in range(0, len(at), rows)]
         parts = parts or [[np.zeros(0, np.int64)] * len(stage.dtypes)]
-        return [np.concatenate(component) for component in zip(*parts, strict=True)]
+        return [np.concatenate(component) for component in zip_equal(*parts)]
 
     def _part(self, stage: RegionStage, at: Values, inner: Values) -> list[Values]:
         loops = [*(at[:, k, None] for k in range(at.shape[1])), *inner.T[:, None, :]]
@@ -302,7 +297,7 @@ class _Values:
         if factor.source is None:
             return at[0] % prime
         shape = self._shape(factor.source)
-        pairs = [*zip(at, shape, strict=True)]
+        pairs = [*zip_equal(at, shape)]
         inside = np.ones((), bool)
         for place, size in pairs:
             inside = inside & (place >= 0) & (place < size)
@@ -331,7 +326,7 @@ class _Values:
 
     def _affine(self, form: Affine, loops: list[Values]) -> Values:
         value = np.array(_int(form.offset, self._sizes), np.int64)
-        for step, loop in zip(form.steps, loops, strict=True):
+        for step, loop in zip_equal(form.steps, loops):
             if step != 0:
                 value = value + _int(step, self._sizes) * loop
         for digit in form.digits:
@@ -361,7 +356,7 @@ def _linear(at: Iterable[Values], shape: Sequence[int]) -> Values:
     `at` has an array for each axis; the arrays broadcast.
     """
     number = np.zeros((), np.int64)
-    for place, size in zip(at, shape, strict=True):
+    for place, size in zip_equal(at, shape):
         number = number * size + place
     return number
 

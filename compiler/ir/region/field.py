@@ -22,6 +22,7 @@ from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, Scalar, Scalars, walk
 from tcc.ir.region import Literal, widens
 from tcc.ir.types import BOOL, DType
+from tcc.zipped import zip_equal
 
 PRIMES = (2147483647, 2147483629)  # the largest two below 2^31, so that products fit 64 bits
 INFINITY, MINUS_INFINITY = -1, -2
@@ -184,10 +185,9 @@ class PrimeField:
         while values[0].shape[-1] > 1:
             half = values[0].shape[-1] // 2
             pairs = [v[..., :half] for v in values] + [v[..., half : 2 * half] for v in values]
-            combinations = self.body(row.combine(dtypes), pairs)
             values = [
                 np.concatenate([new, old[..., 2 * half :]], axis=-1)
-                for new, old in zip(combinations, values, strict=True)
+                for new, old in zip_equal(self.body(row.combine(dtypes), pairs), values)
             ]
         return [v[..., 0] for v in values]
 

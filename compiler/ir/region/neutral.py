@@ -26,6 +26,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.region import Region, RegionStage, shape_of, widens
 from tcc.ir.region.affine import Affine, interval, loops_of
 from tcc.ir.types import BOOL
+from tcc.zipped import zip_equal
 
 
 def folded(
@@ -140,7 +141,7 @@ def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Con
         fill_value = filled_value(stage, place)
         if fill_value is None or (value is not None and value is not fill_value):
             continue
-        for form, size in zip(factor.forms, shape_of(region, factor.source), strict=True):
+        for form, size in zip_equal(factor.forms, shape_of(region, factor.source)):
             ends = inner_range(form, size, stage, loop)
             if ends is not None and isinstance(high, int):
                 low, high, value = max(low, ends[0]), min(high, ends[1] + 1), fill_value

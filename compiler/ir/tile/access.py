@@ -108,8 +108,7 @@ class IndexFacts:
         """
         if any(at_most(g.index, const(-1)) or at_most(g.extent, g.index) for g in guards):
             return True  # a guard never holds, so nothing is accessed
-        ends = (index, size - 1 - index)
-        return all(self._certain(distance, guards, loose) for distance in ends)
+        return all(self._certain(distance, guards, loose) for distance in (index, size - 1 - index))
 
     def _certain(
         self, distance: Index, guards: Sequence[Guard] = (), loose: Collection[Var] = ()
@@ -130,8 +129,7 @@ class IndexFacts:
         """Yields expressions without `loose` variables that equal `index` where `guards` hold."""
         mapping = self._mapping()
         for start in (index, substitute(index, mapping)):
-            plain = {} if start is index else mapping
-            facts = guards_at((*guards, *self.conditions), plain)
+            facts = guards_at((*guards, *self.conditions), {} if start is index else mapping)
             for form in (start, *(_applied(start, [f]) for f in facts), _applied(start, facts)):
                 if not set(loose) & set(free_vars(form)):
                     yield form

@@ -25,6 +25,7 @@ from tcc.ir.tile import (
     TileKernel,
     TileLoop,
 )
+from tcc.zipped import zip_equal
 
 
 def kernel_text(kernel: TileKernel) -> str:
@@ -124,7 +125,7 @@ class _Printer:
 
     def _loop(self, node: TileLoop, indent: str) -> list[str]:
         results = ", ".join(map(self._typed, node.results))
-        pairs = zip(node.carried, node.inits, strict=True)
+        pairs = zip_equal(node.carried, node.inits)
         carried = ", ".join(f"{self._typed(c)} = {self._name(i)}" for c, i in pairs)
         head = f"for {iterator_text(node.var)} in {node.start.key}..{node.stop.key}"
         lines = [

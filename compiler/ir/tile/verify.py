@@ -38,6 +38,7 @@ from tcc.ir.tile.access import IndexFacts
 from tcc.ir.tile.overwrite import overwrites
 from tcc.ir.tile.text import guards_text
 from tcc.ir.types import I8, I32, U8
+from tcc.zipped import zip_equal
 
 
 def verify_kernel(kernel: TileKernel) -> tuple[str, ...]:
@@ -127,8 +128,7 @@ class _Verifier:
 
     def _indices(self, where: str, indices: Iterable[Index], extra: Iterable[Index] = ()) -> None:
         in_scope = {*self._vars, *(v for i in extra for v in free_vars(i))}
-        strange = dict.fromkeys(v for i in indices for v in free_vars(i) if v not in in_scope)
-        for var in strange:
+        for var in dict.fromkeys(v for i in indices for v in free_vars(i) if v not in in_scope):
             self.problems.append(f"{where} uses {var.key}, which is not in sight")
 
     # ---- statements --------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class _Verifier:
         guarded = (i for g in node.guards for i in (g.index, g.extent))
         if self._place(node, where, lanes(block.shape), guarded):
             loose = {v for v, _ in node.indirect}
-            for index, size in zip(node.indices, buffer.sizes, strict=True):
+            for index, size in zip_equal(node.indices, buffer.sizes):
                 if not self._facts.inside(index, size, node.guards, loose):
                     claim = f"{where}: 0 <= {index.key} < {size.key}{guards_text(node)}"
                     self.unproved.append(claim)
@@ -211,7 +211,7 @@ class _Verifier:
 
     def _spreads(self, block: Block, out: Block) -> None:
         fits = len(block.shape) == len(out.shape) and all(
-            a in (1, b) for a, b in zip(block.shape, out.shape, strict=True)
+            a in (1, b) for a, b in zip_equal(block.shape, out.shape)
         )
         self._ask(fits, f"{_name(block)} does not spread to {_name(out)}")
 
@@ -249,7 +249,7 @@ class _Verifier:
             if len(axes) != len(block.shape) or len(set(axes)) != len(axes):
                 self.problems.append(f"{where}: labels {axes} do not fit {_name(block)}")
                 continue
-            for label, size in zip(axes, block.shape, strict=True):
+            for label, size in zip_equal(axes, block.shape):
                 is_equal = sizes.setdefault(label, size) == size
                 self._ask(is_equal, f"{where}: axes {label} differ in size")
         a, b, out = set(node.a_axes), set(node.b_axes), set(node.out_axes)
@@ -292,7 +292,7 @@ class _Verifier:
         self._ask(node.var not in self._vars, f"{where}: the variable is in use")
         parts = (node.inits, node.carried, node.yields, node.results)
         if len({len(p) for p in parts}) == 1:
-            for group in zip(*parts, strict=True):
+            for group in zip_equal(*parts):
                 kinds = {(b.dtype.name, b.shape) for b in group}
                 self._ask(len(kinds) == 1, f"{where}: {_name(group[1])} changes its type")
         else:

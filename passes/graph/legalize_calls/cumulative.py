@@ -41,8 +41,7 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
         return size - 1 - number if attrs.reverse else number
 
     def term(at: Indices, number: Index) -> Scalar:
-        position = (*at[:axis], place(number), *at[axis:])
-        return wide(b.read(0, *position, fill=combination.identity))
+        return wide(b.read(0, *at[:axis], place(number), *at[axis:], fill=combination.identity))
 
     totals = Totals(b, lines, size, term, combination)
     at = b.point(x)

@@ -107,8 +107,7 @@ def express_scatter_elements(
     if _has_no_sums(x, node):
         return None
     axis, reduction = node.attrs.axis, node.attrs.reduction
-    lines = replaced(updates.shape, axis)
-    scatter = Scatter(x.type, updates.type, axis, lines, (), reduction)
+    scatter = Scatter(x.type, updates.type, axis, replaced(updates.shape, axis), (), reduction)
     (places,) = express(b, _places_along(indices.type, scatter), indices)
     return [_scattered(b, scatter, x, places, updates, cheapest)]
 
@@ -131,8 +130,7 @@ def express_scatter_nd(
     slices = emit(b, "reshape", updates, shape=(count, *updates.shape[tuples:]))
     flat = emit(b, "reshape", indices, shape=(count, const(len(sizes))))
     (places,) = express(b, _places_of_tuples(flat.type, sizes), flat)
-    update_axes = slices.shape[1:]
-    scatter = Scatter(rows.type, slices.type, 0, (), update_axes, node.attrs.reduction)
+    scatter = Scatter(rows.type, slices.type, 0, (), slices.shape[1:], node.attrs.reduction)
     result = _scattered(b, scatter, rows, places, slices, cheapest)
     return [emit(b, "reshape", result, shape=x.shape)]
 
@@ -209,8 +207,7 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
     # a place gives -1, which equals no place.
     meant = fn("eq", b.read(1, *s.line(position), number, fill=-1), at[s.axis])
     if reduces:
-        update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
-        term = choose(meant, update, s.identity)
+        term = choose(meant, cast(b.read(2, *s.at(position, number), fill=0), s.dtype), s.identity)
         combination = b.stage(at, term, over=(number,), monoid=s.monoid)
         at = b.point(s.x)
         return _combined(b, s, at, b.read(combination, *at))
@@ -267,8 +264,7 @@ def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar
     An item is a pair (place, index of the update) in one integer.  `items` is the number of the
     operand that holds the sorted items.
     """
-    at = b.position(clamped(place, s.count), s.count)
-    item = b.read(items, *line, at, fill=0)
+    item = b.read(items, *line, b.position(clamped(place, s.count), s.count), fill=0)
     return fn("mod", item, s.count)
 
 
@@ -338,8 +334,7 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
             value: Scalar = b.read(3 + level, *node_position, fill=0)
         else:
             value = _update(b, s, 2, position, _number(b, s, 1, s.line(position), place))
-        term = choose(meant, value, s.identity)
-        parts.append(b.stage(at, term, over=(number,), monoid=s.monoid))
+        parts.append(b.stage(at, choose(meant, value, s.identity), over=(number,), monoid=s.monoid))
     at = b.point(s.x)
     combination: Scalar = b.read(parts[0], *at)
     for part in parts[1:]:

@@ -92,8 +92,7 @@ def _counts(flags: TensorType, count: Index) -> Expr:
     before = b.stage((block,), totals.before((), block))
     (one,) = b.iters(1)
     (block,) = b.iters(blocks)
-    everything = b.sum((one,), of_block((), block), over=(block,))
-    return b.done(within, before, everything)
+    return b.done(within, before, b.sum((one,), of_block((), block), over=(block,)))
 
 
 def _selected_places(within: TensorType, before: TensorType, size: Index) -> Expr:
@@ -111,16 +110,14 @@ def _selected_places(within: TensorType, before: TensorType, size: Index) -> Exp
 
     (rank,) = b.iters(size)
     (number,) = b.iters(BLOCK)
-    block_of = b.read(begun_blocks, rank) - 1
-    at = b.position(clamped(block_of, blocks), blocks)
+    at = b.position(clamped(b.read(begun_blocks, rank) - 1, blocks), blocks)
     fill = guard(blocks)
     offset_in_block = index_value(rank, I64) - b.read(1, at, fill=fill)
     passed = b.read(0, at, number, fill=fill) <= offset_in_block
     inside = b.sum((rank,), cast(passed, I64), over=(number,))
 
     (rank,) = b.iters(size)
-    first = b.read(begun_blocks, rank) - 1
-    return b.finish((rank,), first * BLOCK + b.read(inside, rank))
+    return b.finish((rank,), (b.read(begun_blocks, rank) - 1) * BLOCK + b.read(inside, rank))
 
 
 def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
@@ -143,9 +140,7 @@ def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
 
 def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     b = ExprBuilder(x, places)
-    shape = replaced(x.shape, axis, places.shape[0])
-    at = b.iters(*shape)
+    at = b.iters(*replaced(x.shape, axis, places.shape[0]))
     size = x.shape[axis]
     position = b.position(clamped(b.read(1, at[axis]), size), size)
-    source = replaced(at, axis, position)
-    return b.finish(at, b.read(0, *source, fill=guard(size)))
+    return b.finish(at, b.read(0, *replaced(at, axis, position), fill=guard(size)))

@@ -98,8 +98,7 @@ class _Ranking:
         `line` is the line's position along the axes other than the axis of top_k.
         """
         at = self.b.position(clamped(place, self.size), self.size)
-        position = (*line[: self.axis], at, *line[self.axis :])
-        return self.b.read(0, *position, fill=0)
+        return self._operand_element(line, at)
 
     # ---- ranks ----------------------------------------------------------------------------------
 
@@ -152,8 +151,7 @@ class _Ranking:
         _, another = self._numbered(tuple(at), blocks, other)
         earlier = index_value(other, I64) < mine
         before = self._before(items.value(line, another), items.value(line, number), earlier)
-        counts = before & items.there(line, another)
-        return b.sum((*at, mine), cast(counts, I32), over=(other,))
+        return b.sum((*at, mine), cast(before & items.there(line, another), I32), over=(other,))
 
     def _numbered(self, at: Where, blocks: Where, element: Index) -> tuple[Where, Index]:
         """Returns the line of an element, and the element's position in the line.
