@@ -19,6 +19,7 @@ from tcc.ir.types import U8, DType
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
+from tcc.passes.derive.resampling import move_resamplings
 from tcc.passes.derive.zeros import skip_zeros
 from tcc.passes.graph.canonicalize import canonicalize, canonicalize_last
 from tcc.passes.graph.check_indices import check_indices
@@ -74,7 +75,8 @@ class GraphSettings:
     `checks`: True if `grouped-gemms` also adds checks of indices.  It replaces the gathers for
     which the later step `check-indices` would add them.
     `parts`: returns the index of the cheapest of several graphs; requests `shrink`.
-    `zeros`: returns the index of the cheapest of several graphs; requests `skip-zeros`.
+    `zeros`: returns the index of the cheapest of several graphs; requests `skip-zeros` and
+    `move-resamplings`.
     `merges`, `derivations`: the prices and limits of the steps `merge-contractions` and `derive`.
     `states`: pairs (input name, output name), where a run replaces the input by the output.
     `state_type`: the element type of states to which a run appends rows; None keeps their types.
@@ -140,6 +142,7 @@ GRAPH: tuple[Step, ...] = (
     Step("skip-zeros", skip_zeros, 2, when="zeros", reads=("zeros",)),
     Step("decompose-transposed", decompose_transposed, 1, reads=("stays_whole",)),
     Step("shrink", shrink, 2, when="parts", reads=("parts",)),
+    Step("move-resamplings", move_resamplings, 2, when="zeros", reads=("zeros",)),
     Step("fold-constants-again", fold_constants, 1),
     Step("canonicalize-again", canonicalize_last, 1),
     Step("merge-equal-nodes-again", merge_equal_nodes, 1),

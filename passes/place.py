@@ -83,10 +83,8 @@ class LoweringContext:
 
     @property
     def reads_tables(self) -> bool:
-        """Returns True if the graph becomes code for a CPU, where loading a result from a table
-        takes less time than computing it.
-        """
-        return self.is_code and self.planner.gaps
+        """Returns True for a CPU, where a load from a table takes less time than computing."""
+        return self.planner.gaps
 
     @property
     def on_gpu(self) -> bool:

@@ -112,14 +112,20 @@ class SiteScope:
         """Yields the sums of products; every node is in at most one site."""
         used_nodes: set[Node] = set()
         for node in reversed(self.graph.nodes):
-            if node in used_nodes or self._linear(node) is None:
+            if node in used_nodes or self.linear(node) is None:
                 continue
             nodes = self._grown(node, used_nodes)
             used_nodes.update(nodes)
             if any(classify(n) not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
                 yield self.site(nodes, self._neighbours(nodes))
 
-    def _linear(self, node: Node) -> tuple[bool, ...] | None:
+    def reader(self, value: Value) -> Node | None:
+        """Returns the only reader of a value; None if it has others, or bodies or results read
+        it."""
+        nodes = self.users.get(value, ())
+        return nodes[0] if len(nodes) == 1 and value not in self.kept_values else None
+
+    def linear(self, node: Node) -> tuple[bool, ...] | None:
         """Returns for each operand True if it is read once, directly as a factor of a product.
 
         Returns None for a node whose result is no sum of products.
@@ -147,13 +153,13 @@ class SiteScope:
     def _grown(self, sink: Node, used_nodes: set[Node]) -> list[Node]:
         nodes = [sink]
         for node in nodes:
-            linear = self._linear(node) or ()
+            linear = self.linear(node) or ()
             for value, factor in zip(node.inputs, linear, strict=True):
                 before = None if value is None else self.producers.get(value)
                 if value is None or before is None or not factor or before in used_nodes:
                     continue
-                is_private = len(self.users[value]) == 1 and value not in self.kept_values
-                if is_private and len(nodes) < _MOST and self._linear(before) is not None:
+                is_open = self.reader(value) and len(nodes) < _MOST
+                if is_open and self.linear(before) is not None:
                     nodes.append(before)
         return sorted(nodes, key=self.order.__getitem__)
 

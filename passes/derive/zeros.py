@@ -17,14 +17,14 @@ with infinities or NaN stays.  Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.op import Array
 from tcc.ir.region import Factor, RegionStage, product
@@ -36,32 +36,15 @@ from tcc.known import all_known
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.fold import is_axis
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, Term
-from tcc.passes.derive.candidate import Candidate
-from tcc.passes.derive.derive import with_candidates
-from tcc.passes.derive.prices import site_graph
+from tcc.passes.derive.emitted import Way, with_cheapest
 from tcc.passes.derive.rewritten import single_stage
 from tcc.passes.derive.sites import DerivationSite, SiteScope, composed, scopes
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
-from tcc.schedule.alternatives import NO_TIME
 
 # A constant is looked through if it has at most _MOST elements, and if at most _DENSE of _SAMPLE of
 # its elements are not 0.  Columns with different ranges of rows are cut into at most _PARTS parts.
 _MOST, _SAMPLE, _DENSE, _PARTS = 1 << 28, 256, 224, 8
-
-# Adds the nodes that compute the result of a site from its operands, and returns the result.
-_Emit: TypeAlias = Callable[[GraphBuilder, Sequence[Value]], Value]
-
-
-@frozen
-class _Skipped(Candidate):
-    way: _Emit
-
-    def growth(self, site: DerivationSite) -> int:
-        return 0
-
-    def emit(self, b: GraphBuilder, operands: Sequence[Value], arrays: object) -> Value:
-        return self.way(b, operands)
 
 
 def skip_zeros(graph: Graph, cheapest: Cheapest) -> Graph:
@@ -71,14 +54,8 @@ def skip_zeros(graph: Graph, cheapest: Cheapest) -> Graph:
     """
     arrays = {v: a for v in graph.constants if (a := _sparse(graph, v)) is not None}
     scope = next(scopes(graph))
-    options = [(site, [*_ways(site, arrays)]) for site in (_sites(scope, arrays) if arrays else ())]
-    chosen: dict[Node, tuple[DerivationSite, Candidate]] = {}
-    for site, ways in (*options, *_lookups(scope)):
-        candidates = [_Skipped("", NO_TIME, way) for way in ways]
-        graphs = [site_graph(site, ((site, candidate),)) for candidate in candidates]
-        if ways and (number := cheapest([site_graph(site), *graphs])):
-            chosen[site.sink] = site, candidates[number - 1]
-    return with_candidates(graph, chosen)
+    options = ((site, [*_ways(site, arrays)]) for site in (_sites(scope, arrays) if arrays else ()))
+    return with_cheapest(graph, chain(options, _lookups(scope)), cheapest)
 
 
 def _sparse(graph: Graph, value: Value) -> Array | None:
@@ -110,7 +87,7 @@ def _sites(scope: SiteScope, arrays: Mapping[Value, Array]) -> Iterator[Derivati
 # ---- rows that a run selects --------------------------------------------------------------------
 
 
-def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[_Emit]]]:
+def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[Way]]]:
     """Yields matmuls of a matrix whose rows have a 1 each, at positions that a run computes.
 
     The other matrix is a constant of finite numbers; it is read at these positions.
@@ -242,7 +219,7 @@ class _Product(NamedTuple):
         return replaced(self.term.factors, self.place)
 
 
-def _ways(site: DerivationSite, arrays: Mapping[Value, Array]) -> Iterator[_Emit]:
+def _ways(site: DerivationSite, arrays: Mapping[Value, Array]) -> Iterator[Way]:
     """Yields ways to compute a site with fewer products; `arrays` has constants with zeros."""
     region = composed(site.nodes)
     ((number, _),) = region.outputs
@@ -287,7 +264,7 @@ def _matrix(factor: Factor, array: Array, loops: Sizes) -> tuple[Array, tuple[in
     )
 
 
-def _skipped(p: _Product, matrix: Array) -> Iterator[_Emit]:
+def _skipped(p: _Product, matrix: Array) -> Iterator[Way]:
     """Yields ways to compute a product that leave out zeros of its matrix."""
     is_result = p.column < len(p.iters)
     for cover in _covers(matrix):

@@ -15,7 +15,7 @@ before, slices included.  Requires nothing.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, symbols_in, uses, walk_values
@@ -72,6 +72,7 @@ def _difference(graph: Graph, other: Graph) -> Graph:
     )
 
 
+_Item = TypeVar("_Item")
 # A value, a part of it, the op and the attributes of the node that computes this part, and the
 # node's inputs: each is a part of a value, and None stands for all its elements.
 _Operand: TypeAlias = tuple[Value | None, Parts | None]
@@ -176,16 +177,17 @@ class _Sweep:
         if not smaller or is_whole or not self._sizes.issuperset(free_vars(*sizes)):
             return []
         self.is_smaller |= reduces
-        return [(v, parts, *_op_of(node, local, pairs)) for v, parts, local, pairs in restrictions]
+        return [(v, parts, *op_of(node, local, pairs)) for v, parts, local, pairs in restrictions]
 
 
-def _op_of(
-    node: Node, expr: Expr, operands: tuple[_Operand, ...]
-) -> tuple[OpSpec, Any, tuple[_Operand, ...]]:
-    """Returns the op, the attributes and the inputs of a node that computes a part of `node`."""
+def op_of(
+    node: Node, expr: Expr, operands: Sequence[_Item]
+) -> tuple[OpSpec, Any, tuple[_Item, ...]]:
+    """Returns the op and the attributes of a node that computes `expr` in place of `node`, and
+    those of `operands` that it reads."""
     op, attrs = local_op(node, expr)
     if op is not OPS["expression"]:
-        return op, attrs, operands
+        return op, attrs, tuple(operands)
     expr, numbers = drop_unused(expr)
     op, attrs = local_op(replace(node, op=OPS["identity"], attrs=NoAttrs()), expr)
     return op, attrs, tuple(operands[n] for n in numbers)

@@ -4,17 +4,18 @@
 max(k) x[i, k] ; sum(k) f(x, max)         cut at the first stage: two expressions
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from tcc.frozen import field_names
-from tcc.ir.expr import Expr, known_extent
+from tcc.ir.expr import Expr, Stage, known_extent
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import StageRef, substitute_all
 from tcc.ir.graph import Node, map_sizes
-from tcc.ir.index import Indices, const
+from tcc.ir.index import Indices, Var, const
 from tcc.ir.op import OpSpec, OutTypes
 from tcc.ops import OPS
 from tcc.passes.fuse.compose import drop_unused
@@ -61,11 +62,16 @@ def _means(op: OpSpec, attrs: Any, local: Expr, meaning: Expr) -> bool:
 def _meaning(expr: Expr) -> Expr:
     """Returns a form that expressions share which differ in names, or where loops of one iteration
     are read as 0."""
+    return canonical(without_unit_loops(expr, attrgetter("loops")))
+
+
+def without_unit_loops(expr: Expr, loops: Callable[[Stage], Iterable[Var]]) -> Expr:
+    """Returns `expr` with 0 in place of the iterators `loops` of each stage that run once."""
     stages = []
     for stage in expr.stages:
-        zeros = {v: const(0) for v in stage.loops if known_extent(v) == 1}
+        zeros = {v: const(0) for v in loops(stage) if known_extent(v) == 1}
         stages.append(replace(stage, body=substitute_all(stage.body, zeros)))
-    return canonical(replace(expr, stages=tuple(stages)))
+    return replace(expr, stages=tuple(stages))
 
 
 def _resized(node: Node, types: OutTypes) -> Iterator[Any]:

@@ -166,7 +166,7 @@ PLACED = {
     ),
     "price": (
         LoweringContext(CORE, priced=True),
-        "partition assign-layouts narrow-storage level-bytes divide-sums",
+        "partition assign-layouts tabulate narrow-storage level-bytes divide-sums",
     ),
     "model on a GPU": (
         LoweringContext(DEVICE),

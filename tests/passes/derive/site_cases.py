@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,19 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.index import const
+from tcc.ir.index import as_index, const
 from tcc.ir.region.check import equal_at
 from tcc.ir.types import I64
 from tcc.ops import OPS
+from tcc.ops.algebra.movement import ExpandAttrs
 from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.algebra.window import ConvTransposeAttrs
+from tcc.ops.composite.resize import ResizeAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.derive import Derivations, SiteOptions, decisions
 from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.derive.prices import Prices
+from tcc.passes.derive.resampling import move_resamplings
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import DerivationSite, composed
 from tcc.passes.derive.zeros import skip_zeros
@@ -251,6 +254,42 @@ def experts(tokens: int = 256, depth: int = 64, width: int = 128, number: int = 
     return m.finish(m.op("abs", m.op("matmul", rows, chosen)))
 
 
+def resized(
+    size: int = 28,
+    larger: int = 56,
+    *,
+    mode: str = "linear",
+    coordinates: str = "half_pixel",
+    rounding: str = "floor",
+    channels: int = 64,
+    features: int = 64,
+    as_rows: bool = False,
+) -> Graph:
+    """Returns a Resize and a 1 x 1 convolution, or a matmul of the pixels as rows."""
+    m = Whole("resized")
+    shape = tuple(map(as_index, (1, channels, larger, larger)))
+    x = m.input("x", 1, channels, size, size)
+    attrs = ResizeAttrs(shape, (None,) * 4, mode, coordinates, rounding)
+    y = m.op("resize", x, attrs=attrs)
+    if not as_rows:
+        return m.finish(m.conv(y, features, 1))
+    y = m.reshape(m.transpose(y, 0, 2, 3, 1), 1, larger * larger, channels)
+    y = m.op("add", m.op("matmul", y, m.weight(channels, features)), m.weight(features))
+    return m.finish(m.op("relu", y))
+
+
+def repeated(inner: bool, rows: int = 96, times: int = 4, width: int = 64) -> Graph:
+    """Returns two matmuls of rows of which each is repeated (`inner`), or of repeated rows."""
+    m = Whole("repeated")
+    shape = (2, rows, times, width) if inner else (2, times, rows, width)
+    y = m.input("x", 2, rows, width)
+    y = m.reshape(y, *(1 if n == times else n for n in shape))
+    y = m.op("expand", y, attrs=ExpandAttrs(tuple(map(as_index, shape))))
+    y = m.reshape(y, 2, rows * times, width)
+    y = m.op("relu", m.op("matmul", y, m.weight(width, width)))
+    return m.finish(m.op("matmul", y, m.weight(width, width)))
+
+
 def by_matrix(matrix: Array, rows: int = 64) -> Graph:
     """Rows by a constant matrix."""
     m = Model("by_matrix")
@@ -319,8 +358,16 @@ def merged(graph: Graph) -> Graph:
     return merge_contractions(graph, MergePrices(planner()))
 
 
+def _cheapest(graphs: Sequence[Graph]) -> int:
+    return cheapest(graphs, planner(), margin=MARGINS["derivation"])
+
+
 def without_zeros(graph: Graph) -> Graph:
-    return skip_zeros(graph, partial(cheapest, planner=planner(), margin=MARGINS["derivation"]))
+    return skip_zeros(graph, _cheapest)
+
+
+def resampled_late(graph: Graph) -> Graph:
+    return move_resamplings(graph, _cheapest)
 
 
 def grouped(graph: Graph) -> Graph:
@@ -352,6 +399,22 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
         "masked trace(AB)": GraphCase(
             partial(masked, (0, 1)), without_zeros, "expression", 1, 0.03
         ),
+        "nearest": GraphCase(
+            partial(resized, mode="nearest", coordinates="asymmetric"),
+            resampled_late,
+            "conv",
+            1,
+            0.26,
+        ),
+        "nearest of 42": GraphCase(
+            partial(resized, 28, 42, mode="nearest"), resampled_late, "conv", 1, 0.46
+        ),
+        "bilinear": GraphCase(resized, resampled_late, "conv", 1, 0.3),
+        "bilinear rows": GraphCase(
+            partial(resized, as_rows=True), resampled_late, "matmul", 1, 0.35
+        ),
+        "repeat_interleave": GraphCase(partial(repeated, True), resampled_late, "matmul", 2, 0.26),
+        "tile": GraphCase(partial(repeated, False), resampled_late, "matmul", 2, 0.26),
     }
 )
 
