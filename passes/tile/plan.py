@@ -148,8 +148,8 @@ class KernelChooser(KernelModel):
     ) -> PlannedKernel:
         """Returns the kernel of a step, with the layouts of its operands and results.
 
-        A value without a layout belongs to an outer graph, and is row-major.  `periods` says how
-        threads divide the values before the step (`redivided`); the step's results are added.
+        A value without a layout belongs to an outer graph, and is row-major.  `periods` is that
+        of `redivided`.
         """
         key = kernel_key(kernel, layouts, constants)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
@@ -157,9 +157,7 @@ class KernelChooser(KernelModel):
             if key not in self._known:
                 self._known[key] = self.bind(key)
             packed, bound = self.settled(key, digests)
-            if periods is not None:
-                bound, written = self.redivided(key, bound, [*map(periods.get, kernel.operands)])
-                periods.update(zip(kernel.results, written, strict=False))
+            bound = self.redivided(key, bound, kernel, {} if periods is None else periods)
         self.keys.setdefault(bound, key)
         self.launches.setdefault(bound, []).append(kernel.loc)
         return PlannedKernel(
@@ -194,14 +192,14 @@ class KernelChooser(KernelModel):
         return self._known[key]
 
     def redivided(
-        self, key: KernelKey, bound: Bound, periods: Sequence[float | None]
-    ) -> tuple[Bound, Sequence[float | None]]:
-        """Returns the kernel of `key`, perhaps with other tiles, and the periods in which threads
-        write its results.
+        self, key: KernelKey, bound: Bound, kernel: Kernel, periods: dict[Value, float | None]
+    ) -> Bound:
+        """Returns the kernel `bound` of a step, perhaps with other tiles.
 
-        `periods` has the period of each operand; None if it is not known.
+        `periods` has the periods in which threads have written values
+        (`tcc.schedule.cpu.owners`); those of the step's results are added.
         """
-        return bound, ()
+        return bound
 
     def forget(self, keys: Iterable[KernelKey]) -> None:
         """Forgets the kernels of `keys`, so that they can be planned again, with other choices.

@@ -45,14 +45,15 @@ class Division:
             return 0.0
         return (touch.step(self.loop) or inf) * touch.size * trips(self.loop)
 
-    def results(self) -> list[float]:
-        """Returns the period of each result."""
-        return [self.period(touch) for _, touch in sorted(self._touches(store=True).items())]
+    def written(self) -> dict[int, float]:
+        """Returns the period of each result, by the number of its buffer."""
+        return {number: self.period(t) for number, t in self._touches(store=True).items()}
 
     def seconds(self, periods: Mapping[int, float | None]) -> Seconds:
         """Returns the price of a launch if operand n was written in periods of `periods[n]` bytes.
 
-        Nothing is known about other operands. The mean thread's lines of other cores count.
+        Nothing is known about other operands. The mean thread's lines of other cores count, as far
+        as the second-level caches still hold them.
         """
         machine, foreign = self.pricer.machine, 0.0
         spans = {v: trips(v) for stage in self.group.stages for v in stage.loops}
@@ -61,7 +62,9 @@ class Division:
             if written is not None and written != read:
                 # Each period of one division has parts of all threads of the other.
                 mixed = 1 - min(read, written) / max(read, written)
-                foreign += mixed * touch.reach(spans) / (1 if read == inf else self.threads)
+                bytes_ = touch.reach(spans)
+                held = 1 - machine.l2.lost(int(bytes_ / machine.cores))
+                foreign += held * mixed * bytes_ / (1 if read == inf else self.threads)
         price = self.pricer.price(self.group, self.schedule, single_core=self.threads == 1)
         others = foreign * (1 - 1 / machine.cores)
         return price.seconds + Seconds(others / (machine.foreign * machine.hertz))

@@ -45,11 +45,13 @@ def divided_sum(
     if len(stage.body) > 1 or multiplied(stage) or not trips(stage.loops):
         return None
     constants = placed.graph.constants
-    written: dict[Value, float] = {}
+    written: dict[Value, float | None] = {}
     for step in placed.steps:
-        if step.kernel and not step.every and not {*kernel.operands}.isdisjoint(step.results):
-            writer = division(kernel_key(step.kernel, placed.layouts, constants))
-            written |= zip(step.results, writer.results(), strict=True)
+        writer = step.kernel
+        if writer and not step.every and not {*kernel.operands}.isdisjoint(writer.results):
+            periods = division(kernel_key(writer, placed.layouts, constants)).written()
+            numbered = enumerate(writer.results, len(writer.operands))
+            written |= {v: periods.get(n) for n, v in numbered}
     if not any(written.values()):
         return None
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
+from tcc.ir.graph import Value
 from tcc.ir.index import (
     Index,
     Substitution,
@@ -26,6 +27,7 @@ from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType, element_count
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.layout.assign import Kernel
 from tcc.passes.tile.cpu.divided_sums import divided_sum
 from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
 from tcc.passes.tile.cpu.legality import CpuKernels, check_lowered, is_cpu_kernel
@@ -183,15 +185,17 @@ class CoreChooser(CpuKernels, KernelChooser):
         return None
 
     def redivided(
-        self, key: KernelKey, bound: Bound, periods: Sequence[float | None]
-    ) -> tuple[Bound, Sequence[float | None]]:
+        self, key: KernelKey, bound: Bound, kernel: Kernel, periods: dict[Value, float | None]
+    ) -> Bound:
         if self.pricer is None:
-            return bound, ()
-        here = bound, tuple(periods)
-        if any(periods) and here not in self._redivided:
+            return bound
+        here = bound, tuple(map(periods.get, kernel.operands))
+        if any(here[1]) and here not in self._redivided:
             self._redivided[here] = self._along_writers(key, *here)
         bound = self._redivided.get(here, bound)
-        return bound, self._division(bound.group, bound.schedule).results()
+        written = self._division(bound.group, bound.schedule).written()
+        periods |= {v: written.get(n) for n, v in enumerate(kernel.results, len(kernel.operands))}
+        return bound
 
     def _along_writers(
         self, key: KernelKey, bound: Bound, periods: tuple[float | None, ...]
@@ -206,9 +210,9 @@ class CoreChooser(CpuKernels, KernelChooser):
             )
             for schedule in (bound.schedule, *other_grids(bound.group, bound.schedule))
         )
-        if not others or key in self._forced_keys:
-            return bound
         where = partial(site, "threads", *key, rule.text, periods)
+        if not others or (key in self._forced_keys and not self.ledger.wanted(where)):
+            return bound
         schedule = self.ledger.decide(where, rule, others, MARGINS["threads"]).replacement
         if schedule is bound.schedule:
             return bound

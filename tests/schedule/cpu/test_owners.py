@@ -27,16 +27,16 @@ MACHINE = shipped_machine("znver5")
 PRICER = Pricer(MACHINE)
 
 
-def scaled() -> TileGroup:
+def scaled(rows: int) -> TileGroup:
     """Returns the group of y[i, j] = x[i, j] * b[j], whose loops stay apart."""
-    b = ExprBuilder(tensor(F32, ROWS, COLUMNS), tensor(F32, COLUMNS))
-    i, j = b.iters(ROWS, COLUMNS)
+    b = ExprBuilder(tensor(F32, rows, COLUMNS), tensor(F32, COLUMNS))
+    i, j = b.iters(rows, COLUMNS)
     b.stage((i, j), apply("mul", b.read(0, i, j), b.read(1, j)))
     expr = b.done()
     return build_group(expr, *row_major_storage(expr, (False, True)))
 
 
-GROUP = scaled()
+GROUP = scaled(ROWS)
 RULE = choose(GROUP, CoreModel(16, 32))
 GRIDS = {s.parallel: s for s in (RULE, *other_grids(GROUP, RULE))}
 ALONG_ROWS, ALONG_COLUMNS = (v.name for v in GROUP.common)
@@ -67,7 +67,7 @@ def test_the_price_counts_the_lines_of_other_cores(
     writer: tuple[str, ...], reader: tuple[str, ...]
 ) -> None:
     wrote, reads = (Division(GROUP, GRIDS[n], PRICER, TYPICAL_LIMITS) for n in (writer, reader))
-    (period,) = wrote.results()
+    (period,) = wrote.written().values()
     extra = number(reads.seconds({0: period})) - number(reads.seconds({}))
     foreign = owners(GRIDS[writer]) != owners(GRIDS[reader])
     # one thread waits for all its lines; two threads wait at once, each for its own
@@ -80,6 +80,13 @@ def test_an_unknown_writer_costs_nothing() -> None:
     assert reads.seconds({0: None}) == reads.seconds({})
 
 
+def test_lines_that_have_left_the_caches_cost_nothing() -> None:
+    """16 MiB go through the two second-level caches of 1 MiB, and come from the third."""
+    group = scaled(5461)
+    reads = Division(group, choose(group, CoreModel(16, 32)), PRICER, TYPICAL_LIMITS)
+    assert reads.seconds({0: 4.0 * COLUMNS}) == reads.seconds({})
+
+
 def test_little_work_is_done_by_one_thread() -> None:
     """The runtime gives a launch no thread for less than a microsecond of work."""
     b = ExprBuilder(tensor(F32, 4, 64))
@@ -88,7 +95,7 @@ def test_little_work_is_done_by_one_thread() -> None:
     expr = b.done()
     group = build_group(expr, *row_major_storage(expr, (False,)), collapsed=False)
     division = Division(group, choose(group, CoreModel(16, 32)), PRICER, TYPICAL_LIMITS)
-    assert (division.threads, division.results()) == (1, [0.0])
+    assert (division.threads, division.written()) == (1, {1: 0.0})
 
 
 def test_one_core_owns_all_lines() -> None:
