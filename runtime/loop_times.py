@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from random import Random
+from statistics import median
 from threading import Barrier
 from typing import Self
 
 # Seconds of one timed run, and how many times each run is repeated.
 _RUN, _REPEATS = 0.004, 5
+# The median of so many exchanges between two cores counts, and at most so many bytes per second.
+_EXCHANGES, _FASTEST = 41, 1e12
 _HUGE = 2 << 20
 # The vectors that a step of a loop reads or writes.  They are enough independent operations to hide
 # the latency of any multiply-add, and they fit in sixteen registers.
@@ -127,6 +130,27 @@ class LoopTimer:
             return _seconds(chase, len(places))
 
         return min(chased() for _ in range(3)) / len(places)
+
+    def exchange(self, size: int) -> float:
+        """Returns the bytes per second of `size` bytes that one core writes, another core reads and
+        the first one writes again, on top of the time that it takes on one core."""
+        vectors = size // self._step * UNROLL
+        writer, reader = self._cpus[:2]
+
+        def passed(name: str, cpu: int) -> float:
+            # A thread that has just moved to a CPU is slow at first, so it reads other memory
+            # before.
+            os.sched_setaffinity(0, {cpu})
+            self._streams[name](self._span.address + self.third, vectors, 1)
+            return _seconds(partial(self._streams[name], self._span.address, vectors), 1)
+
+        def extra() -> float:
+            passed("write", writer)
+            alone = passed("read", writer) + passed("write", writer)
+            return passed("read", reader) + passed("write", writer) - alone
+
+        waits = [self._pool.submit(extra).result() for _ in range(_EXCHANGES)]
+        return size / max(median(waits), size / _FASTEST)
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
         """Returns the best seconds of one repetition while `cores` cores work; the slowest core

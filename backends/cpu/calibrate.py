@@ -68,8 +68,10 @@ def calibrate(target: Target) -> Machine:
         )
         functions, call = _functions(target, cycle)
         launch, fork = _launches(target, cores)
+        shipped = machine_for(profile)
+        foreign = loops.exchange(loops.second // 2) * cycle if cores > 1 else shipped.foreign
         return replace(
-            machine_for(profile),
+            shipped,
             name=f"{profile.cpu}, measured",
             cores=cores,
             ghz=_round(1e-9 / all_cores),
@@ -83,6 +85,7 @@ def calibrate(target: Target) -> Machine:
             l2=_cache(loops, profile.l2, loops.second, cycle),
             l3=_cache(loops, _usable_bytes(loops, profile.l3), loops.third, cycle),
             memory=_memory(loops, cores),
+            foreign=_round(foreign),
             fork=_round(fork),
             launch=_round(launch),
         )

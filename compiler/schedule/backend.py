@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tcc.ir.expr import Expr
 from tcc.ir.tile import TileKernel
@@ -18,10 +18,10 @@ from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rat
 from tcc.schedule.margins import MARGINS, Margin
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
-# A function that divides a long sum of an expression into partial sums. It returns the rewritten
-# expression and the number of the stage after which it is cut into two kernels; None if the sum is
-# not divided.
-Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
+# A function that divides a long sum of a kernel, a step of a placed graph, into partial sums. It
+# returns the rewritten expression and the number of the stage after which it is cut into two
+# kernels; None if the sum is not divided.
+Divides: TypeAlias = Callable[[Any, Any], tuple[Expr, int] | None]
 
 
 class KernelModel(Protocol):

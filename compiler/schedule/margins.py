@@ -36,6 +36,7 @@ _SAVES = {
     "shared layout": 1 - 1 / 1.08,
     # Nobody measured these margins.
     "knob direction": 0.15,
+    "threads": 0.15,
     "split-k": 0.05,
     "rows of MoE tiles": 0.2,
     "compiled again": 1 - 1 / 1.05,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, known_extent, with_stages
+from tcc.ir.expr import Expr, Stage, extent, inserted, known_extent, with_stages
 from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
 from tcc.ir.index import Var, Vars, const, free_vars, iterator, of_atom
@@ -36,6 +36,30 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
     expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
     return (form for form in (_in_parts(expr, n) for n in range(loops)) if form != expr)
+
+
+def with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
+    """Returns `expr` with the loop `loop` of stage `number` divided into `parts` parts.
+
+    A new stage after it adds the sums of the parts.  If the first loop has one iteration, such as a
+    batch of one image, the loop over parts takes its place.
+    """
+    stage = expr.stages[number]
+    length = trips((loop,)) // parts
+    part, step = iterator("part", parts), iterator(loop.name, length)
+    one_trip = stage.iters[:1] if len(stage.iters) > 1 and trips(stage.iters[:1]) == 1 else ()
+    places = {loop: part * length + step, **dict.fromkeys(one_trip, const(0))}
+    partial_sums = replace(
+        stage,
+        iters=(*free_vars(part), *stage.iters[len(one_trip) :]),
+        reduce=replaced(stage.reduce, stage.reduce.index(loop), *free_vars(step)),
+        body=substitute_all(stage.body, places),
+    )
+    at = (part, *map(of_atom, stage.iters[len(one_trip) :]))
+    (dtype,) = (node.dtype for node in stage.body)
+    sums = replace(stage, reduce=free_vars(part), body=(read(StageRef(number), at, dtype),))
+    divided = inserted(expr, number, partial_sums)
+    return replace(divided, stages=replaced(divided.stages, number + 1, sums))
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:

@@ -8,13 +8,15 @@ Requires layouts, and the types in which values are stored, because prices depen
 Establishes a layout for each value of partial sums, with the axis order of the result.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
+from tcc.ir.expr import Expr
 from tcc.ir.graph import Value
 from tcc.ir.layout import Layout, axis_order, permuted, row_major
 from tcc.passes.fuse.split import cut_behind
-from tcc.passes.layout.assign import Placed, ProgramStep
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.schedule.backend import Divides
 
 
@@ -28,17 +30,25 @@ def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
     layouts = dict(placed.layouts)
     steps: list[ProgramStep] = []
     for step in placed.steps:
-        division = None if step.kernel is None or step.every else divides(step.kernel.expr)
+        division = None if step.kernel is None or step.every else divides(step.kernel, placed)
         if division is None or step.kernel is None:
             steps.append(step)
             continue
-        expr, number = division
-        kernel, result = replace(step.kernel, expr=expr), step.kernel.results[0]
-        for piece in cut_behind(kernel, (number,), (f"{result.name}.part{n}" for n in count())):
-            steps.append(ProgramStep(piece))
-            new_values = [v for v in piece.results if v not in layouts]
-            layouts |= {v: _layout_of_parts(v, layouts[result]) for v in new_values}
+        pieces, layouts = divided(step.kernel, *division, layouts)
+        steps += map(ProgramStep, pieces)
     return replace(placed, steps=tuple(steps), layouts=layouts)
+
+
+def divided(
+    kernel: Kernel, expr: Expr, number: int, layouts: Mapping[Value, Layout]
+) -> tuple[tuple[Kernel, Kernel], dict[Value, Layout]]:
+    """Returns the kernels that compute `expr`, which has partial sums in stage `number`, in place
+    of `kernel`, and `layouts` with those of the values between them."""
+    result = kernel.results[0]
+    names = (f"{result.name}.part{n}" for n in count())
+    pieces = cut_behind(replace(kernel, expr=expr), (number,), names)
+    new_values = (v for piece in pieces for v in piece.results if v not in layouts)
+    return pieces, {**layouts, **{v: _layout_of_parts(v, layouts[result]) for v in new_values}}
 
 
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:

@@ -140,11 +140,16 @@ class KernelChooser(KernelModel):
         return ()
 
     def plan(
-        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
+        self,
+        kernel: Kernel,
+        layouts: Mapping[Value, Layout],
+        constants: Mapping[Value, Handle],
+        periods: dict[Value, float | None] | None = None,
     ) -> PlannedKernel:
         """Returns the kernel of a step, with the layouts of its operands and results.
 
-        A value without a layout belongs to an outer graph, and is row-major.
+        A value without a layout belongs to an outer graph, and is row-major.  `periods` is that
+        of `redivided`.
         """
         key = kernel_key(kernel, layouts, constants)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
@@ -152,6 +157,7 @@ class KernelChooser(KernelModel):
             if key not in self._known:
                 self._known[key] = self.bind(key)
             packed, bound = self.settled(key, digests)
+            bound = self.redivided(key, bound, kernel, {} if periods is None else periods)
         self.keys.setdefault(bound, key)
         self.launches.setdefault(bound, []).append(kernel.loc)
         return PlannedKernel(
@@ -173,7 +179,8 @@ class KernelChooser(KernelModel):
         """
         kernels = {step: step.kernel for step in steps if step.kernel and not step.every}
         order = sorted(kernels, key=lambda step: selects_rows(kernels[step].expr))
-        return {step: self.plan(kernels[step], layouts, constants) for step in order}
+        periods: dict[Value, float | None] = {}
+        return {step: self.plan(kernels[step], layouts, constants, periods) for step in order}
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
         """Returns the kernel of `key`, or a kernel that differs in the layouts of constants.
@@ -183,6 +190,16 @@ class KernelChooser(KernelModel):
         and None for other operands.
         """
         return self._known[key]
+
+    def redivided(
+        self, key: KernelKey, bound: Bound, kernel: Kernel, periods: dict[Value, float | None]
+    ) -> Bound:
+        """Returns the kernel `bound` of a step, perhaps with other tiles.
+
+        `periods` has the periods in which threads have written values
+        (`tcc.schedule.cpu.owners`); those of the step's results are added.
+        """
+        return bound
 
     def forget(self, keys: Iterable[KernelKey]) -> None:
         """Forgets the kernels of `keys`, so that they can be planned again, with other choices.

@@ -99,6 +99,10 @@ class Machine:
     f32. `call`: the same number for a function that is not listed. `l1` is in bytes; all cores
     share `l3`. `fork` is the seconds to hand a kernel to all threads, and `launch` the seconds to
     run a kernel on the calling thread.
+
+    `foreign`: the bytes a cycle that a core reads from lines that another core wrote. The time
+    comes on top of that of own lines. It contains the time until the next core that writes to
+    these lines has them for itself again.
     """
 
     name: str
@@ -123,6 +127,7 @@ class Machine:
     l2: Cache
     l3: Cache
     memory: Memory
+    foreign: float
     fork: float
     launch: float
 

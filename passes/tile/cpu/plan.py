@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
+from tcc.ir.graph import Value
 from tcc.ir.index import (
     Index,
     Substitution,
@@ -26,6 +27,8 @@ from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType, element_count
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.layout.assign import Kernel
+from tcc.passes.tile.cpu.divided_sums import divided_sum
 from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
 from tcc.passes.tile.cpu.legality import CpuKernels, check_lowered, is_cpu_kernel
 from tcc.passes.tile.cpu.lower import lower
@@ -40,6 +43,7 @@ from tcc.passes.tile.plan import (
     selects_rows,
 )
 from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds, SiteOf
+from tcc.schedule.backend import AnySchedule
 from tcc.schedule.choice_text import is_object_text, text_of
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
@@ -47,6 +51,7 @@ from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
 from tcc.schedule.cpu.kernel_choice import CoreKernel, check, check_stages, read_kernel
+from tcc.schedule.cpu.owners import Division, other_grids
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
@@ -80,6 +85,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         # For each constant, by digest, its layout in the first kernel that reads it.
         self._layout_of: dict[str, Layout] = {}
         self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
+        # For each kernel and the periods of its operands, the kernel with other tiles.
+        self._redivided: dict[tuple[Bound, tuple[float | None, ...]], Bound] = {}
+        if pricer is not None:
+            self.divides = partial(
+                divided_sum, division=self._draft, cores=pricer.machine.cores, ledger=ledger
+            )
 
     @property
     def prices_layouts(self) -> bool:
@@ -172,6 +183,55 @@ class CoreChooser(CpuKernels, KernelChooser):
         if selects_rows(key[0]):
             return "layout of another kernel", LaidOut(key, structure, layouts), Knobs()
         return None
+
+    def redivided(
+        self, key: KernelKey, bound: Bound, kernel: Kernel, periods: dict[Value, float | None]
+    ) -> Bound:
+        if self.pricer is None:
+            return bound
+        here = bound, tuple(map(periods.get, kernel.operands))
+        if any(here[1]) and here not in self._redivided:
+            self._redivided[here] = self._along_writers(key, *here)
+        bound = self._redivided.get(here, bound)
+        written = self._division(bound.group, bound.schedule).written()
+        periods |= {v: written.get(n) for n, v in enumerate(kernel.results, len(kernel.operands))}
+        return bound
+
+    def _along_writers(
+        self, key: KernelKey, bound: Bound, periods: tuple[float | None, ...]
+    ) -> Bound:
+        """Returns the kernel with the grid of the lowest price, reads from other cores included."""
+        assert isinstance(bound.schedule, Schedule)
+        rule, *others = (
+            Alternative(
+                schedule,
+                self._division(bound.group, schedule).seconds(dict(enumerate(periods))),
+                name=text_of(by_position(schedule, bound.group).parallel),
+            )
+            for schedule in (bound.schedule, *other_grids(bound.group, bound.schedule))
+        )
+        where = partial(site, "threads", *key, rule.text, periods)
+        if not others or (key in self._forced_keys and not self.ledger.wanted(where)):
+            return bound
+        schedule = self.ledger.decide(where, rule, others, MARGINS["threads"]).replacement
+        if schedule is bound.schedule:
+            return bound
+        kernel = replace(lower(bound.group, schedule), nontemporal=bound.kernel.nontemporal)
+        divided = replace(bound, kernel=kernel, schedule=schedule)
+        self._cores[divided] = self._cores[bound]
+        return divided
+
+    def _draft(self, key: KernelKey) -> Division:
+        """Returns the division of a kernel that is only priced."""
+        assert self.pricer is not None
+        structure = self._structure(key)
+        chosen = cheapest(structure.with_knobs, self.pricer, structure.resized)
+        return self._division(*structure.with_knobs(chosen.knobs))
+
+    def _division(self, group: TileGroup, schedule: AnySchedule) -> Division:
+        assert self.pricer is not None
+        assert isinstance(schedule, Schedule)
+        return Division(group, schedule, self.pricer, self.limits)
 
     def estimate(self, key: KernelKey) -> Seconds:
         """Returns the price under the schedule that the rules choose.  Requires a pricer."""

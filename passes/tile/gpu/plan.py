@@ -91,7 +91,7 @@ class BlockChooser(KernelChooser):
         self.limits = replace(profile.limits, launch_bytes=LAUNCH * profile.bandwidth)
         matrix = dict(profile.matrix).get(floats.name, profile.flops)
         self.rates = Rates(matrix / 2, profile.flops / 2, profile.bandwidth)
-        self.divides = partial(split_k, profile=profile, prices=self.best, ledger=ledger)
+        self.divides = lambda kernel, _: split_k(kernel.expr, profile, self.best, ledger)
         # Kernels whose schedules are final: the user forced them, or they were compiled and fit.
         self.pinned: set[Bound] = set()
         self._prices: dict[Expr, BlockPrice | None] = {}

@@ -15,14 +15,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, inserted, known_extent
+from tcc.ir.expr import Expr, known_extent
 from tcc.ir.expr.rename import canonical
-from tcc.ir.expr.scalar import StageRef, read, substitute_all
-from tcc.ir.index import Var, const, free_vars, iterator, of_atom
-from tcc.ops.shapes import replaced
+from tcc.ir.expr.scalar import StageRef
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import drop_unused
-from tcc.passes.fuse.split_reductions import trips
+from tcc.passes.fuse.split_reductions import trips, with_parts
 from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds, saves
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
@@ -58,7 +56,7 @@ def split_k(
     if price is None or price.units >= 2 * profile.processors or saves(price.seconds, _SHORT):
         return None
     rule = Alternative(expr, price.seconds, name="whole")
-    divided = ((n, _with_parts(expr, number, loop, n)) for n in counts)
+    divided = ((n, with_parts(expr, number, loop, n)) for n in counts)
     alternatives = [
         Alternative(e, _seconds(e, number, profile, prices), name=f"{n}-parts") for n, e in divided
     ]
@@ -80,27 +78,3 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
     stage = expr.stages[number]
     traffic = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
     return IMPOSSIBLE if price is None else price.seconds + Seconds(streamed(profile, traffic))
-
-
-def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
-    """Returns `expr` with the loop `loop` of stage `number` divided into `parts` parts.
-
-    A new stage after it adds the sums of the parts.  If the first loop has one iteration, such as a
-    batch of one image, the loop over parts takes its place.
-    """
-    stage = expr.stages[number]
-    length = trips((loop,)) // parts
-    part, step = iterator("part", parts), iterator(loop.name, length)
-    one_trip = stage.iters[:1] if len(stage.iters) > 1 and trips(stage.iters[:1]) == 1 else ()
-    places = {loop: part * length + step, **dict.fromkeys(one_trip, const(0))}
-    partial_sums = replace(
-        stage,
-        iters=(*free_vars(part), *stage.iters[len(one_trip) :]),
-        reduce=replaced(stage.reduce, stage.reduce.index(loop), *free_vars(step)),
-        body=substitute_all(stage.body, places),
-    )
-    at = (part, *map(of_atom, stage.iters[len(one_trip) :]))
-    (dtype,) = (node.dtype for node in stage.body)
-    sums = replace(stage, reduce=free_vars(part), body=(read(StageRef(number), at, dtype),))
-    divided = inserted(expr, number, partial_sums)
-    return replace(divided, stages=replaced(divided.stages, number + 1, sums))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
-from tcc.ir.graph import Graph
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import apply
+from tcc.ir.graph import Graph, Value
 from tcc.ir.index import IndexLike, as_int, const, symbol
 from tcc.ir.layout import Layout, row_major
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
+from tcc.ir.types import F32, tensor
 from tcc.passes.fuse.structure import build_group
+from tcc.passes.layout.assign import Kernel
 from tcc.passes.tile.cpu import plan as plan_kernels
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import PlannedKernel
@@ -22,6 +27,7 @@ from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.cpu.work import group_work
 from tcc.target import parse_target
 
+from tests.lib.oracle.tile.evaluate import evaluate_kernel
 from tests.passes.fuse.models import Model
 from tests.passes.layout.test_choose import planner
 from tests.passes.moe.experts import layer
@@ -195,3 +201,36 @@ def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch)
     planner.plan(kernel, placed.layouts, graph.constants)
     assert planner.priced >= 6
     assert 3 <= len(built) == len(set(built)) <= 5
+
+
+def scaled() -> Kernel:
+    """Returns the kernel of x[i, j] * b[j] for 96 x 768 elements; its loops stay apart."""
+    b = ExprBuilder(tensor(F32, 96, 768), tensor(F32, 768))
+    i, j = b.iters(96, 768)
+    b.stage((i, j), apply("mul", b.read(0, i, j), b.read(1, j)))
+    expr = b.done()
+    operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
+    return Kernel(expr, operands, (Value("y", expr.types[0]),), "y")
+
+
+@pytest.mark.parametrize(
+    ("period", "grid"),
+    [
+        (None, [0]),  # nothing is known
+        (4 * 768 * 96, [0]),  # rows of other threads
+        (4 * 768, [1]),  # columns
+    ],
+)
+def test_tiles_run_along_those_of_the_writer(period: float | None, grid: list[int]) -> None:
+    kernel, model = scaled(), planner()
+    x, _ = kernel.operands
+    bound, other = (model.plan(kernel, {}, {}, {x: period}).bound for _ in range(2))
+    assert bound is other  # equal layers share the kernel
+    assert isinstance(bound.schedule, Schedule)
+    places = {v.name: n for n, v in enumerate(bound.group.common)}
+    assert [places[name] for name in bound.schedule.parallel] == grid
+    x_array = np.linspace(-1, 1, 96 * 768, dtype=np.float32)
+    b_array = np.linspace(2, 3, 768, dtype=np.float32)
+    y_array = np.zeros_like(x_array)
+    evaluate_kernel(bound.kernel, [x_array, b_array, y_array], {})
+    np.testing.assert_array_equal(y_array.reshape(96, 768), x_array.reshape(96, 768) * b_array)
