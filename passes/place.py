@@ -20,6 +20,7 @@ from tcc.passes.graph.tabulate import with_tables
 from tcc.passes.layout.assign import Placed, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.layout.divide_sums import with_divided_sums
+from tcc.passes.layout.turn_operands import with_turned_operands
 from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.plan_arena import ArenaPlanner
 from tcc.passes.quantize.exact_weights import with_exact_weights
@@ -136,6 +137,7 @@ PLACE: tuple[Step, ...] = (
     Step("compact-buffers", compacted, when="has_gaps"),
     Step("divide-sums", with_divided_sums, reads=("planner.divides",)),
     Step("sign-operands", with_signed_operands, when="on_gpu", reads=("planner.makes",)),
+    Step("turn-operands", with_turned_operands, when="on_gpu", reads=("planner", "outer")),
 )
 
 

@@ -35,7 +35,7 @@ from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.work import work_facts
 from tcc.schedule.gpu.cost import BlockPricer, Usage
-from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile
+from tcc.schedule.gpu.schedule import FLOAT8_NAME, TYPICAL_DEVICE, BlockProfile
 from tcc.schedule.margins import MARGINS
 from tcc.target import GpuProfile, Target
 
@@ -356,6 +356,8 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
     peaks = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
     # Without matrix units for 8-bit floats, kernels multiply 8-bit floats as f16.
     peaks[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
+    # Hopper's matrix units read 32-bit operands, too, only along the sum.
+    deep = ("f32",) if rounded and fastest.matrix_warps > 1 else ()
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),
@@ -370,6 +372,7 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
         _peak(fastest, "f32"),
         tuple((name, peak) for name, peak in peaks.items() if peak is not None),
         fastest.matrix_warps,
+        terms=(*TYPICAL_DEVICE.terms, *deep),
     )
 
 

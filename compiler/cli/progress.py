@@ -44,7 +44,7 @@ _STAGES = MappingProxyType(
         "choosing kernels": "lower,pack-io,compute-constants,name-handles,partition,merge-groups,"
         "assign-layouts,tabulate,choose-layouts,narrow-storage,level-bytes,exact-weights,"
         "compact-buffers,"
-        "divide-sums,sign-operands",
+        "divide-sums,sign-operands,turn-operands",
         "planning memory": "emit,align-buffers,update-in-place,order-steps,share-halos,"
         "overlap-collectives,plan-arena,direct-where-small,describe-ports",
         "generating code": "generate code",

@@ -171,7 +171,7 @@ PLACED = {
     "model on a GPU": (
         LoweringContext(DEVICE),
         "partition assign-layouts choose-layouts narrow-storage level-bytes exact-weights "
-        "divide-sums sign-operands",
+        "divide-sums sign-operands turn-operands",
     ),
 }
 

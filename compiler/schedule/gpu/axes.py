@@ -7,9 +7,9 @@ from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Cast, StageRef
 from tcc.ir.index import Var, bounds, free_vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.ir.types import F32, FLOAT8, I8, I32
+from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.known import all_known
-from tcc.schedule.gpu.schedule import BlockSchedule
+from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockSchedule
 from tcc.schedule.nest import Factors, in_scratch, multiplied, plain_factors, stride
 
 
@@ -41,6 +41,18 @@ def _of_bytes(stage: GroupStage) -> Factors | None:
 def of_bytes(stage: GroupStage) -> bool:
     """Returns True for a contraction of signed bytes, or of floats of one byte."""
     return _of_bytes(stage) is not None
+
+
+def matmul_type(stage: GroupStage) -> str:
+    """Returns the name of the operands' type by which matrix units multiply a contraction.
+
+    It is a 16-bit type if either operand has a 16-bit type. It is a type of one byte if the
+    operands have it. Otherwise it is f32.
+    """
+    if of_bytes(stage):
+        return I8.name if stage.body[0].dtype is I32 else FLOAT8_NAME
+    types = [n.dtype for n in stage.accesses]
+    return next((t.name for t in types if t in (BF16, F16)), F32.name)
 
 
 def most_positions(loops: Sequence[Var]) -> int | None:

@@ -39,6 +39,9 @@ _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
 _ONE_WARP_SHARE = 0.6
 # If one block covers the whole sum, lanes keep this fraction of the sum's factors in registers.
 _RESIDENT_SHARE = 0.6
+# Cycles of a processor in which lanes turn an element of a block whose neighbours are not terms of
+# one sum. (TF32 matmuls with a row-major second operand took 0.9 cycles for each on an H200.)
+_TURN = 0.9
 # Cycles in which matrix units wait for the instructions of the next block.
 _ISSUE = 64
 # The fraction of the cache that keeps its data from one kernel to the next.
@@ -203,17 +206,21 @@ class BlockPricer:
         rate *= _MATRIX_SHARE / self.profile.processors
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
+        turned = 0.0
         if group_warps > 1:
             # One instruction of several warps reads both operands from shared memory, and each warp
             # has 16 rows of its result.
             if matrix.rows >= LEAST_SIDE * group_warps:
+                if matrix.dtype in self.profile.terms:
+                    turned = matrix.turned * _TURN / self.profile.clock
                 rows, columns = matrix.rows // (LEAST_SIDE * group_warps), 1
             else:
                 rate *= _ONE_WARP_SHARE
         shared_bytes = matrix.depth * size * (matrix.rows * columns + matrix.columns * rows)
         flops = 2 * matrix.rows * matrix.columns * matrix.depth
         issue = _ISSUE / self.profile.clock
-        return matrix.batch * max(flops / rate, shared_bytes / self._shared) + issue
+        moves = shared_bytes / self._shared + turned
+        return matrix.batch * max(flops / rate, moves) + issue
 
     def _lane_matmul(self, matrix: Matrix, threads: int) -> float:
         """Returns the seconds of a matmul of blocks without matrix units.

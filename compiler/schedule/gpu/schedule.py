@@ -44,7 +44,8 @@ class BlockProfile:
     `clock`: cycles a second. `bandwidth`: bytes a second of memory. `cache`: bytes of the last
     cache, which all processors share. `flops`: f32 operations a second of the lanes. `matrix`:
     operations a second of matrix units, by the operands' type. `matrix_warps`: the warps that
-    execute one matrix instruction together.
+    execute one matrix instruction together. `terms`: the operand types of which matrix units read
+    only neighbouring terms of a sum.
 
     `warpgroups`: kernels may give warps different roles. `limits` bound what becomes one kernel.
     """
@@ -64,6 +65,7 @@ class BlockProfile:
         ("bf16", 989.5e12), ("f16", 989.5e12), ("i8", 1979e12), ("f8", 1979e12)
     )  # fmt: skip
     matrix_warps: int = 4
+    terms: tuple[str, ...] = ("i8", FLOAT8_NAME)
     warpgroups: bool = False
     limits: FusionLimits = TYPICAL_LIMITS
 

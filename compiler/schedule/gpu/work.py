@@ -11,15 +11,16 @@ from math import prod
 from typing import TypeAlias
 
 from tcc.frozen import frozen
+from tcc.ir.expr.scalar import Read, Scalar, walk
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify_gpu import LEAST_SIDE
-from tcc.ir.types import BF16, F16, F32, I8, I32
+from tcc.ir.types import F32, I32
 from tcc.schedule.cpu.work import global_touches
 from tcc.schedule.footprint import Touch
-from tcc.schedule.gpu.axes import factors, of_bytes
-from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockSchedule
-from tcc.schedule.nest import trips, weight
+from tcc.schedule.gpu.axes import factors, matmul_type, of_bytes
+from tcc.schedule.gpu.schedule import BlockSchedule
+from tcc.schedule.nest import stride, trips, weight
 
 # Bytes of a sector, the unit of transfers between caches and memory.
 SECTOR = 32
@@ -60,7 +61,8 @@ class Matrix:
     """A matmul of blocks: for each of `batch` elements, `rows` x `columns` sums of `depth`
     products.
 
-    `dtype` is the operands' type.
+    `dtype` is the operands' type. `turned` counts the elements of operands in memory whose
+    neighbours are no terms of the same sum.
     """
 
     batch: int
@@ -68,6 +70,7 @@ class Matrix:
     columns: int
     depth: int
     dtype: str
+    turned: int = 0
 
 
 @frozen
@@ -122,16 +125,17 @@ class StageFacts:
         return tuple(t.bytes_in(extents, SECTOR) for t in self.touches)
 
     @cached_property
-    def dtype(self) -> str:
-        """Returns the name of the operands' type by which matrix units multiply a contraction.
+    def far_terms(self) -> tuple[bool, bool]:
+        """Returns for each factor whether it is loaded from memory where the terms of a sum are no
+        neighbours."""
+        pair, last = factors(self.stage), self.stage.reduce[-1]
+        assert pair is not None
 
-        It is a 16-bit type if either operand has a 16-bit type. It is a type of one byte if the
-        operands have it. Otherwise it is f32.
-        """
-        if of_bytes(self.stage):
-            return I8.name if self.stage.body[0].dtype is I32 else FLOAT8_NAME
-        types = [n.dtype for n in self.stage.accesses]
-        return next((t.name for t in types if t in (BF16, F16)), F32.name)
+        def far(factor: Scalar) -> bool:
+            loaded = (n for n in walk(factor) if isinstance(n, Read) and isinstance(n.source, int))
+            return any(stride(self.stage.accesses[n], last) not in (0, 1) for n in loaded)
+
+        return far(pair.a), far(pair.b)
 
     def run(self, cuts: Sequence[Cut], common: frozenset[Var]) -> StageRun:
         """Returns the work of one tile.
@@ -191,7 +195,10 @@ class StageFacts:
         deep = depth >= (LEAST_BYTES if of_bytes(self.stage) else LEAST_SIDE)
         if len(blocked) != 1 or min(rows, columns) < LEAST_SIDE or not deep:
             return None
-        return Matrix(sizes[True, True], rows, columns, depth, self.dtype)
+        turned = depth * sum(
+            n for n, far in zip((rows, columns), self.far_terms, strict=True) if far
+        )
+        return Matrix(sizes[True, True], rows, columns, depth, matmul_type(self.stage), turned)
 
 
 class GroupFacts:

@@ -6,7 +6,7 @@
 Requires layouts.  Establishes one block kernel for each distinct structure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -44,11 +44,12 @@ from tcc.schedule.alternatives import (
 )
 from tcc.schedule.backend import AnySchedule
 from tcc.schedule.choice_text import is_object_text, text_of
-from tcc.schedule.gpu.axes import factors, of_bytes
+from tcc.schedule.gpu.axes import factors, matmul_type, of_bytes
 from tcc.schedule.gpu.candidates import candidates
 from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer
 from tcc.schedule.gpu.kernel_choice import BlockKernel, read_kernel, schedule_of
+from tcc.schedule.gpu.matmuls import is_matmul
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.limits import Form, FusionLimits, Rates
 from tcc.schedule.loop_positions import by_position, extents_of_loops
@@ -164,7 +165,7 @@ class BlockChooser(KernelChooser):
         try:
             kernel = read_kernel(text)
             forms = {f.form: f for f in repeating_forms(key[0], self.limits)}
-            group = _packing(key, self.item_of_form(key, kernel.form, forms)).group
+            group = self._packing(key, self.item_of_form(key, kernel.form, forms)).group
             bound = self.scheduled(group, schedule_of(kernel, group, self.profile))
             self.verify(bound.kernel)
         except (TccError, ArithmeticError, AssertionError, LookupError, ValueError) as error:
@@ -178,7 +179,14 @@ class BlockChooser(KernelChooser):
 
     def packings(self, key: KernelKey) -> list[_Packing]:
         """Returns the forms that the kernel of `key` may take."""
-        return [_packing(key, limits) for limits in repeating_forms(key[0], self.limits)]
+        return [self._packing(key, limits) for limits in repeating_forms(key[0], self.limits)]
+
+    def _packing(self, key: KernelKey, limits: FusionLimits) -> _Packing:
+        """Returns the form of a kernel that `limits` allow, with constants packed."""
+        expr, operands, results = key
+        loops = build_group(*key, collapsed=False, limits=limits)
+        packed = pack_factors(loops, operands, self.profile.terms)
+        return _Packing(limits.form, packed, build_group(expr, packed, results, limits=limits))
 
     def _seconds_of(self, packing: _Packing) -> Seconds:
         """Returns the lowest price of a form; infinite for a form that is no block kernel."""
@@ -226,14 +234,6 @@ class BlockChooser(KernelChooser):
             self._known[key] = packed, changes.get(bound, bound)
 
 
-def _packing(key: KernelKey, limits: FusionLimits) -> _Packing:
-    """Returns the form of a kernel that `limits` allow, with constants packed."""
-    expr, operands, results = key
-    loops = build_group(*key, collapsed=False, limits=limits)
-    packed = pack_factors(loops, operands)
-    return _Packing(limits.form, packed, build_group(expr, packed, results, limits=limits))
-
-
 def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> tuple[Storage, ...]:
     """Returns `storages` with the element types of `types`; a type of None changes nothing."""
     pairs = zip(storages, types, strict=True)
@@ -258,31 +258,36 @@ def kernel_text(group: TileGroup, form: Form, schedule: BlockSchedule) -> str:
     return text_of(BlockKernel(extents_of_loops(group), form, by_position(schedule, group)))
 
 
-def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
+def pack_factors(
+    group: TileGroup, operands: Sequence[Storage], terms: Collection[str]
+) -> tuple[Storage, ...]:
     """Returns the storage of operands, with the constant factors of contractions packed.
 
-    In a packed constant, elements of neighbouring results are neighbours.  In a constant of bytes,
-    neighbouring terms of the sum are neighbours instead, the only order that matrix units accept.
+    In a packed constant, elements of neighbouring results are neighbours.  If matrix units multiply
+    it and its type is one of `terms`, neighbouring terms of the sum are neighbours instead.
     `group` must not be collapsed, so that each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
         if factors(stage) is not None and stage.reduce:
-            _pack(packed, group, stage)
+            _pack(packed, group, stage, terms)
     return tuple(packed)
 
 
-def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
+def _pack(
+    packed: list[Storage], group: TileGroup, stage: GroupStage, terms: Collection[str]
+) -> None:
     loops = stage.loops
+    deep = of_bytes(stage) or (is_matmul(stage) and matmul_type(stage) in terms)
     for node, access in stage.accesses.items():
         if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
             continue
         last = stage.reduce[-1]
-        fine = (last,) if of_bytes(stage) else (*stage.iters, last)
+        fine = (last,) if deep else (*stage.iters, last)
         if any(stride(access, v) == 1 for v in fine):
             continue
         factor_loops = [v for v in stage.iters if v in depends(stage, node)]
-        vector = last if of_bytes(stage) else _result_loop(stage, factor_loops)
+        vector = last if deep else _result_loop(stage, factor_loops)
         if vector is None:
             continue
         storage = packed[access.buffer]

@@ -69,6 +69,25 @@ FLOAT8 = """
       }
       store %sum to %c[128*(128*m+l0)+l1] where 0 <= 128*m+l0 < 200
     }"""
+
+
+def wide(kind: str, sums: str, b: str) -> str:
+    """Returns FLOAT8's kernel with operands of type `kind`, and the second loaded from `b`."""
+    text = FLOAT8.replace("%b[128*l1+64*k+l0]", b).replace("f8e4m3fn", kind)
+    return text.replace("f32", sums).replace("0.0:i32", "0:i32") if sums != "f32" else text
+
+
+_ALONG, _ACROSS = "%b[128*l1+64*k+l0]", "%b[128*(64*k+l0)+l1]"
+# Types that the units read along the sum alone: a step turns operands that lie across.
+DEEP = {
+    f"{kind}, {name}": (kind, sums, b)
+    for kind, sums in (("f32", "f32"), ("i8", "i32"))
+    for name, b in (("along the sum", _ALONG), ("across it", _ACROSS))
+}
+KERNELS |= {
+    name: (lambda f=facts: Wanted(parsed(wide(*f)), "tf32", warps=4, stages=2, gluon=False))
+    for name, facts in DEEP.items()
+}
 # The unchanged PTX of this kernel does not agree, so it is not among the others.
 BYTES = "floats of a byte"
 OTHERS = {BYTES: lambda: Wanted(parsed(FLOAT8), "f32", warps=4, gluon=False)}
@@ -91,14 +110,17 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     return compiled
 
 
-def run(driver: Path, found: MadeKernel, seed: int = 0, edit: Edit = str) -> None:
+def run(
+    driver: Path, found: MadeKernel, seed: int = 0, edit: Edit = str, tolerance: float = 2e-2
+) -> None:
     device = Device(driver, Platform.CUDA, PtxEngine([found.compiled], seed, edit))
     device.configure(found.compiled.arch)
-    assert_computes(found, device, 2e-2)
+    assert_computes(found, device, tolerance)
 
 
 # Attention kernels take long, so a third of them is executed, and half of the others.
-EXECUTED = part("executed", [name for name in KERNELS if not name.startswith("attention, ")], 2)
+EXECUTED = [n for n in KERNELS if not n.startswith("attention, ") and n not in DEEP]
+EXECUTED = part("executed", EXECUTED, 2)
 EXECUTED += [f"attention, {name}" for name in part("executed attention", CASES, 3)]
 
 
@@ -108,6 +130,15 @@ def test_kernel_agrees(name: str, driver: Path, kernels: Kernels) -> None:
     assert "wgmma" in found.compiled.assembly
     assert found.compiled.stays == ("Triton" not in name)
     in_child(lambda: run(driver, found, seed=len(name)))
+
+
+@pytest.mark.parametrize("name", [*DEEP])
+def test_types_that_are_read_along_the_sum_agree(name: str, driver: Path, kernels: Kernels) -> None:
+    found, kind = kernels(name), DEEP[name][0]
+    form = "f32.tf32.tf32" if kind == "f32" else "s32.s8.s8"
+    assert re.search(rf"wgmma\.mma_async\S*\.{re.escape(form)}", found.compiled.assembly)
+    in_child(lambda: run(driver, found, len(name), tolerance=1e-3 if kind == "f32" else 0.0))
+    assert_found(driver, found, DEEP_FAULTS[kind])
 
 
 def test_floats_of_a_byte_in_older_instructions(driver: Path, kernels: Kernels) -> None:
@@ -293,6 +324,12 @@ OLDER: dict[str, tuple[Edit, str]] = {
         changed(r"bar\.sync\s+0;", "bar.red.popc.u32 %r1, 0, %p1;"), "instruction bar.red.popc"
     ),
 }  # fmt: skip
+
+
+DEEP_FAULTS: dict[str, tuple[Edit, str]] = {
+    "f32": (changed(r"f32\.tf32\.tf32", "f32.bf16.bf16"), "Unknown"),
+    "i8": (changed(r"s32\.s8\.s8", "s32.s8.u8"), "AssertionError"),
+}
 
 
 def assert_found(driver: Path, found: MadeKernel, fault: tuple[Edit, str]) -> None:

@@ -12,7 +12,7 @@ from tests.lib.emulator.faults import Fault, Unknown
 
 from .barriers import uniform
 from .machine import LANES
-from .numbers import from_bf16, from_float8
+from .numbers import cut_tf32, from_bf16, from_float8
 from .parse import Instruction, Name, Number, Operand, Several
 from .products import ELEMENTS, matrix_a
 from .program import Array, Body, Machine, Program, Read, Strand, at_end, form, parts, whole
@@ -157,23 +157,29 @@ def _all_are_waited_for(m: Machine) -> None:
             raise Fault("a block ends with products under way")
 
 
-_SHAPE = r"m64n(\d+)k(\d+)\.f32\.(f16|bf16|e4m3|e5m2)\.(f16|bf16|e4m3|e5m2)"
+_FLOAT = "(f16|bf16|tf32|e4m3|e5m2)"
+_SHAPE = rf"m64n(\d+)k(\d+)\.(?:f32\.{_FLOAT}\.{_FLOAT}|s32\.([su]8)\.([su]8)(\.satfinite)?)"
+_SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # Bytes of an element; other types have one.
 
 
 @form(rf"wgmma\.mma_async\.sync\.aligned\.{_SHAPE}")
 def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    """Products are exact, and their sum is rounded once to f32; a device truncates in between."""
+    """Products are exact, and their sum is rounded once to f32; a device truncates in between.
+
+    Integer sums saturate at the ends of s32 with `.satfinite`; otherwise they wrap.
+    """
     sums, left, right, *rest = i.operands
     scale = p.read(rest[0], "pred")
-    signs = [_literal(o) for o in rest[1:3]]
-    kinds, columns, k = (f[3], f[4]), int(f[1]), int(f[2])
+    signs = [_literal(o) for o in rest[1:3]] or [1, 1]
+    kinds, columns, k = (f[3] or f[5], f[4] or f[6]), int(f[1]), int(f[2])
+    number, bounded = "f32" if f[3] else "s32", bool(f[7])
     held = isinstance(left, Several)
     # The last operands say which matrices in shared memory are transposed.
     turned = [bool(_literal(o)) for o in rest[3:]] or [False] * (2 - held)
     turned_a, turned_b = (False, *turned) if held else turned
-    of_sums = [p.read(o, "f32") for o in parts(sums)]
-    writes = [p.write(o, "f32") for o in parts(sums)]
-    if 2 * len(of_sums) != columns:
+    of_sums = [p.read(o, number) for o in parts(sums)]
+    writes = [p.write(o, number) for o in parts(sums)]
+    if 2 * len(of_sums) != columns or k * _SIZES.get(kinds[0], 1) != 32:
         raise Unknown(i.text)
     a = _operand(p, left)
     b = p.read(right, "b64")
@@ -196,7 +202,10 @@ def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
             totals = _registers(product)
             if use_sums:
                 totals = totals + np.stack([read(m, part, None) for read in of_sums])
-            for write, total in zip(writes, totals.astype(np.float32), strict=True):
+            if bounded:
+                totals = np.clip(totals, -(2**31), 2**31 - 1)
+            results = totals.astype(np.float32 if f[3] else np.int32)
+            for write, total in zip(writes, results, strict=True):
                 write(m, part, total, None)
 
     return body
@@ -233,7 +242,7 @@ def _from_shared(
     m: Machine, group: Group, part: Strand, read: Read, lines: int, k: int, kind: str, turned: bool
 ) -> Array:
     """Returns the matrix [line, k] of a descriptor, and records the reads of the warpgroup."""
-    size = 1 if kind[0] == "e" else 2
+    size = _SIZES.get(kind, 1)
     found = descriptor(uniform(read(m, part, None), "a matrix descriptor"))
     at = found.addresses(lines, k * size, size, turned)
     places = m.shared.places(m.block_of[part.rows[:1]], at.ravel(), size, size)
@@ -242,7 +251,15 @@ def _from_shared(
     agents = np.repeat(_agents(m, part.rows), len(words))
     m.shared.history.reads(rows, np.tile(words, 4), agents, group.number + 1, proxy=True)
     bits = m.shared.get(places, size).reshape(at.shape)
-    if size == 1:
-        return from_float8(bits, kind).astype(np.float64)
-    values = from_bf16(bits) if kind == "bf16" else bits.view(np.float16)
+    if kind in ("s8", "u8"):
+        return bits.view(np.int8 if kind == "s8" else np.uint8).astype(np.int64)
+    match kind:
+        case "tf32":
+            values = cut_tf32(bits)
+        case "bf16":
+            values = from_bf16(bits)
+        case "f16":
+            values = bits.view(np.float16)
+        case _:
+            values = from_float8(bits, kind)
     return values.astype(np.float64)
