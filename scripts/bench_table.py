@@ -20,13 +20,13 @@ from tcc.runtime.interleaved import best_ratio
 # The peer that is tcc without derivations.
 UNDERIVED = "no-derive"
 LEGEND = (
-    "times: medians in ms; (best): the same peer's best round",
-    "ratio: the faster baseline over tcc in the same round, the median over rounds, as in goals",
-    "best: the faster baseline at its best round over tcc at its best round",
-    "runs: kernels launched in one run; MB: moved through memory in one run; unfused: node by node",
-    "fma, read: multiply-adds of the model, bytes of its weights, over the peaks of all threads",
+    "times: medians in ms; (best): best round of the same peer",
+    "ratio: faster baseline / tcc in the same round, median over rounds; the goals use this ratio",
+    "best: best round of the faster baseline / best round of tcc",
+    "runs: kernel launches in one run; MB: memory traffic of a run; unfused: a kernel per node",
+    "fma, read: rates of multiply-adds and of weight bytes / the peak rates of all threads",
 )
-DERIVED = "derived: without derivations over with them in the same round, the median over rounds"
+DERIVED = "derived: time without derivations / time with them in the same round, median over rounds"
 
 
 def heading(results: Mapping[str, Any]) -> str:
@@ -80,7 +80,7 @@ def table(results: Mapping[str, Any]) -> str:
     lines += [_peaks_line(results), *_disturbances(results), *_absences(results), ""]
     verdicts = list(judge(results))
     if verdicts:
-        listed = [["goal", "of", "wanted", "found", ""], *map(_verdict_cells, verdicts)]
+        listed = [["goal", "model", "bar", "value", ""], *map(_verdict_cells, verdicts)]
         lines += aligned(listed, left_columns=2)
         met = sum(verdict.met for verdict in verdicts)
         lines.append(f"{met} of {len(verdicts)} goals met")
@@ -89,7 +89,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 def _lacks(results: Mapping[str, Any]) -> list[str]:
     """Returns the line about instructions that the CPU lacks, if the results have it."""
-    return [f"the processor lacks: {results['lacks']}"] if "lacks" in results else []
+    return [f"the processor does not have: {results['lacks']}"] if "lacks" in results else []
 
 
 def speed_title(kinds: Sequence[str]) -> str:
@@ -149,7 +149,7 @@ def _disturbances(results: Mapping[str, Any]) -> list[str]:
         for model, row in results["models"].items()
     }
     listed = ", ".join(f"{model} {count}" for model, count in counts.items() if count)
-    return [f"turns on a disturbed machine: {listed}"] if listed else []
+    return [f"measurements on a disturbed machine: {listed}"] if listed else []
 
 
 def _absences(results: Mapping[str, Any]) -> list[str]:

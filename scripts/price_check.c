@@ -42,16 +42,16 @@ static int64_t launch(tcc_crew *crew, const work *w) {
     return now() - start;
 }
 
-/* Times launches until they take `budget` nanoseconds in all, at least `least` and at most `most`
+/* Times launches until they take `budget` nanoseconds in all, at least `min_count` and at most `max_count`
  * launches.  Writes the nanoseconds of each and returns how many there are.  A few launches before
  * them are not counted. */
-__attribute__((visibility("default"))) int64_t times(const work *w, int64_t least, int64_t most,
+__attribute__((visibility("default"))) int64_t times(const work *w, int64_t min_count, int64_t max_count,
                                                      int64_t budget, int64_t *out) {
     int64_t count = 0;
     tcc_crew crew;
     tcc_crew_enter(&crew);
     for (int64_t spent = 0; spent < WARM;) spent += launch(&crew, w);
-    while (count < least || (count < most && budget > 0)) {
+    while (count < min_count || (count < max_count && budget > 0)) {
         out[count] = launch(&crew, w);
         budget -= out[count++];
     }

@@ -21,10 +21,10 @@ HOLDS = (0.8, 1.25)
 GOAL_HOLD, GOAL_RANK = 0.9, 0.6
 MIN_PAIRS = 3  # a rank correlation needs at least this many schedules
 LEGEND = (
-    "us: median over rounds of the chosen schedule; share: of the model's time in these kernels",
-    "/price: time over price; rank: Spearman's correlation of price and time over the sample",
-    "regret: the chosen schedule's time over the best one's; first: that of the least price",
-    "of: schedules measured, of the kernel's whole space; calm: rounds on an undisturbed machine",
+    "us: median over rounds of the chosen schedule; share: part of the model's time",
+    "/price: time / price; rank: Spearman's correlation of price and time over the sample",
+    "regret: time of the chosen / of the best schedule; first: regret of the lowest price",
+    "of: measured schedules and all schedules; calm: rounds on an undisturbed machine",
 )
 HEAD = ("kernel", "runs", "us", "share", "/price", "rank", "regret", "first", "of", "calm")
 

@@ -53,7 +53,7 @@ SLOW = {
     "cli/test_verify_classes.py": "runs a reference on draws of several models",
     "cli/test_tune.py::test_a_short_sweep_writes_a_lock_that_a_compile_takes": "measures",
     "cli/test_tune.py::test_a_sweep_leaves_pins_of_unknown_kernels": "measures",
-    "cli/test_sizes.py::test_a_model_of_speech_takes_what_is_made_up_for_it": "a whole model",
+    "cli/test_sizes.py::test_a_speech_model_runs_on_made_up_inputs": "a whole model",
 }
 
 

@@ -57,7 +57,7 @@ def samples_of(model: onnx.ModelProto) -> int:
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
-def test_each_block_of_a_batch_is_what_the_model_computes(name: str) -> None:
+def test_each_block_of_a_batch_equals_the_result_of_the_model(name: str) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     model = onnx.parser.parse_model(f"{HEAD} {INDEPENDENT[name]}")
     session = runtime.InferenceSession(model.SerializeToString())

@@ -66,7 +66,7 @@ def test_texts_and_mappings_agree() -> None:
 
 
 @pytest.mark.parametrize("text", ["nodes", "nodes=", "nodes=0", "nodes=-1", "nodes=1Q", "what=1"])
-def test_what_is_no_budget_is_refused(text: str) -> None:
+def test_an_invalid_budget_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="bad option"):
         read_options({"budgets": (text,)}, python=False)
 
@@ -119,7 +119,7 @@ def test_a_worker_gets_no_more_memory_than_its_budget(worker: str) -> None:
     pool.abandon()
 
 
-def test_a_worker_of_a_small_budget_that_says_what_is_wrong_is_believed() -> None:
+def test_an_error_of_a_worker_with_a_small_budget_is_reported() -> None:
     process, complaints = MagicMock(), MagicMock()
     worker = _Worker(process, complaints, Budgets(kernel_bytes=1 << 20))
     assert _with_budget(worker, "this is no kernel") == "this is no kernel"
@@ -132,7 +132,7 @@ def test_a_worker_of_a_small_budget_that_says_what_is_wrong_is_believed() -> Non
     "budget",
     ["bytes=1", "bytes=100M", "kernel_bytes=1", "kernel_bytes=5M", "kernel_bytes=10M"],
 )
-def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_path: Path) -> None:
+def test_a_compile_that_a_small_budget_ends_names_the_budget(budget: str, tmp_path: Path) -> None:
     """The test uses a new process, because libraries of this process hold memory that they can
     reuse."""
     name, _, size = budget.partition("=")
@@ -160,7 +160,7 @@ def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_pat
         ToolError("cc failed", why="cc1: out of memory allocating 65536 bytes"),
     ],
 )
-def test_what_lacks_memory_is_over_the_budget_of_memory(error: Exception) -> None:
+def test_a_memory_error_names_the_budget(error: Exception) -> None:
     budgets = Budgets(bytes=1 << 32)
     with pytest.raises(UserError, match="budget of 4294967296 bytes") as found:
         within(budgets, partial(fail, error))
@@ -209,7 +209,9 @@ def test_a_compile_has_its_budget_and_leaves_no_limits() -> None:
     assert handlers == [signal.getsignal(number) for number in signal.valid_signals()]
 
 
-def test_memory_is_three_quarters_of_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_budget_is_three_quarters_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("tcc.budgets.memory_here", lambda: 120 << 20)
     assert BUDGETS.memory() == 90 << 20
     assert BUDGETS.memory(60 << 20) == 45 << 20

@@ -42,7 +42,7 @@ def test_a_control_group_has_less_than_the_machine(
     assert memory_here(tmp_path) == most
 
 
-def test_helpers_count_with_what_they_took_since_they_began() -> None:
+def test_a_helper_process_counts_memory_taken_since_its_start() -> None:
     program = "data = bytearray(64 << 20); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -50,7 +50,7 @@ def test_run_node_by_name_with_repeated_inputs_and_aliased_domain() -> None:
         onnx_backend.run_node(node, [x, x])
 
 
-def test_what_is_refused() -> None:
+def test_unknown_devices_and_bad_models_are_refused() -> None:
     assert onnx_backend.supports_device("CPU")
     assert onnx_backend.supports_device("CPU:0")
     assert not onnx_backend.supports_device("CUDA")

@@ -59,7 +59,7 @@ def test_one_number_of_ranks_needs_no_list() -> None:
     assert read_options({"ranks": 2}).ranks == read_options({"ranks": "2"}).ranks == (2,)
 
 
-def test_what_is_not_given_keeps_its_default() -> None:
+def test_missing_options_keep_their_defaults() -> None:
     assert read_options({"target": None, "level": None, "jobs": 1}) == Options(jobs=1)
 
 

@@ -92,7 +92,9 @@ def test_vectors_follow_the_features(name: str, bits: int, tile: tuple[int, int]
         ("cortex-a72", True, False, False),
     ],
 )
-def test_what_processors_can_do(name: str, half: bool, pairs: bool, scales: bool) -> None:
+def test_profiles_name_the_abilities_of_processors(
+    name: str, half: bool, pairs: bool, scales: bool
+) -> None:
     profile = CPUS[name]
     assert profile.converts_half == half
     assert profile.multiplies_pairs == pairs

@@ -30,7 +30,7 @@ def test_the_asset_has_the_bytes_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_other_files_are_refused(tmp_path: Path, kind: str) -> None:
+def test_files_that_are_no_tokenizers_are_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "t.json").write_bytes(BAD[kind])
     with pytest.raises(UserError, match="the file is no tokenizer") as raised:
         tokenizer_asset(tmp_path / "t.json")

@@ -65,7 +65,7 @@ def compiler(model: Path) -> TrialCompiler:
     return TrialCompiler(model, read_options({"cpu": "x86-64-v3"}))
 
 
-def test_every_candidate_computes_what_the_model_says(
+def test_every_candidate_computes_the_result_of_the_model(
     compiler: TrialCompiler, tmp_path: Path
 ) -> None:
     x = np.random.default_rng(1).standard_normal((ROWS, DEPTH)).astype(np.float32)

@@ -106,7 +106,7 @@ def test_the_decisions_are_tried_by_their_predicted_time(compiler: TrialCompiler
     assert kernels.isdisjoint(decision.site for decision in compiler.decisions)
 
 
-def test_every_alternative_computes_what_the_model_says(
+def test_every_alternative_computes_the_result_of_the_model(
     compiler: TrialCompiler, tmp_path: Path
 ) -> None:
     expected = oracle()

@@ -33,8 +33,8 @@ static uint64_t rem_u64(uint64_t a, uint64_t b) { return b == 0 ? 0 : a % b; }
 
 /* Returns the remainder with the sign of the divisor. */
 static int64_t mod_i64(int64_t a, int64_t b) {
-    const int64_t rest = rem_i64(a, b);
-    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+    const int64_t remainder = rem_i64(a, b);
+    return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 static uint64_t mod_u64(uint64_t a, uint64_t b) { return rem_u64(a, b); }
 
@@ -87,16 +87,16 @@ static float sign_f32(float a) { return (float)sign_f64(a); }
 
 /* Returns the remainder with the sign of the divisor. */
 static double mod_f64(double a, double b) {
-    const double rest = fmod(a, b);
-    if (rest != rest) return rest;
-    if (rest == 0) return b != 0 ? copysign(0.0, b) : rest;
-    return (rest < 0) != (b < 0) ? rest + b : rest;
+    const double remainder = fmod(a, b);
+    if (remainder != remainder) return remainder;
+    if (remainder == 0) return b != 0 ? copysign(0.0, b) : remainder;
+    return (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 static float mod_f32(float a, float b) {
-    const float rest = fmodf(a, b);
-    if (rest != rest) return rest;
-    if (rest == 0) return b != 0 ? copysignf(0.0f, b) : rest;
-    return (rest < 0) != (b < 0) ? rest + b : rest;
+    const float remainder = fmodf(a, b);
+    if (remainder != remainder) return remainder;
+    if (remainder == 0) return b != 0 ? copysignf(0.0f, b) : remainder;
+    return (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 
 /* Rounds towards zero and clamps to the range; NaN gives 0. */
@@ -286,11 +286,11 @@ static tcc_status tcc_copy(const tcc_ending *ending, void *to, const void *from,
 
 /* Takes `size` bytes, aligned for every element type, until they are given back. */
 static tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory) {
-    const size_t whole = (size + 15) / 16 * 16;
-    if (whole < size || whole > pool->size - pool->used)
+    const size_t rounded = (size + 15) / 16 * 16;
+    if (rounded < size || rounded > pool->size - pool->used)
         return tcc_fail(TCC_OUT_OF_MEMORY, "the memory for temporaries is used up");
     *out_memory = pool->memory + pool->used;
-    pool->used += whole;
+    pool->used += rounded;
     return TCC_OK;
 }
 

@@ -26,10 +26,10 @@ static int64_t best(int64_t count) {
 
 /* Runs the model on `token` at `position`; returns the likeliest next token, or -1. */
 static int64_t next(int64_t token, int64_t position) {
-    static int64_t one[2] = {1, 1}, wide[3] = {1, 1, GPT2_OUTPUT_0_DIM_2};
+    static int64_t narrow[2] = {1, 1}, wide[3] = {1, 1, GPT2_OUTPUT_0_DIM_2};
     static int64_t past[4] = {1, GPT2_INPUT_2_DIM_1, 0, GPT2_INPUT_2_DIM_3}, present[4];
     tcc_tensor in[PORTS] = {0}, out[GPT2_OUTPUTS] = {0};
-    in[0] = (tcc_tensor){.data = &token, .device = {1, 0}, .ndim = 2, .dtype = {0, 64, 1}, .shape = one};
+    in[0] = (tcc_tensor){.data = &token, .device = {1, 0}, .ndim = 2, .dtype = {0, 64, 1}, .shape = narrow};
     in[1] = in[0], in[1].data = &position;
     out[0] = (tcc_tensor){.data = logits, .device = {1, 0}, .ndim = 3, .dtype = {2, 32, 1}, .shape = wide};
     past[2] = position, present[2] = position + 1;

@@ -27,14 +27,14 @@ int main(int argc, char **argv) {
     CPU_ZERO(&cpus);
     CPU_SET((size_t)(rank % sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
     sched_setaffinity(0, sizeof cpus, &cpus);
-    size_t least = (size_t)atoll(argv[1]), most = (size_t)atoll(argv[2]);
+    size_t min_bytes = (size_t)atoll(argv[1]), max_bytes = (size_t)atoll(argv[2]);
     int factor = atoi(argv[3]), runs = atoi(argv[4]);
-    float *send = malloc(most), *receive = malloc(most);
+    float *send = malloc(max_bytes), *receive = malloc(max_bytes);
     double *times = calloc((size_t)runs, sizeof *times);
     if (!send || !receive || !times) MPI_Abort(MPI_COMM_WORLD, 1);
-    memset(send, 0, most);
-    memset(receive, 0, most);
-    for (size_t bytes = least; bytes <= most; bytes *= (size_t)factor) {
+    memset(send, 0, max_bytes);
+    memset(receive, 0, max_bytes);
+    for (size_t bytes = min_bytes; bytes <= max_bytes; bytes *= (size_t)factor) {
         for (int i = -5; i < runs; i++) {
             double began = MPI_Wtime();
             MPI_Allreduce(send, receive, (int)(bytes / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);

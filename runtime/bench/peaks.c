@@ -39,7 +39,7 @@ typedef struct {
     float sink; /* keeps the results alive */
 } task;
 
-static _Thread_local float kept;
+static _Thread_local float sink_value;
 
 static double now(void) {
     struct timespec t;
@@ -60,7 +60,7 @@ static void multiply_add(int index, int count) {
         for (int i = 0; i < SUMS; i++) sums[i] = sums[i] * a + b;
     }
     for (int i = 1; i < SUMS; i++) sums[0] += sums[i];
-    kept = sums[0][0];
+    sink_value = sums[0][0];
 }
 
 static void read_all(int index, int count) {
@@ -73,7 +73,7 @@ static void read_all(int index, int count) {
         for (int k = 0; k < 8; k++) sums[k] += at[i + (size_t)k];
     }
     for (int k = 1; k < 8; k++) sums[0] += sums[k];
-    kept = sums[0][0];
+    sink_value = sums[0][0];
 }
 
 /* Asks for the next block of STREAMS pages while it reads one, a line of each page in turn: more of
@@ -97,16 +97,16 @@ static void read_ahead(int index, int count) {
         }
     }
     for (int k = 1; k < STREAMS; k++) sums[0] += sums[k];
-    kept = sums[0][0];
+    sink_value = sums[0][0];
 }
 
-static void *run(void *given) {
-    task *mine = given;
+static void *run(void *argument) {
+    task *mine = argument;
     pthread_barrier_wait(&barrier);
     double start = now();
     mine->work(mine->index, mine->count);
     mine->seconds = now() - start;
-    mine->sink = kept;
+    mine->sink = sink_value;
     return NULL;
 }
 

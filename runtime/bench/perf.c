@@ -63,7 +63,7 @@ static const char help[] =
 
 typedef struct options {
     int kind, first_type, last_type, first_op, last_op, average;
-    int64_t least, most, factor, step, runs, warmup, group, root, seconds;
+    int64_t min_bytes, max_bytes, factor, step, runs, warmup, group, root, seconds;
     int32_t ranks; /* 0: as the launcher says */
     bool check, symmetric, rewrites, pinned;
     const char *backend, *name;
@@ -106,13 +106,13 @@ enum { TYPES = sizeof types / sizeof *types };
 static const char *const ops[] = {"sum", "prod", "min", "max", "avg"};
 enum { OPS = sizeof ops / sizeof *ops };
 
-static void fail(const char *what) {
-    fprintf(stderr, "tcc-perf: %s\n", what);
+static void fail(const char *problem) {
+    fprintf(stderr, "tcc-perf: %s\n", problem);
     exit(1);
 }
 
-static void misuse(const char *what, const char *expected) {
-    fprintf(stderr, "tcc-perf: %s: expected %s; see tcc-perf --help\n", what, expected);
+static void misuse(const char *option, const char *expected) {
+    fprintf(stderr, "tcc-perf: %s: expected %s; see tcc-perf --help\n", option, expected);
     exit(2);
 }
 
@@ -133,8 +133,8 @@ static int by_time(const void *a, const void *b) {
 
 static double share_of(double *times, int64_t n, double share) {
     qsort(times, (size_t)n, sizeof *times, by_time);
-    int64_t which = (int64_t)(share * (double)n);
-    return times[which < n ? which : n - 1];
+    int64_t index = (int64_t)(share * (double)n);
+    return times[index < n ? index : n - 1];
 }
 
 /* ---- values, which are exact in every type --------------------------------------------------- */
@@ -183,13 +183,13 @@ static int64_t reduced(int op, int32_t size, int64_t index) {
 /* ---- one size -------------------------------------------------------------------------------- */
 
 typedef struct bench {
-    const options *asked;
+    const options *options;
     tcc_comm *comm;
     const type_row *type;
     int op;
     tcc_comm_plan *plans[2]; /* plans of one operation; sendrecv has two */
     int64_t *counts;         /* elements from each rank, where an operation gathers */
-    char *send, *receive;    /* `most` bytes each */
+    char *send, *receive;    /* `max_bytes` bytes each */
     double *times, *copies;
     int64_t wrong; /* wrong elements of all sizes */
 } bench;
@@ -199,9 +199,9 @@ typedef struct bench {
 static int64_t part_of(const kind_row *kind, int64_t all, int32_t size, int32_t from, int32_t to) {
     if (!kind->ragged) return all / size;
     int64_t turn = kind->kind == TCC_COMM_ALL_TO_ALL_V ? (from + to) % size : from;
-    int64_t share = all * 2 / ((int64_t)size * (size + 1)), rest = all;
-    for (int64_t i = 1; i < size; i++) rest -= i * share;
-    return turn + 1 < size ? (turn + 1) * share : rest;
+    int64_t share = all * 2 / ((int64_t)size * (size + 1)), remainder = all;
+    for (int64_t i = 1; i < size; i++) remainder -= i * share;
+    return turn + 1 < size ? (turn + 1) * share : remainder;
 }
 
 /* Returns where the elements for rank `to` begin in the data that rank `from` sends. */
@@ -215,7 +215,7 @@ static int64_t place_of_part(const kind_row *kind, int64_t all, int32_t size, in
 /* Returns the expected element at `index` of the received data.  `all` counts the elements of all
  * ranks together. */
 static int64_t expected(const bench *b, int64_t all, int64_t index) {
-    const kind_row *kind = &kinds[b->asked->kind];
+    const kind_row *kind = &kinds[b->options->kind];
     int32_t rank = tcc_comm_rank(b->comm), size = tcc_comm_size(b->comm), from = 0;
     switch (kind->kind) {
     case TCC_COMM_ALL_GATHER:
@@ -226,7 +226,7 @@ static int64_t expected(const bench *b, int64_t all, int64_t index) {
     case TCC_COMM_ALL_TO_ALL_V:
         while (index >= b->counts[from]) index -= b->counts[from++];
         return value_of(b->op, from, size, place_of_part(kind, all, size, from, rank) + index);
-    case TCC_COMM_BROADCAST: return value_of(b->op, (int32_t)b->asked->root, size, index);
+    case TCC_COMM_BROADCAST: return value_of(b->op, (int32_t)b->options->root, size, index);
     case TCC_COMM_SEND: return value_of(b->op, (rank + size - 1) % size, size, index);
     case TCC_COMM_REDUCE_SCATTER: return reduced(b->op, size, rank * (all / size) + index);
     default: return reduced(b->op, size, index);
@@ -238,8 +238,8 @@ static void post(const bench *b, int64_t n) {
     bool grouped = n > 1 || b->plans[1];
     if (grouped) must(tcc_comm_group_start(b->comm));
     for (int64_t i = 0; i < n; i++)
-        for (int which = 0; which < 2 && b->plans[which]; which++)
-            must(tcc_comm_plan_post(b->plans[which], b->send, b->receive));
+        for (int index = 0; index < 2 && b->plans[index]; index++)
+            must(tcc_comm_plan_post(b->plans[index], b->send, b->receive));
     if (grouped) must(tcc_comm_group_end(b->comm));
 }
 
@@ -263,16 +263,16 @@ static int64_t count_wrong(const bench *b, int64_t all, int64_t sent, int64_t ou
 
 /* Returns the mean microseconds of one operation. */
 static double time_runs(bench *b, size_t bytes) {
-    int64_t runs = b->asked->runs;
+    int64_t runs = b->options->runs;
     double total = 0;
-    for (int64_t i = -b->asked->warmup; i < runs; i++) {
-        if (b->asked->rewrites) {
+    for (int64_t i = -b->options->warmup; i < runs; i++) {
+        if (b->options->rewrites) {
             memset(b->send, (int)(i & 31), bytes);
             must(tcc_comm_barrier(b->comm));
         }
         double began = now();
-        post(b, b->asked->group);
-        double took = (now() - began) / (double)b->asked->group;
+        post(b, b->options->group);
+        double took = (now() - began) / (double)b->options->group;
         if (i < 0) continue;
         b->times[i] = took;
         total += took;
@@ -291,21 +291,21 @@ enum { MEAN, P50, P99, MOST, COPY, FIGURES };
 /* Combines the ranks' measurements. */
 static void combine(const bench *b, double figures[FIGURES]) {
     static const tcc_comm_reduction ways[] = {0, TCC_COMM_AVG, TCC_COMM_MIN, TCC_COMM_MAX};
-    if (b->asked->average)
+    if (b->options->average)
         must(tcc_comm_all_reduce(b->comm, figures, figures, FIGURES, (tcc_dtype){2, 64, 1},
-                                 ways[b->asked->average]));
+                                 ways[b->options->average]));
 }
 
 /* Makes the plans of one operation with this many elements. */
 static void make_plans(bench *b, int64_t count) {
-    const kind_row *kind = &kinds[b->asked->kind];
+    const kind_row *kind = &kinds[b->options->kind];
     int32_t rank = tcc_comm_rank(b->comm), n = tcc_comm_size(b->comm);
     tcc_comm_call call = {.struct_size = sizeof call,
                           .kind = kind->kind,
                           .dtype = b->type->dtype,
                           .count = count,
                           .reduction = (tcc_comm_reduction)b->op,
-                          .root = (int32_t)b->asked->root};
+                          .root = (int32_t)b->options->root};
     if (kind->ragged) call.send_counts = call.receive_counts = b->counts;
     if (kind->kind == TCC_COMM_SEND) call.root = (rank + 1) % n;
     must(tcc_comm_plan_make(b->comm, &call, &b->plans[0]));
@@ -317,9 +317,9 @@ static void make_plans(bench *b, int64_t count) {
 }
 
 static void run_size(bench *b, int64_t bytes) {
-    const kind_row *kind = &kinds[b->asked->kind];
+    const kind_row *kind = &kinds[b->options->kind];
     int32_t rank = tcc_comm_rank(b->comm), n = tcc_comm_size(b->comm);
-    int64_t width = b->type->dtype.bits / 8, runs = b->asked->runs;
+    int64_t width = b->type->dtype.bits / 8, runs = b->options->runs;
     int64_t count = bytes / width / (kind->parts ? n : 1);
     int64_t all = kind->ragged ? bytes / width : kind->parts ? count * n : count;
     for (int32_t i = 0; i < n; i++) b->counts[i] = part_of(kind, all, n, i, rank);
@@ -327,10 +327,10 @@ static void run_size(bench *b, int64_t bytes) {
     int64_t sent = gathers ? b->counts[rank] : all;
     int64_t out = kind->kind == TCC_COMM_REDUCE_SCATTER ? count : all;
     make_plans(b, kind->ragged ? 0 : count);
-    int64_t wrong = b->asked->check ? count_wrong(b, all, sent, out) : 0;
+    int64_t wrong = b->options->check ? count_wrong(b, all, sent, out) : 0;
     double figures[FIGURES] = {time_runs(b, (size_t)(all * width))};
-    for (int which = 0; which < 2; which++)
-        if (b->plans[which]) tcc_comm_plan_free(b->plans[which]);
+    for (int index = 0; index < 2; index++)
+        if (b->plans[index]) tcc_comm_plan_free(b->plans[index]);
     figures[P50] = share_of(b->times, runs, 0.5);
     figures[P99] = share_of(b->times, runs, 0.99);
     figures[MOST] = share_of(b->times, runs, 1);
@@ -344,7 +344,7 @@ static void run_size(bench *b, int64_t bytes) {
            (long long)(all * width), (long long)count, b->type->name, ops[b->op], figures[MEAN],
            figures[P50], figures[P99], figures[MOST], algorithm, bus, figures[COPY],
            all ? figures[P50] / figures[COPY] : 0);
-    if (b->asked->check)
+    if (b->options->check)
         printf("%6lld\n", (long long)wrong);
     else
         printf("%6s\n", "-");
@@ -354,30 +354,30 @@ static void run_size(bench *b, int64_t bytes) {
 /* ---- one rank -------------------------------------------------------------------------------- */
 
 static void print_head(const bench *b) {
-    const options *asked = b->asked;
+    const options *its = b->options;
     if (tcc_comm_rank(b->comm)) return;
     printf("# %s, %d ranks, backend %s%s%s\n"
            "# %10s %12s %5s %5s %9s %9s %9s %9s %8s %8s %9s %7s %6s\n",
-           kinds[asked->kind].name, tcc_comm_size(b->comm), tcc_comm_backend_name(b->comm),
-           asked->symmetric ? ", symmetric" : "", asked->pinned ? ", pinned" : "", "bytes", "count",
+           kinds[its->kind].name, tcc_comm_size(b->comm), tcc_comm_backend_name(b->comm),
+           its->symmetric ? ", symmetric" : "", its->pinned ? ", pinned" : "", "bytes", "count",
            "type", "op", "mean", "p50", "p99", "max", "algbw", "busbw", "copy", "copies", "wrong");
 }
 
 static void open_comm(bench *b, int32_t rank) {
-    const options *asked = b->asked;
+    const options *its = b->options;
     tcc_comm_config config = TCC_COMM_CONFIG;
-    if (asked->ranks) {
+    if (its->ranks) {
         config.rank = rank;
-        config.size = asked->ranks;
-        config.rendezvous = asked->name;
+        config.size = its->ranks;
+        config.rendezvous = its->name;
     }
-    config.backends = asked->backend;
-    config.operation_milliseconds = (int32_t)asked->seconds * 1000;
+    config.backends = its->backend;
+    config.operation_milliseconds = (int32_t)its->seconds * 1000;
     must(tcc_comm_open(&config, &b->comm));
-    if (asked->root >= tcc_comm_size(b->comm)) misuse("--root", "a rank");
-    if (kinds[asked->kind].kind == TCC_COMM_SEND && tcc_comm_size(b->comm) < 2)
+    if (its->root >= tcc_comm_size(b->comm)) misuse("--root", "a rank");
+    if (kinds[its->kind].kind == TCC_COMM_SEND && tcc_comm_size(b->comm) < 2)
         misuse("sendrecv", "2 or more ranks");
-    if (!asked->pinned) return;
+    if (!its->pinned) return;
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET((size_t)(tcc_comm_rank(b->comm) % sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
@@ -385,37 +385,37 @@ static void open_comm(bench *b, int32_t rank) {
 }
 
 /* Runs one rank; returns true if all results are right. */
-static bool run_rank(const options *asked, int32_t rank) {
-    bench b = {.asked = asked};
+static bool run_rank(const options *its, int32_t rank) {
+    bench b = {.options = its};
     open_comm(&b, rank);
-    size_t bytes = (size_t)asked->most + 4096;
+    size_t bytes = (size_t)its->max_bytes + 4096;
     void *arena = NULL;
-    if (asked->symmetric)
+    if (its->symmetric)
         must(tcc_comm_symmetric(b.comm, 2 * bytes, &arena));
     else if (posix_memalign(&arena, 4096, 2 * bytes))
         fail("out of memory");
     memset(arena, 0, 2 * bytes);
     b.send = arena;
     b.receive = b.send + bytes;
-    b.times = calloc((size_t)asked->runs, sizeof *b.times);
-    b.copies = calloc((size_t)asked->runs, sizeof *b.copies);
+    b.times = calloc((size_t)its->runs, sizeof *b.times);
+    b.copies = calloc((size_t)its->runs, sizeof *b.copies);
     b.counts = calloc((size_t)tcc_comm_size(b.comm), sizeof *b.counts);
     if (!b.times || !b.copies || !b.counts) fail("out of memory");
     print_head(&b);
-    for (int type = asked->first_type; type <= asked->last_type; type++)
-        for (b.op = asked->first_op; b.op <= asked->last_op; b.op++) {
+    for (int type = its->first_type; type <= its->last_type; type++)
+        for (b.op = its->first_op; b.op <= its->last_op; b.op++) {
             b.type = &types[type];
-            bool sized = kinds[asked->kind].kind != TCC_COMM_BARRIER;
+            bool sized = kinds[its->kind].kind != TCC_COMM_BARRIER;
             if (!sized) run_size(&b, 0);
-            for (int64_t size = asked->least; sized && size <= asked->most;
-                 size = asked->step ? size + asked->step : size * asked->factor)
+            for (int64_t size = its->min_bytes; sized && size <= its->max_bytes;
+                 size = its->step ? size + its->step : size * its->factor)
                 run_size(&b, size);
         }
     free(b.times);
     free(b.copies);
     free(b.counts);
     tcc_comm_close(b.comm);
-    if (!asked->symmetric) free(arena);
+    if (!its->symmetric) free(arena);
     return b.wrong == 0;
 }
 
@@ -474,8 +474,8 @@ static const struct option long_options[] = {
 /* Returns the place of an option's number, or NULL. */
 static int64_t *place_of(options *out, int flag) {
     switch (flag) {
-    case 'b': return &out->least;
-    case 'e': return &out->most;
+    case 'b': return &out->min_bytes;
+    case 'e': return &out->max_bytes;
     case 'f': return &out->factor;
     case 'i': return &out->step;
     case 'n': return &out->runs;
@@ -509,8 +509,8 @@ static void take_option(options *out, int flag) {
 }
 
 static options read_options(int argc, char **argv) {
-    options out = {.least = 8,
-                   .most = 32 << 20,
+    options out = {.min_bytes = 8,
+                   .max_bytes = 32 << 20,
                    .factor = 2,
                    .runs = 20,
                    .warmup = 5,
@@ -528,8 +528,8 @@ static options read_options(int argc, char **argv) {
                                        NULL)) != -1;)
         take_option(&out, flag);
     if (optind < argc) misuse(argv[optind], "options alone after KIND");
-    if (out.factor < 2 || out.runs < 1 || out.group < 1 || out.least < 8 || out.most < out.least ||
-        out.most > INT64_C(1) << 40)
+    if (out.factor < 2 || out.runs < 1 || out.group < 1 || out.min_bytes < 8 || out.max_bytes < out.min_bytes ||
+        out.max_bytes > INT64_C(1) << 40)
         misuse("sizes", "a factor of 2 or more, operations, and 8 <= MIN <= MAX <= 1024G");
     if (out.average > 3 || out.ranks > 1024 || out.seconds > 1000000)
         misuse("--average, --ngpus, --timeout", "0 to 3, at most 1024, at most 1000000");
@@ -537,16 +537,16 @@ static options read_options(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    options asked = read_options(argc, argv);
+    options its = read_options(argc, argv);
     char name[64];
     snprintf(name, sizeof name, "tcc-perf-%d", (int)getpid());
-    asked.name = name;
-    for (int32_t i = 1; i < asked.ranks; i++) {
+    its.name = name;
+    for (int32_t i = 1; i < its.ranks; i++) {
         pid_t child = fork();
         if (child < 0) fail("fork failed");
-        if (child == 0) return !run_rank(&asked, i);
+        if (child == 0) return !run_rank(&its, i);
     }
-    bool bad = !run_rank(&asked, 0);
+    bool bad = !run_rank(&its, 0);
     for (int status; wait(&status) > 0;) bad |= status != 0;
     return bad;
 }

@@ -36,7 +36,7 @@ typedef struct world {
     ucc_context_h context;
     int32_t groups;
     int32_t first, n, next; /* range of this rank's numbers for teams; the next to look at */
-    bool given[];           /* true: the number is in use */
+    bool in_use[];          /* true: the number is in use */
 } world;
 
 typedef struct group {
@@ -56,9 +56,9 @@ typedef struct operation {
 
 /* Fails with the status that fits UCC's `code`.  `otherwise` is the status for UCC's general
  * error. */
-static tcc_status fail(const group *of, const char *what, ucc_status_t code, tcc_status otherwise) {
+static tcc_status fail(const group *of, const char *call, ucc_status_t code, tcc_status otherwise) {
     char reason[256];
-    snprintf(reason, sizeof reason, "UCC: %s: %s", what, ucc_status_string(code));
+    snprintf(reason, sizeof reason, "UCC: %s: %s", call, ucc_status_string(code));
     return of->fail(code == UCC_ERR_NO_MEMORY   ? TCC_OUT_OF_MEMORY
                     : code == UCC_ERR_TIMED_OUT ? TCC_TIMEOUT
                                                 : otherwise,
@@ -77,12 +77,12 @@ static int64_t now(void) {
  * memory. */
 static operation *make_operation(const group *of, int32_t n, int32_t sizes) {
     size_t requests = (size_t)n * sizeof(ucc_coll_req_h);
-    operation *made = calloc(1, sizeof *made + requests + (size_t)sizes * sizeof *made->sizes);
-    if (!made) return NULL;
-    made->group = of;
-    made->requests = (ucc_coll_req_h *)(made + 1);
-    made->sizes = (uint64_t *)(made->requests + n);
-    return made;
+    operation *operates = calloc(1, sizeof *operates + requests + (size_t)sizes * sizeof *operates->sizes);
+    if (!operates) return NULL;
+    operates->group = of;
+    operates->requests = (ucc_coll_req_h *)(operates + 1);
+    operates->sizes = (uint64_t *)(operates->requests + n);
+    return operates;
 }
 
 static ucc_status_t begin(operation *of, ucc_coll_args_t *args) {
@@ -118,13 +118,13 @@ static ucc_coll_args_t message(void *data, size_t bytes, int32_t from, int32_t t
 }
 
 /* Begins one collective and hands its operation to the caller. */
-static tcc_status hand_over(operation *of, ucc_coll_args_t *args, const char *what,
+static tcc_status hand_over(operation *of, ucc_coll_args_t *args, const char *call,
                             uintptr_t *out_request) {
     pthread_mutex_lock(&of->group->world->mutex);
     ucc_status_t code = begin(of, args);
     pthread_mutex_unlock(&of->group->world->mutex);
     if (code != UCC_OK) /* UCC may use the operation's memory */
-        return fail(of->group, what, code, TCC_PEER_DEAD);
+        return fail(of->group, call, code, TCC_PEER_DEAD);
     *out_request = (uintptr_t)of;
     return TCC_OK;
 }
@@ -164,23 +164,23 @@ static tcc_status all_to_all(void *of, const void *send, const size_t *send_byte
                              const size_t *send_places, void *receive, const size_t *receive_bytes,
                              uintptr_t *out_request) {
     const group *g = of;
-    operation *made = make_operation(g, 1, 4 * g->size);
-    if (!made) return out_of_memory(g);
-    uint64_t *sizes = made->sizes;
+    operation *exchange = make_operation(g, 1, 4 * g->size);
+    if (!exchange) return out_of_memory(g);
+    uint64_t *sizes = exchange->sizes;
     ucc_coll_buffer_info_v_t from = parts(send, send_bytes, send_places, g->size, sizes);
     sizes += 2 * g->size;
     ucc_coll_buffer_info_v_t to = parts(receive, receive_bytes, NULL, g->size, sizes);
     ucc_coll_args_t args = exchange_of(&from, &to);
-    return hand_over(made, &args, "alltoallv", out_request);
+    return hand_over(exchange, &args, "alltoallv", out_request);
 }
 
 /* Each rank sends its part to all others, because the allgatherv of UCC 1.10 needs a context that
  * knows its ranks. */
 static tcc_status all_gather(void *of, void *data, const size_t *bytes, uintptr_t *out_request) {
     const group *g = of;
-    operation *made = make_operation(g, 1, 4 * g->size);
-    if (!made) return out_of_memory(g);
-    uint64_t *sent = made->sizes, *got = sent + 2 * g->size;
+    operation *exchange = make_operation(g, 1, 4 * g->size);
+    if (!exchange) return out_of_memory(g);
+    uint64_t *sent = exchange->sizes, *got = sent + 2 * g->size;
     ucc_coll_buffer_info_v_t to = parts(data, bytes, NULL, g->size, got), from = to;
     for (int32_t i = 0; i < g->size; i++) {
         sent[i] = bytes[g->self];
@@ -190,28 +190,28 @@ static tcc_status all_gather(void *of, void *data, const size_t *bytes, uintptr_
     from.counts = sent;
     from.displacements = sent + g->size;
     ucc_coll_args_t args = exchange_of(&from, &to);
-    return hand_over(made, &args, "alltoallv", out_request);
+    return hand_over(exchange, &args, "alltoallv", out_request);
 }
 
 static tcc_status broadcast(void *of, void *data, size_t bytes, int32_t root,
                             uintptr_t *out_request) {
     const group *g = of;
-    operation *made = make_operation(g, 1, 0);
-    if (!made) return out_of_memory(g);
+    operation *exchange = make_operation(g, 1, 0);
+    if (!exchange) return out_of_memory(g);
     ucc_coll_args_t args = {
         .coll_type = UCC_COLL_TYPE_BCAST,
         .src.info = {data, bytes, UCC_DT_UINT8, UCC_MEMORY_TYPE_HOST},
         .root = (uint64_t)root,
     };
-    return hand_over(made, &args, "bcast", out_request);
+    return hand_over(exchange, &args, "bcast", out_request);
 }
 
 static tcc_status transfer(const group *g, void *data, size_t bytes, int32_t from, int32_t to,
                            int32_t tag, uintptr_t *out_request) {
-    operation *made = make_operation(g, 1, 0);
-    if (!made) return out_of_memory(g);
+    operation *exchange = make_operation(g, 1, 0);
+    if (!exchange) return out_of_memory(g);
     ucc_coll_args_t args = message(data, bytes, from, to, tag);
-    return hand_over(made, &args, "bcast between two ranks", out_request);
+    return hand_over(exchange, &args, "bcast between two ranks", out_request);
 }
 
 static tcc_status send(void *of, const void *data, size_t bytes, int32_t peer, int32_t tag,
@@ -252,20 +252,20 @@ typedef struct meeting {
 static ucc_status_t meet_members(void *send, void *receive, size_t bytes, void *of,
                                  void **out_request) {
     const meeting *m = of;
-    operation *made = make_operation(m->parent, 2 * m->n, 0);
-    ucc_status_t code = made ? UCC_OK : UCC_ERR_NO_MEMORY;
-    char *to = receive, *own = to + (size_t)m->self * bytes;
+    operation *round = make_operation(m->parent, 2 * m->n, 0);
+    ucc_status_t code = round ? UCC_OK : UCC_ERR_NO_MEMORY;
+    char *to = receive, *own_part = to + (size_t)m->self * bytes;
     int32_t self = m->members[m->self];
-    memcpy(own, send, bytes);
+    memcpy(own_part, send, bytes);
     for (int32_t i = 0; i < m->n && code == UCC_OK; i++) {
         if (i == m->self) continue;
         int32_t peer = m->members[i];
         ucc_coll_args_t in = message(to + (size_t)i * bytes, bytes, peer, self, MEETING_TAG);
-        ucc_coll_args_t out = message(own, bytes, self, peer, MEETING_TAG);
-        code = begin(made, &in);
-        if (code == UCC_OK) code = begin(made, &out);
+        ucc_coll_args_t out = message(own_part, bytes, self, peer, MEETING_TAG);
+        code = begin(round, &in);
+        if (code == UCC_OK) code = begin(round, &out);
     }
-    *out_request = made;
+    *out_request = round;
     return code;
 }
 
@@ -299,11 +299,11 @@ static ucc_status_t done_at_once(void *request) {
  * in use. */
 static int32_t give_number(world *of) {
     for (int32_t i = 0; i < of->n; i++) {
-        int32_t which = (of->next + i) % of->n;
-        if (of->given[which]) continue;
-        of->given[which] = true;
-        of->next = which + 1;
-        return of->first + which;
+        int32_t number = (of->next + i) % of->n;
+        if (of->in_use[number]) continue;
+        of->in_use[number] = true;
+        of->next = number + 1;
+        return of->first + number;
     }
     return -1;
 }
@@ -324,7 +324,7 @@ static void close_group(void *of) {
     pthread_mutex_lock(&g->world->mutex);
     while (g->team && ucc_team_destroy(g->team) == UCC_INPROGRESS)
         (void)ucc_context_progress(g->world->context);
-    if (g->self == 0) g->world->given[g->number - g->world->first] = false;
+    if (g->self == 0) g->world->in_use[g->number - g->world->first] = false;
     pthread_mutex_unlock(&g->world->mutex);
     leave_world(g->world);
     free(g);
@@ -332,24 +332,24 @@ static void close_group(void *of) {
 
 /* Makes a group without its team; NULL where there is no memory. */
 static group *make_group(const group *like, int32_t size, int32_t self) {
-    group *made = malloc(sizeof *made);
-    if (!made) return NULL;
-    *made = *like;
-    made->team = NULL;
-    made->size = size;
-    made->self = self;
-    pthread_mutex_lock(&made->world->mutex);
-    made->world->groups++;
-    pthread_mutex_unlock(&made->world->mutex);
-    return made;
+    group *subgroup = malloc(sizeof *subgroup);
+    if (!subgroup) return NULL;
+    *subgroup = *like;
+    subgroup->team = NULL;
+    subgroup->size = size;
+    subgroup->self = self;
+    pthread_mutex_lock(&subgroup->world->mutex);
+    subgroup->world->groups++;
+    pthread_mutex_unlock(&subgroup->world->mutex);
+    return subgroup;
 }
 
-/* Calls `test_it` until it is done or fails, or the deadline has passed. */
-static ucc_status_t await(world *of, int64_t deadline, ucc_status_t (*test_it)(void *), void *it) {
+/* Calls `test` until it is done or fails, or the deadline has passed. */
+static ucc_status_t await(world *of, int64_t deadline, ucc_status_t (*test)(void *), void *object) {
     for (;;) {
         pthread_mutex_lock(&of->mutex);
         (void)ucc_context_progress(of->context);
-        ucc_status_t code = test_it(it);
+        ucc_status_t code = test(object);
         pthread_mutex_unlock(&of->mutex);
         if (code != UCC_INPROGRESS) return code;
         if (now() > deadline) return UCC_ERR_TIMED_OUT;
@@ -400,12 +400,12 @@ static ucc_status_t make_context(world *of) {
 /* Makes a rank's world with its numbers for teams; NULL where there is no memory. */
 static world *make_world(int32_t rank, int32_t size) {
     int32_t n = NUMBERS / size;
-    world *made = calloc(1, sizeof *made + (size_t)n);
-    if (!made) return NULL;
-    (void)pthread_mutex_init(&made->mutex, NULL);
-    made->n = n;
-    made->first = rank * n;
-    return made;
+    world *all = calloc(1, sizeof *all + (size_t)n);
+    if (!all) return NULL;
+    (void)pthread_mutex_init(&all->mutex, NULL);
+    all->n = n;
+    all->first = rank * n;
+    return all;
 }
 
 static tcc_status open_group(const tcc_comm_engine_host *host, void **out_group) {

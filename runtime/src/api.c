@@ -126,26 +126,26 @@ static tcc_status process_set_memory_limit(uint64_t bytes) {
 
 static tcc_status memory(tcc_instance *instance, tcc_memory *out) {
     const tcc_budget *process = tcc_process_budget();
-    tcc_memory found = {.process_used = tcc_budget_used(process),
-                        .process_most = process->most,
+    tcc_memory numbers = {.process_used = tcc_budget_used(process),
+                        .process_most = process->peak,
                         .process_limit = process->limit};
     if (instance) {
         tcc_pool_statistics pool;
         tcc_pool_statistics_of(instance->pool, &pool);
-        found.arena = instance->arena.size;
-        found.scratch = instance->scratch.size;
-        found.state = instance->state.size;
-        found.pool_committed = pool.committed;
-        found.pool_live = pool.live;
-        found.used = tcc_budget_used(&instance->budget);
-        found.most = instance->budget.most;
-        found.limit = instance->budget.limit;
-        found.symmetric = instance->symmetric.size;
+        numbers.arena = instance->arena.size;
+        numbers.scratch = instance->scratch.size;
+        numbers.state = instance->state.size;
+        numbers.pool_committed = pool.committed;
+        numbers.pool_live = pool.live;
+        numbers.used = tcc_budget_used(&instance->budget);
+        numbers.most = instance->budget.peak;
+        numbers.limit = instance->budget.limit;
+        numbers.symmetric = instance->symmetric.size;
     }
     static const tcc_sized kind = {
-        "tcc_memory", sizeof found, TCC_END(tcc_memory, process_limit),
+        "tcc_memory", sizeof numbers, TCC_END(tcc_memory, process_limit),
         TCC_ENDS(tcc_memory, process_limit) | TCC_ENDS(tcc_memory, symmetric)};
-    return tcc_sized_write(&kind, &found, out);
+    return tcc_sized_write(&kind, &numbers, out);
 }
 
 static const tcc_pool_api pools = {

@@ -11,7 +11,7 @@
 enum { LINE = 64 };
 static const size_t huge_page = (size_t)2 << 20;
 static const size_t huge_from = (size_t)1 << 20;
-static const size_t most = SIZE_MAX / 16;
+static const size_t max_size = SIZE_MAX / 16;
 static const size_t filled_to = (size_t)256 << 20;
 static const int64_t filling = 20000000; /* nanoseconds; a run that is cancelled meanwhile ends
                                             after them */
@@ -37,7 +37,7 @@ size_t tcc_populate(void *memory, size_t size) {
 /* Rounds up to whole huge pages if that takes at most a thirty-second more memory. */
 size_t tcc_arena_rounded(size_t size) {
     size = (size + LINE - 1) / LINE * LINE;
-    if (size < huge_from || size > most) return size;
+    if (size < huge_from || size > max_size) return size;
     size_t small = (size_t)sysconf(_SC_PAGESIZE);
     size_t huge = (size + huge_page - 1) / huge_page * huge_page;
     return huge - size <= size / 32 ? huge : (size + small - 1) / small * small;
@@ -79,7 +79,7 @@ static void grow(tcc_arena *arena, size_t size) {
 
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {
     if (size <= arena->size) return TCC_OK;
-    if (size > most)
+    if (size > max_size)
         return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of arena)", size);
     size_t rounded = tcc_arena_rounded(size);
     if (rounded > arena->room) {

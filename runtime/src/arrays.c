@@ -66,21 +66,21 @@ void tcc_gather(char *target, const char *source, const tcc_tensor *tensor, int6
     gather(target, source, tensor, 0, element);
 }
 
-tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
+tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *tensor,
                              char **out_data) {
     const tcc_port *port = &run->instance->model->program.outputs[index].port;
     void *data = NULL;
     if (!run->allocator || !run->allocator->allocate)
         return tcc_fail(TCC_INVALID_ARGUMENT, "output '%.128s': neither an array nor an allocator",
                         port->name);
-    if (run->allocator->allocate(run->allocator->context, index, wanted, &data))
+    if (run->allocator->allocate(run->allocator->context, index, tensor, &data))
         return tcc_fail(TCC_OUT_OF_MEMORY, "output '%.128s': the allocator failed", port->name);
     *out_data = data;
     if (run->outputs) {
         run->outputs[index].data = data;
         run->outputs[index].ndim = port->ndim;
         run->outputs[index].dtype = port->dtype;
-        run->outputs[index].device = wanted->device;
+        run->outputs[index].device = tensor->device;
         run->outputs[index].byte_offset = 0;
     }
     return TCC_OK;

@@ -7,11 +7,11 @@ static size_t load(const size_t *number) { return __atomic_load_n(number, __ATOM
 
 static size_t in_order(const size_t *number) { return __atomic_load_n(number, __ATOMIC_SEQ_CST); }
 
-static size_t lesser(size_t one, size_t other) { return one < other ? one : other; }
+static size_t lesser(size_t a, size_t b) { return a < b ? a : b; }
 
-TCC_RARE static void note_most(tcc_budget *budget, size_t used) {
-    size_t most = load(&budget->most);
-    while (used > most && !__atomic_compare_exchange_n(&budget->most, &most, used, true,
+TCC_RARE static void note_peak(tcc_budget *budget, size_t used) {
+    size_t peak = load(&budget->peak);
+    while (used > peak && !__atomic_compare_exchange_n(&budget->peak, &peak, used, true,
                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
@@ -25,11 +25,11 @@ static bool exceeds(size_t limit, size_t used, size_t bytes) {
 /* Computes three quarters of the memory that would be left without this process's bytes.  Bytes
  * without pages yet still count in what the system reports as left.  They are counted before the
  * report is read, not after, so a thread that fills its pages meanwhile makes the result too small,
- * never too large.  `asked` of them are not in `used` yet. */
-TCC_RARE static size_t share_of(const tcc_budget *process, size_t used, size_t asked, tcc_room *out_room) {
-    size_t absent = in_order(&process->absent) - asked;
+ * never too large.  `pending` of them are not in `used` yet. */
+TCC_RARE static size_t share_of(const tcc_budget *process, size_t used, size_t pending, tcc_room *out_room) {
+    size_t absent = in_order(&process->absent) - pending;
     tcc_memory_room(out_room);
-    size_t all = (size_t)out_room->left + (absent < used ? used - absent : 0);
+    size_t all = (size_t)out_room->remaining + (absent < used ? used - absent : 0);
     return all - all / 4;
 }
 
@@ -57,14 +57,14 @@ static tcc_budget *outermost(tcc_budget *budget) {
     return budget;
 }
 
-TCC_RARE static bool take_one(tcc_budget *budget, size_t bytes) {
+TCC_RARE static bool take_within(tcc_budget *budget, size_t bytes) {
     size_t limit = load(&budget->limit), used = in_order(&budget->used);
     do {
         if (limit && exceeds(limit, used, bytes)) return false;
         if (!budget->parent && !system_has(budget, used, bytes)) return false;
     } while (!__atomic_compare_exchange_n(&budget->used, &used, used + bytes, true, __ATOMIC_SEQ_CST,
                                           __ATOMIC_SEQ_CST));
-    note_most(budget, used + bytes);
+    note_peak(budget, used + bytes);
     return true;
 }
 
@@ -72,9 +72,9 @@ bool tcc_budget_take(tcc_budget *budget, size_t bytes) {
     if (!bytes) return true;
     tcc_budget_expect(budget, bytes); /* absent from before they count as used */
     for (tcc_budget *at = budget; at; at = at->parent) {
-        if (take_one(at, bytes)) continue;
-        for (tcc_budget *taken = budget; taken != at; taken = taken->parent)
-            (void)__atomic_fetch_sub(&taken->used, bytes, __ATOMIC_RELAXED);
+        if (take_within(at, bytes)) continue;
+        for (tcc_budget *charged = budget; charged != at; charged = charged->parent)
+            (void)__atomic_fetch_sub(&charged->used, bytes, __ATOMIC_RELAXED);
         tcc_budget_settle(budget, bytes);
         return false;
     }
@@ -99,24 +99,24 @@ size_t tcc_budget_used(const tcc_budget *budget) { return load(&budget->used); }
 /* ---- the process's budget --------------------------------------------------------------------------- */
 
 tcc_budget *tcc_process_budget(void) {
-    static tcc_budget own = {.name = "the process"}; /* used where there is no memory to find the
-                                                        shared budget */
+    static tcc_budget fallback = {.name = "the process"}; /* used where there is no memory to find the
+                                                             shared budget */
     tcc_workers *workers = tcc_workers_find();
-    return workers ? &workers->memory : &own;
+    return workers ? &workers->memory : &fallback;
 }
 
 size_t tcc_budget_left(const tcc_budget *budget) {
-    size_t left = SIZE_MAX;
+    size_t remaining = SIZE_MAX;
     for (; budget; budget = budget->parent) {
         tcc_room room;
         size_t limit = load(&budget->limit), used = tcc_budget_used(budget);
         if (!budget->parent) {
             size_t share = share_of(budget, used, 0, &room);
-            left = lesser(left, share > used ? share - used : 0);
+            remaining = lesser(remaining, share > used ? share - used : 0);
         }
-        if (limit) left = lesser(left, limit > used ? limit - used : 0);
+        if (limit) remaining = lesser(remaining, limit > used ? limit - used : 0);
     }
-    return left;
+    return remaining;
 }
 
 tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes) {
@@ -132,7 +132,7 @@ tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes) {
             return tcc_fail(TCC_OUT_OF_MEMORY,
                             "out of memory: %s holds %zu bytes and asks for %zu more; %s leaves it %zu "
                             "(%lld of %lld are in use)",
-                            budget->name, used, bytes, room.whose, share, (long long)room.used,
+                            budget->name, used, bytes, room.holder, share, (long long)room.used,
                             (long long)room.limit);
     }
     return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (the system gives no %zu bytes)", bytes);

@@ -17,7 +17,7 @@
  * taken between two answers.  Any number of threads may use a budget. */
 typedef struct tcc_budget {
     size_t limit; /* 0: no limit of its own */
-    size_t used, most;
+    size_t used, peak;
     struct tcc_budget *parent; /* NULL: the parent is the process's budget */
     const char *name, *source; /* for messages: the budget's owner, and who set the limit */
     size_t absent; /* process only: bytes of `used` that may have no pages yet */
@@ -42,11 +42,11 @@ TCC_BUDGET tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
 /* Returns the budget that all artifacts of the process share. */
 tcc_budget *tcc_process_budget(void);
 
-/* Describes the machine or the control group that has the fewest bytes left.  `left` is its limit
+/* Describes the machine or the control group that has the fewest bytes left.  `remaining` is its limit
  * minus the bytes that it uses; pages of files that the system can take back count as left. */
 typedef struct tcc_room {
-    int64_t left, limit, used;
-    const char *whose; /* for messages: the machine's or the group's name */
+    int64_t remaining, limit, used;
+    const char *holder; /* for messages: the machine's or the group's name */
 } tcc_room;
 TCC_BUDGET void tcc_memory_room(tcc_room *out);
 

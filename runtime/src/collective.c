@@ -145,7 +145,7 @@ static void ask(const tcc_run *run, int (*ends)(void *of)) {
 
 static tcc_status find_comm(tcc_run *run) {
     tcc_instance *instance = run->instance;
-    int32_t wanted = instance->model->program.ranks;
+    int32_t ranks = instance->model->program.ranks;
     run->comm = instance->comm ? instance->comm : tcc_collective_shared();
     if (!run->comm)
         return tcc_fail(TCC_UNSUPPORTED,
@@ -162,8 +162,8 @@ static tcc_status find_comm(tcc_run *run) {
     memset(instance->flights, 0,
            (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
     int32_t size = tcc_collective_table(run->comm)->size(run->comm);
-    if (wanted && size != wanted)
-        return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
+    if (ranks && size != ranks)
+        return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", ranks, size);
     ask(run, tcc_run_asks);
     return tcc_collective_groups(instance, run->comm);
 }
@@ -316,14 +316,14 @@ tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
 tcc_status tcc_collective_memory(tcc_run *run, tcc_span *memory) {
     const tcc_comm_table *table = tcc_collective_table(run->comm);
     tcc_comm *comm = comm_of(run, run->instance->model->program.sharers);
-    void *found;
-    tcc_status status = table->scratch(comm, (size_t)memory->size, &found);
+    void *scratch;
+    tcc_status status = table->scratch(comm, (size_t)memory->size, &scratch);
     if (status == TCC_UNSUPPORTED) return status;
-    if (status == TCC_OK && is_kept(comm)) status = table->memory_keep(comm, found, &run->symmetric);
+    if (status == TCC_OK && is_kept(comm)) status = table->memory_keep(comm, scratch, &run->symmetric);
     if (status != TCC_OK)
         return tcc_fail(status, "rank %d, which asks for memory that ranks share: %.768s",
                         table->rank(run->comm), table->last_error());
-    memory->data = found;
+    memory->data = scratch;
     return TCC_OK;
 }
 

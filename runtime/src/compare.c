@@ -41,10 +41,10 @@ static tcc_status none_in_common(const tcc_artifact *artifact, const claim *all,
                     artifact->name, ranks, text);
 }
 
-tcc_status tcc_plans_exchange(const tcc_artifact *artifact, tcc_comm *comm, uint64_t own, int32_t ranks,
+tcc_status tcc_plans_exchange(const tcc_artifact *artifact, tcc_comm *comm, uint64_t own_plans, int32_t ranks,
                               uint64_t *out_common) {
     const tcc_comm_table *table = tcc_collective_table(comm);
-    claim mine = {.plans = own}, all[TCC_MAX_RANKS];
+    claim mine = {.plans = own_plans}, all[TCC_MAX_RANKS];
     const tcc_comm_call call = {.struct_size = sizeof call,
                                 .kind = TCC_COMM_ALL_GATHER,
                                 .dtype = {1, 8, 1},
@@ -55,7 +55,7 @@ tcc_status tcc_plans_exchange(const tcc_artifact *artifact, tcc_comm *comm, uint
     if (status != TCC_OK)
         return tcc_fail(status, "rank %d, while ranks compare their models: %.600s", table->rank(comm),
                         table->last_error());
-    *out_common = own;
+    *out_common = own_plans;
     for (int32_t rank = 0; rank < ranks; rank++) {
         if (memcmp(all[rank].sha256, all[0].sha256, sizeof all->sha256)) return differ(all, rank);
         *out_common &= all[rank].plans;

@@ -75,18 +75,18 @@ static tcc_workers *make_workers(void) {
 static void find_workers(void) {
     _Atomic(tcc_workers *) *slot = tcc_note_slot(WORKERS_VERSION);
     if (!slot) slot = &tcc_workers_slot;
-    tcc_workers *found = atomic_load(slot);
-    if (!found) {
-        tcc_workers *made = make_workers();
-        if (!made) return;
-        if (atomic_compare_exchange_strong(slot, &found, made)) {
-            the_workers = made;
-            if (pthread_atfork(NULL, NULL, forget_workers)) made->refused = true;
+    tcc_workers *workers = atomic_load(slot);
+    if (!workers) {
+        tcc_workers *created = make_workers();
+        if (!created) return;
+        if (atomic_compare_exchange_strong(slot, &workers, created)) {
+            the_workers = created;
+            if (pthread_atfork(NULL, NULL, forget_workers)) created->refused = true;
             return;
         }
-        free(made);
+        free(created);
     }
-    the_workers = found;
+    the_workers = workers;
 }
 
 tcc_workers *tcc_workers_find(void) {
@@ -118,9 +118,9 @@ void tcc_crew_leave(tcc_crew *crew) {
         atomic_store_explicit(&workers->warm, (int32_t)crew->team->number, memory_order_relaxed);
         atomic_store_explicit(&crew->team->busy, false, memory_order_release);
     }
-    uint64_t own = LOAD_RUN + LOAD_ASKED * (uint64_t)(crew->asks - 1);
+    uint64_t load = LOAD_RUN + LOAD_ASKED * (uint64_t)(crew->asks - 1);
     if (crew->forks == workers->forks)
-        atomic_fetch_sub_explicit(&workers->load, own, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&workers->load, load, memory_order_relaxed);
     *crew = (tcc_crew){0};
 }
 
@@ -128,7 +128,7 @@ void tcc_crew_leave(tcc_crew *crew) {
  * always has a CPU. */
 static int32_t share_of(const tcc_crew *crew) {
     tcc_load load = tcc_load_of(crew->workers);
-    int64_t all = load.runs + load.asked, asks = crew->asks;
+    int64_t all = load.runs + load.requested, asks = crew->asks;
     int64_t cpus = crew->workers->cpus > asks ? crew->workers->cpus : asks;
     return (int32_t)(all <= cpus ? asks : (asks * cpus + all - 1) / all);
 }
@@ -152,7 +152,7 @@ static int32_t fair_threads(tcc_crew *crew, int32_t threads) {
     return threads < crew->share ? threads : crew->share;
 }
 
-static bool own_team(tcc_crew *crew, tcc_team *team) {
+static bool caller_team(tcc_crew *crew, tcc_team *team) {
     if (atomic_load_explicit(&team->busy, memory_order_relaxed) ||
         atomic_exchange_explicit(&team->busy, true, memory_order_acquire))
         return false;
@@ -169,15 +169,15 @@ static tcc_team *team_at(tcc_workers *workers, int32_t number) {
     _Atomic(tcc_team *) *place = &workers->teams[number];
     tcc_team *team = atomic_load_explicit(place, memory_order_acquire);
     if (team) return team;
-    tcc_team *made = allocate_shared(sizeof *made);
-    if (!made) return NULL;
-    made->workers = workers;
-    made->number = (uint32_t)number;
-    made->manned = made->reached = 1;
-    if (atomic_compare_exchange_strong_explicit(place, &team, made, memory_order_release,
+    tcc_team *created = allocate_shared(sizeof *created);
+    if (!created) return NULL;
+    created->workers = workers;
+    created->number = (uint32_t)number;
+    created->manned = created->reached = 1;
+    if (atomic_compare_exchange_strong_explicit(place, &team, created, memory_order_release,
                                                 memory_order_relaxed))
-        return made;
-    free(made);
+        return created;
+    free(created);
     return team_at(workers, number);
 }
 
@@ -189,7 +189,7 @@ static bool has_team(tcc_crew *crew) {
     for (int32_t i = -1; i < MOST_TEAMS; i++) {
         tcc_team *team = team_at(crew->workers, i < 0 ? warm : i);
         if (!team) return false;
-        if (own_team(crew, team)) return true;
+        if (caller_team(crew, team)) return true;
     }
     return false;
 }

@@ -76,19 +76,19 @@ static bool look_up(const char *name, void *out_function) {
 
 static bool find_ffi(void) {
     if (__atomic_load_n(&ffi, __ATOMIC_ACQUIRE)) return true;
-    ffi_table *made = tcc_allocate(sizeof *made);
+    ffi_table *table = tcc_allocate(sizeof *table);
     const ffi_table *none = NULL;
-    bool found = made && look_up("TVMFFIErrorSetRaisedFromCStr", &made->set_error) &&
-                 look_up("TVMFFIStringFromByteArray", &made->make_string) &&
-                 look_up("TVMFFITensorFromDLPackVersioned", &made->make_tensor) &&
-                 look_up("TVMFFIFunctionGetGlobal", &made->get_global) &&
-                 look_up("TVMFFIFunctionCall", &made->call) &&
-                 look_up("TVMFFIObjectDecRef", &made->release) &&
-                 look_up("TVMFFIEnvGetStream", &made->get_stream);
-    if (!found || !__atomic_compare_exchange_n(&ffi, &none, made, false, __ATOMIC_ACQ_REL,
-                                               __ATOMIC_ACQUIRE))
-        tcc_free(made);
-    return found;
+    bool is_complete = table && look_up("TVMFFIErrorSetRaisedFromCStr", &table->set_error) &&
+                 look_up("TVMFFIStringFromByteArray", &table->make_string) &&
+                 look_up("TVMFFITensorFromDLPackVersioned", &table->make_tensor) &&
+                 look_up("TVMFFIFunctionGetGlobal", &table->get_global) &&
+                 look_up("TVMFFIFunctionCall", &table->call) &&
+                 look_up("TVMFFIObjectDecRef", &table->release) &&
+                 look_up("TVMFFIEnvGetStream", &table->get_stream);
+    if (!is_complete || !__atomic_compare_exchange_n(&ffi, &none, table, false, __ATOMIC_ACQ_REL,
+                                                     __ATOMIC_ACQUIRE))
+        tcc_free(table);
+    return is_complete;
 }
 
 /* Fails without tvm-ffi in the process.  The caller sees the status only. */
@@ -107,12 +107,12 @@ static int raise_error(tcc_status status) {
 
 /* Returns the model, which the first call loads and keeps until the process ends. */
 static tcc_status get_model(tcc_model **out_model) {
-    static tcc_model *kept;
-    tcc_model *model = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
+    static tcc_model *opened;
+    tcc_model *model = __atomic_load_n(&opened, __ATOMIC_ACQUIRE);
     if (!model) {
         TCC_RETURN_IF_ERROR(tcc_model_get(&model));
         tcc_model *none = NULL;
-        if (!__atomic_compare_exchange_n(&kept, &none, model, false, __ATOMIC_ACQ_REL,
+        if (!__atomic_compare_exchange_n(&opened, &none, model, false, __ATOMIC_ACQ_REL,
                                          __ATOMIC_ACQUIRE))
             tcc_model_release(model);
     }
@@ -186,13 +186,13 @@ static void delete_result(ffi_managed_tensor *managed) {
     (void)tcc_pool_give(result->pool, result);
 }
 
-static int allocate_result(void *context, int32_t output, const tcc_tensor *wanted,
+static int allocate_result(void *context, int32_t output, const tcc_tensor *tensor,
                            void **out_data) {
     result_list *list = context;
-    int64_t bytes = tcc_byte_count(wanted->shape, wanted->ndim, wanted->dtype);
-    size_t head = sizeof(result_tensor) + 2 * (size_t)wanted->ndim * sizeof(int64_t);
+    int64_t bytes = tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    size_t head = sizeof(result_tensor) + 2 * (size_t)tensor->ndim * sizeof(int64_t);
     head = (head + TCC_POOL_ALIGNMENT - 1) / TCC_POOL_ALIGNMENT * TCC_POOL_ALIGNMENT;
-    tcc_gpu *gpu = tcc_gpu_is_host(wanted->device) ? NULL : list->gpu;
+    tcc_gpu *gpu = tcc_gpu_is_host(tensor->device) ? NULL : list->gpu;
     tcc_pool *pool = NULL;
     void *memory = NULL, *data = NULL;
     if (bytes < 0 || tcc_result_pool(&pool) != TCC_OK) return -1;
@@ -203,18 +203,18 @@ static int allocate_result(void *context, int32_t output, const tcc_tensor *want
     }
     result_tensor *result = memory;
     *result = (result_tensor){
-        .managed = {.major = 1, .minor = 1, .deleter = delete_result, .tensor = *wanted},
+        .managed = {.major = 1, .minor = 1, .deleter = delete_result, .tensor = *tensor},
         .pool = pool,
         .gpu = gpu};
     /* consumers of newer DLPack versions may insist on strides */
     int64_t stride = 1;
-    for (int32_t i = wanted->ndim - 1; i >= 0; i--) {
-        result->sizes[i] = wanted->shape[i];
-        result->sizes[wanted->ndim + i] = stride;
-        stride *= wanted->shape[i];
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+        result->sizes[i] = tensor->shape[i];
+        result->sizes[tensor->ndim + i] = stride;
+        stride *= tensor->shape[i];
     }
     result->managed.tensor.shape = result->sizes;
-    result->managed.tensor.strides = result->sizes + wanted->ndim;
+    result->managed.tensor.strides = result->sizes + tensor->ndim;
     result->managed.tensor.data = *out_data = gpu ? data : (char *)memory + head;
     list->results[output] = result;
     return 0;
@@ -232,7 +232,7 @@ static int make_array(ffi_any *items, int32_t count, ffi_any *result) {
 /* Turns results into tensors.  Every result is used up or freed, also on failure. */
 static int return_results(result_tensor **results, int32_t count, ffi_any *result) {
     ffi_any *items = calloc((size_t)count + 1, sizeof *items);
-    int32_t made = 0;
+    int32_t n_items = 0;
     int failed = items == NULL;
     for (int32_t i = 0; i < count; i++) {
         if (!results[i]) continue;
@@ -241,14 +241,14 @@ static int return_results(result_tensor **results, int32_t count, ffi_any *resul
         if (failed)
             delete_result(&results[i]->managed);
         else
-            items[made++] = (ffi_any){TYPE_TENSOR, 0, {.as_pointer = object}};
+            items[n_items++] = (ffi_any){TYPE_TENSOR, 0, {.as_pointer = object}};
         results[i] = NULL;
     }
-    if (!failed && made == 1)
+    if (!failed && n_items == 1)
         *result = items[0];
-    else if (!failed && made > 1)
-        failed = make_array(items, made, result);
-    for (int32_t i = 0; i < made && (failed || made > 1); i++)
+    else if (!failed && n_items > 1)
+        failed = make_array(items, n_items, result);
+    for (int32_t i = 0; i < n_items && (failed || n_items > 1); i++)
         ffi->release(items[i].value.as_pointer);
     free(items);
     return failed;

@@ -31,11 +31,11 @@ static TCC_RARE bool find_line(const char *folder, const char *name, const char 
     snprintf(path, room, "%s/%s", folder, name);
     FILE *file = fopen(path, "re");
     free(path);
-    bool found = false;
-    while (file && !found && fgets(text, LINE, file))
-        found = !length || (!strncmp(text, key, length) && (text[length] == ' ' || text[length] == ':'));
+    bool is_line = false;
+    while (file && !is_line && fgets(text, LINE, file))
+        is_line = !length || (!strncmp(text, key, length) && (text[length] == ' ' || text[length] == ':'));
     if (file) fclose(file);
-    return found;
+    return is_line;
 }
 
 /* Returns the number behind `key`; 0 without one. */
@@ -60,21 +60,21 @@ static TCC_RARE int64_t cpus_of(const char *folder) {
 }
 
 static TCC_RARE void look_at_cpus(const char *folder, void *out) {
-    int64_t cpus = cpus_of(folder), *least = out;
-    if (cpus && (!*least || cpus < *least)) *least = cpus;
+    int64_t cpus = cpus_of(folder), *fewest = out;
+    if (cpus && (!*fewest || cpus < *fewest)) *fewest = cpus;
 }
 
 static TCC_RARE void look_at_memory(const char *folder, void *out) {
-    tcc_room *least = out;
+    tcc_room *tightest = out;
     int64_t limit = number_in(folder, "memory.max", "");
     bool second = limit > 0;
     if (!second) limit = number_in(folder, "memory.limit_in_bytes", "");
     if (limit <= 0 || limit > INT64_MAX / 2) return; /* version 1 writes a number for "no limit" */
     int64_t used = number_in(folder, second ? "memory.current" : "memory.usage_in_bytes", "");
     int64_t files = number_in(folder, "memory.stat", second ? "inactive_file" : "total_inactive_file");
-    int64_t left = limit - used + files;
-    if (left < 0) left = 0;
-    if (left < least->left) *least = (tcc_room){left, limit, used, "its control group"};
+    int64_t remaining = limit - used + files;
+    if (remaining < 0) remaining = 0;
+    if (remaining < tightest->remaining) *tightest = (tcc_room){remaining, limit, used, "its control group"};
 }
 
 /* ---- the groups around the process -------------------------------------------------------------------- */
@@ -88,22 +88,22 @@ static TCC_RARE bool has_word(const char *list, const char *word) {
 
 /* Finds the process's group in the hierarchy of a controller, as /proc/self/cgroup writes it.  The
  * controller of version 2 is "". */
-static TCC_RARE bool own_group(const char *controller, char out_group[PATH]) {
+static TCC_RARE bool find_group(const char *controller, char out_group[PATH]) {
     FILE *file = fopen("/proc/self/cgroup", "re");
     char *line = NULL;
     size_t room = 0;
-    bool found = false;
-    while (file && !found && getline(&line, &room, file) > 0) {
+    bool is_line = false;
+    while (file && !is_line && getline(&line, &room, file) > 0) {
         char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
         if (!group) continue;
         *group++ = 0;
         group[strcspn(group, "\n")] = 0;
-        found = *controller ? has_word(list + 1, controller) : !list[1];
-        if (found) snprintf(out_group, PATH, "%s", group);
+        is_line = *controller ? has_word(list + 1, controller) : !list[1];
+        if (is_line) snprintf(out_group, PATH, "%s", group);
     }
     free(line);
     if (file) fclose(file);
-    return found;
+    return is_line;
 }
 
 /* Replaces escapes in place: mountinfo writes a space as \040. */
@@ -153,7 +153,7 @@ static const char *path_below(const char *top, const char *group) {
 
 /* Reads the process's group in that hierarchy and the groups around it. */
 static TCC_RARE void look_around(hierarchy *in, const char *controller, look *look, void *out) {
-    if (!own_group(in->second ? "" : controller, in->group)) return;
+    if (!find_group(in->second ? "" : controller, in->group)) return;
     size_t top = strlen(in->place);
     snprintf(in->folder, sizeof in->folder, "%s%s", in->place, path_below(in->top, in->group));
     look(in->folder, out);
@@ -183,8 +183,8 @@ int64_t tcc_group_cpus(void) {
 
 void tcc_memory_room(tcc_room *out) {
     int64_t all = number_in("/proc", "meminfo", "MemTotal") * 1024;
-    int64_t left = number_in("/proc", "meminfo", "MemAvailable") * 1024;
-    if (!all || !left) all = left = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    *out = (tcc_room){left, all, all - left, "the machine"};
+    int64_t available = number_in("/proc", "meminfo", "MemAvailable") * 1024;
+    if (!all || !available) all = available = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    *out = (tcc_room){available, all, all - available, "the machine"};
     look_at_groups("memory", look_at_memory, out);
 }

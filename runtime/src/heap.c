@@ -53,13 +53,13 @@ static tcc_status grow(tcc_heap *heap, void **table, int64_t used, int64_t *room
 /* Returns the key of the hash function.  Callers who choose strings do not know it, so they cannot
  * make strings collide. */
 static uint64_t secret(void) {
-    static uint64_t kept;
-    uint64_t key = __atomic_load_n(&kept, __ATOMIC_RELAXED);
+    static uint64_t process_key;
+    uint64_t key = __atomic_load_n(&process_key, __ATOMIC_RELAXED);
     if (key) return key;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     key = ((uint64_t)now.tv_nsec << 32 ^ (uint64_t)(uintptr_t)&now ^ (uint64_t)now.tv_sec) | 1;
-    __atomic_store_n(&kept, key, __ATOMIC_RELAXED);
+    __atomic_store_n(&process_key, key, __ATOMIC_RELAXED);
     return key;
 }
 
@@ -157,7 +157,7 @@ tcc_status tcc_heap_name_list(tcc_heap *heap, tcc_list_value list, uint64_t *out
 }
 
 /* Copies a list's entries into a table of its own, with room for more. */
-static tcc_status own_entries(tcc_heap *heap, tcc_list_value list, tcc_entries **out_entries) {
+static tcc_status copy_entries(tcc_heap *heap, tcc_list_value list, tcc_entries **out_entries) {
     void *memory = NULL, *items = NULL;
     int64_t room = list.count < 4 ? 8 : list.count * 2;
     if (list.count > MOST_ENTRIES - heap->n_entries)
@@ -178,7 +178,7 @@ tcc_status tcc_heap_append(tcc_heap *heap, tcc_list_value list, const tcc_op_ten
                            tcc_list_value *out_list) {
     tcc_entries *entries = list.entries;
     if (!entries || entries->used != list.count)
-        TCC_RETURN_IF_ERROR(own_entries(heap, list, &entries));
+        TCC_RETURN_IF_ERROR(copy_entries(heap, list, &entries));
     if (heap->n_entries >= MOST_ENTRIES)
         return tcc_fail(TCC_OUT_OF_MEMORY, "the run's sequences have more than %lld entries",
                         (long long)MOST_ENTRIES);

@@ -19,7 +19,7 @@
 #include "image.h"
 #include "runtime.h"
 
-static char own_path[4096];
+static char cached_path[4096];
 
 typedef struct range {
     uintptr_t begin, end;
@@ -28,7 +28,7 @@ typedef struct range {
 /* One mapping of a file: addresses, access as in "r-xp", and the file's path. */
 typedef struct mapping {
     range pages;
-    char access[5], line[sizeof own_path + 128];
+    char access[5], line[sizeof cached_path + 128];
     const char *path; /* points into `line` */
 } mapping;
 
@@ -36,8 +36,8 @@ typedef struct mapping {
  * it maps no file. */
 static bool find_mapping(uintptr_t here, mapping *out) {
     FILE *maps = fopen("/proc/self/maps", "re");
-    bool found = false;
-    while (maps && !found && fgets(out->line, sizeof out->line, maps)) {
+    bool is_mapping = false;
+    while (maps && !is_mapping && fgets(out->line, sizeof out->line, maps)) {
         unsigned long begin, end;
         int at = 0;
         int fields = sscanf(out->line, "%lx-%lx %4s %*s %*s %*s %n", &begin, &end, out->access, &at);
@@ -45,23 +45,23 @@ static bool find_mapping(uintptr_t here, mapping *out) {
         out->line[strcspn(out->line, "\n")] = 0;
         out->pages = (range){begin, end};
         out->path = out->line + at;
-        found = here >= begin && here < end && *out->path == '/';
+        is_mapping = here >= begin && here < end && *out->path == '/';
     }
     if (maps) fclose(maps);
-    return found;
+    return is_mapping;
 }
 
 /* Finds the file that this object is mapped from.  It reads the kernel's list first, because the
  * dynamic linker's name may be relative to a folder that is no longer current. */
-static void find_own_path(void) {
-    mapping own;
+static void find_path(void) {
+    mapping its;
     Dl_info info;
     const char *path = NULL;
-    if (find_mapping((uintptr_t)&tcc_artifact_info, &own))
-        path = own.path;
+    if (find_mapping((uintptr_t)&tcc_artifact_info, &its))
+        path = its.path;
     else if (dladdr(&tcc_artifact_info, &info))
         path = info.dli_fname;
-    if (path && strlen(path) < sizeof own_path) strcpy(own_path, path);
+    if (path && strlen(path) < sizeof cached_path) strcpy(cached_path, path);
 }
 
 bool tcc_image_is_file(const void *begin, size_t size) {
@@ -71,15 +71,15 @@ bool tcc_image_is_file(const void *begin, size_t size) {
 }
 
 const char *tcc_image_path(void) {
-    if (!own_path[0]) find_own_path(); /* the program's constructors may run before this object's */
-    return own_path;
+    if (!cached_path[0]) find_path(); /* the program's constructors may run before this object's */
+    return cached_path;
 }
 
 /* Keeps the file's inode number in use, even when its last name is gone.  The dynamic linker
  * identifies libraries by that number, and would take a later file with the same number for this
  * one.  The page is never read. */
 static void keep_number(void) {
-    int file = open(own_path, O_RDONLY | O_CLOEXEC);
+    int file = open(cached_path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return;
     mmap(NULL, 1, PROT_NONE, MAP_PRIVATE, file, 0);
     close(file);
@@ -113,12 +113,12 @@ static range segment(const struct dl_phdr_info *object, const ElfW(Phdr) * heade
     return (range){begin, begin + header->p_filesz};
 }
 
-static bool is_own(const struct dl_phdr_info *object) {
+static bool holds_artifact(const struct dl_phdr_info *object) {
     uintptr_t here = (uintptr_t)&tcc_artifact_info;
     for (int i = 0; i < object->dlpi_phnum; i++) {
-        range found = segment(object, &object->dlpi_phdr[i]);
+        range bounds = segment(object, &object->dlpi_phdr[i]);
         bool loaded = object->dlpi_phdr[i].p_type == PT_LOAD;
-        if (loaded && here >= found.begin && here < found.end) return true;
+        if (loaded && here >= bounds.begin && here < bounds.end) return true;
     }
     return false;
 }
@@ -127,15 +127,15 @@ static bool is_own(const struct dl_phdr_info *object) {
 static range read_only_pages(const struct dl_phdr_info *object, uintptr_t page) {
     for (int i = 0; i < object->dlpi_phnum; i++) {
         if (object->dlpi_phdr[i].p_type != PT_GNU_RELRO) continue;
-        range found = segment(object, &object->dlpi_phdr[i]);
-        return (range){found.begin / page * page, found.end / page * page};
+        range bounds = segment(object, &object->dlpi_phdr[i]);
+        return (range){bounds.begin / page * page, bounds.end / page * page};
     }
     return (range){0, 0};
 }
 
 static int copy_object(struct dl_phdr_info *object, size_t size, void *unused) {
     (void)size, (void)unused;
-    if (!is_own(object)) return 0;
+    if (!holds_artifact(object)) return 0;
     if (!object->dlpi_name || !object->dlpi_name[0]) return 1; /* the executable */
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     range fixed = read_only_pages(object, page);
@@ -160,7 +160,7 @@ static int copy_object(struct dl_phdr_info *object, size_t size, void *unused) {
 
 static int name_library(struct dl_phdr_info *object, size_t size, void *out_name) {
     (void)size;
-    if (!is_own(object)) return 0;
+    if (!holds_artifact(object)) return 0;
     *(const char **)out_name = object->dlpi_name;
     return 1;
 }
@@ -178,8 +178,8 @@ __attribute__((constructor)) static void keep_image(void) {
         keep_library();
         return;
     }
-    find_own_path();
+    find_path();
     keep_number();
     dl_iterate_phdr(copy_object, NULL);
-    tcc_symbols_tell(own_path);
+    tcc_symbols_tell(cached_path);
 }

@@ -48,12 +48,12 @@ TCC_COLD static void settle_arenas(tcc_instance *instance) {
 
 static tcc_status set_threads(tcc_instance *instance) {
     const tcc_program *program = &instance->model->program;
-    int32_t wanted = instance->threads_own;
-    if (wanted < 0) wanted = __atomic_load_n(&instance->model->threads, __ATOMIC_RELAXED);
-    if (instance->threads && wanted == instance->threads_wanted) return TCC_OK;
+    int32_t request = instance->threads_own;
+    if (request < 0) request = __atomic_load_n(&instance->model->threads, __ATOMIC_RELAXED);
+    if (instance->threads && request == instance->threads_wanted) return TCC_OK;
     int32_t threads = 0;
     int64_t spin = 0;
-    TCC_RETURN_IF_ERROR(tcc_threads_resolve(wanted, &threads));
+    TCC_RETURN_IF_ERROR(tcc_threads_resolve(request, &threads));
     TCC_RETURN_IF_ERROR(tcc_spin_resolve(&spin)); /* for the thread that starts workers */
     /* whole pages, so that no two threads write to one cache line or huge page needlessly */
     size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
@@ -61,7 +61,7 @@ static tcc_status set_threads(tcc_instance *instance) {
     TCC_RETURN_IF_ERROR(reserve(instance, &instance->scratch, stride * (size_t)threads));
     instance->scratch_stride = stride;
     instance->threads = threads;
-    instance->threads_wanted = wanted;
+    instance->threads_wanted = request;
     return TCC_OK;
 }
 
@@ -129,15 +129,15 @@ tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes)
 }
 
 tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config) {
-    tcc_pool_config own;
-    TCC_RETURN_IF_ERROR(tcc_pool_read_config(config, &own));
-    if (!instance || own.flags & TCC_POOL_SHARED)
+    tcc_pool_config settings;
+    TCC_RETURN_IF_ERROR(tcc_pool_read_config(config, &settings));
+    if (!instance || settings.flags & TCC_POOL_SHARED)
         return tcc_fail(TCC_INVALID_ARGUMENT, "no instance, or a shared pool");
-    if (instance->flags & TCC_POISON) own.flags |= TCC_POOL_POISON;
-    tcc_pool *made = NULL;
-    TCC_RETURN_IF_ERROR(tcc_pool_create_within(&own, &instance->budget, &made));
+    if (instance->flags & TCC_POISON) settings.flags |= TCC_POOL_POISON;
+    tcc_pool *pool = NULL;
+    TCC_RETURN_IF_ERROR(tcc_pool_create_within(&settings, &instance->budget, &pool));
     tcc_pool_destroy(instance->pool);
-    instance->pool = made;
+    instance->pool = pool;
     return TCC_OK;
 }
 
@@ -226,21 +226,21 @@ static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
     if (run->comm) TCC_RETURN_IF_ERROR(tcc_instance_symmetric_size(instance, &size));
     *out_memory = (tcc_span){NULL, size};
     if (!size) return TCC_OK;
-    tcc_arena *own = &instance->symmetric;
-    if (!own->base && own->size < (size_t)size) {
-        TCC_RETURN_IF_ERROR(charge(instance, (size_t)size - own->size, (size_t)size));
+    tcc_arena *arena = &instance->symmetric;
+    if (!arena->base && arena->size < (size_t)size) {
+        TCC_RETURN_IF_ERROR(charge(instance, (size_t)size - arena->size, (size_t)size));
         /* the comm has made the pages */
-        tcc_budget_settle(&instance->budget, (size_t)size - own->size);
-        own->size = (size_t)size;
+        tcc_budget_settle(&instance->budget, (size_t)size - arena->size);
+        arena->size = (size_t)size;
     }
     tcc_status status = tcc_collective_memory(run, out_memory);
     if (status == TCC_UNSUPPORTED) {
-        if (!own->base) {
-            tcc_budget_give(&instance->budget, own->size);
-            own->size = 0;
+        if (!arena->base) {
+            tcc_budget_give(&instance->budget, arena->size);
+            arena->size = 0;
         }
-        status = reserve(instance, own, (size_t)size);
-        out_memory->data = own->base;
+        status = reserve(instance, arena, (size_t)size);
+        out_memory->data = arena->base;
     }
     if (status == TCC_OK && instance->flags & TCC_POISON) memset(out_memory->data, 0xFF, (size_t)size);
     return status;

@@ -4,8 +4,8 @@
 #include "collective.h"
 #include "program.h"
 
-static tcc_status damaged(const char *what) {
-    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: an instruction %s", what);
+static tcc_status damaged(const char *defect) {
+    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: an instruction %s", defect);
 }
 
 static const tcc_field FIELDS[TCC_CODE_COUNT][TCC_MOST_FIELDS + 1] = TCC_FIELDS;
@@ -52,8 +52,8 @@ static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_num
 static tcc_status read_integer_type(tcc_reader *reader, tcc_dtype *out_dtype) {
     TCC_RETURN_IF_ERROR(tcc_read_dtype(reader, out_dtype));
     uint8_t code = out_dtype->code, bits = out_dtype->bits;
-    bool known = (code == 0 || code == 1 || code == 6) && bits >= 8 && bits <= 64;
-    return known ? TCC_OK : damaged("reads a size that is no integer");
+    bool is_integer = (code == 0 || code == 1 || code == 6) && bits >= 8 && bits <= 64;
+    return is_integer ? TCC_OK : damaged("reads a size that is no integer");
 }
 
 /* Reads a condition: a buffer, -1, or, where the instruction allows a register instead, the
@@ -145,8 +145,8 @@ static tcc_status read_fields(tcc_reader *reader, int32_t depth, tcc_code *code)
     return TCC_OK;
 }
 
-static void raise_to(int64_t *most, int64_t value) {
-    if (value > *most) *most = value;
+static void raise_to(int64_t *maximum, int64_t value) {
+    if (value > *maximum) *maximum = value;
 }
 
 static void prepare_launch(const tcc_reader *reader, tcc_code *code) {
@@ -281,13 +281,13 @@ int64_t tcc_written_buffer(const tcc_code *code, int64_t index) {
 
 /* Returns the largest weight that a launch reads; -1 for none. */
 static int32_t largest_weight(const tcc_program *program, const tcc_code *code) {
-    int32_t found = -1;
+    int32_t largest = -1;
     for (int64_t i = 0; i < code->as.launch.buffers.count; i++) {
         int64_t id = code->as.launch.buffers.numbers[i];
         if (program->buffers[id].place != TCC_PLACE_WEIGHT) continue;
-        if (found < 0 || program->buffers[id].b > program->buffers[found].b) found = (int32_t)id;
+        if (largest < 0 || program->buffers[id].b > program->buffers[largest].b) largest = (int32_t)id;
     }
-    return found;
+    return largest;
 }
 
 /* Tells each launch which weight the next launch of its body reads. */

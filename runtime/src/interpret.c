@@ -9,8 +9,8 @@
 #include "runtime.h"
 #include "seed.h"
 
-static tcc_status broken(const char *what) {
-    return tcc_fail(TCC_INTERNAL, "the program %s", what);
+static tcc_status broken(const char *defect) {
+    return tcc_fail(TCC_INTERNAL, "the program %s", defect);
 }
 
 static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
@@ -81,11 +81,11 @@ static tcc_status check(const tcc_run *run, const tcc_code *code) {
 }
 
 static tcc_status allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
-    tcc_span found = {NULL, 0};
-    TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, (tcc_device){1, 0}, &found));
-    if (!found.data) return TCC_OK; /* the caller's input array is the output */
-    if (run->instance->flags & TCC_POISON) memset(found.data, 0xFF, (size_t)found.size);
-    *span = found;
+    tcc_span memory = {NULL, 0};
+    TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, (tcc_device){1, 0}, &memory));
+    if (!memory.data) return TCC_OK; /* the caller's input array is the output */
+    if (run->instance->flags & TCC_POISON) memset(memory.data, 0xFF, (size_t)memory.size);
+    *span = memory;
     return TCC_OK;
 }
 
@@ -183,12 +183,12 @@ static void run_chunks(void *const *buffers, const int64_t *ints, int64_t begin,
  * with its run.  It may if its kernels can take long, or if it reads data that another such launch
  * may have left unfinished. */
 static void set_threads(tcc_run *run, const tcc_code *code, tcc_job *job) {
-    int64_t least = code->as.launch.least < 0 ? 1 : run->instance->registers[code->as.launch.least];
-    int64_t worth = least > 1 ? job->units / least : job->units;
+    int64_t min_units = code->as.launch.least < 0 ? 1 : run->instance->registers[code->as.launch.least];
+    int64_t worth = min_units > 1 ? job->units / min_units : job->units;
     job->threads = run->instance->threads;
     if (worth < job->threads) job->threads = (int32_t)worth;
-    run->since += least > 1 && worth < BRIEF ? worth + 1 : BRIEF / 2;
-    if (least > 1 && worth < BRIEF && !run->cut) return;
+    run->since += min_units > 1 && worth < BRIEF ? worth + 1 : BRIEF / 2;
+    if (min_units > 1 && worth < BRIEF && !run->cut) return;
     job->kernel = run_chunks;
     run->cut = true;
 }
@@ -220,9 +220,9 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
     void **buffers =
         instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers) + TCC_LAUNCH_HEAD;
     int64_t *ints = instance->launch_ints + run->odd * tcc_launch_room(program->max_ints);
-    const tcc_operands *taken = &code->as.launch.buffers, *sizes = &code->as.launch.ints;
-    for (int64_t i = 0; i < taken->count; i++) {
-        buffers[i] = instance->spans[taken->numbers[i]].data;
+    const tcc_operands *operands = &code->as.launch.buffers, *sizes = &code->as.launch.ints;
+    for (int64_t i = 0; i < operands->count; i++) {
+        buffers[i] = instance->spans[operands->numbers[i]].data;
         if (TCC_UNLIKELY(!buffers[i])) return broken("uses a buffer that has no memory yet");
     }
     for (int64_t i = 0; i < sizes->count; i++) ints[i] = instance->registers[sizes->numbers[i]];
@@ -345,12 +345,12 @@ static tcc_status loop(tcc_run *run, const tcc_code *code) {
 }
 
 static tcc_status branch(tcc_run *run, const tcc_code *code) {
-    bool taken = false;
+    bool is_true = false;
     if (code->as.branch.condition < 0)
-        taken = run->instance->registers[code->as.branch.when] != 0;
+        is_true = run->instance->registers[code->as.branch.when] != 0;
     else
-        TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
-    return tcc_interpret(run, taken ? code->as.branch.then : code->as.branch.otherwise);
+        TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &is_true));
+    return tcc_interpret(run, is_true ? code->as.branch.then : code->as.branch.otherwise);
 }
 
 static tcc_status settle(tcc_run *run) {

@@ -193,12 +193,12 @@ static tcc_status compare_all(const launcher *a, const tcc_launch *from_a, const
 
 /* Completes the launcher's settings with TCC's own variables. */
 static tcc_status complete(const launcher *from, tcc_launch *settings) {
-    const launcher *own = &launchers[0];
+    const launcher *our = &launchers[0];
     tcc_launch its = nothing;
-    TCC_RETURN_IF_ERROR(number_of(own->local_rank, &its.local_rank));
-    TCC_RETURN_IF_ERROR(number_of(own->local_size, &its.local_size));
-    TCC_RETURN_IF_ERROR(number_of(own->epoch, &its.epoch));
-    TCC_RETURN_IF_ERROR(compare_all(own, &its, from, settings));
+    TCC_RETURN_IF_ERROR(number_of(our->local_rank, &its.local_rank));
+    TCC_RETURN_IF_ERROR(number_of(our->local_size, &its.local_size));
+    TCC_RETURN_IF_ERROR(number_of(our->epoch, &its.epoch));
+    TCC_RETURN_IF_ERROR(compare_all(our, &its, from, settings));
     if (its.local_rank >= 0) settings->local_rank = its.local_rank;
     if (its.local_size >= 0) settings->local_size = its.local_size;
     if (its.epoch >= 0) settings->epoch = its.epoch;
@@ -215,27 +215,27 @@ static tcc_status half_set(const launcher *from) {
 
 /* The innermost launcher counts.  Two launchers at the same depth must agree. */
 tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
-    const launcher *found = NULL;
+    const launcher *match = NULL;
     *out = nothing;
     *out_found = false;
     TCC_RETURN_IF_ERROR(half_set(&launchers[0]));
     for (int i = 0; i < LAUNCHERS; i++) {
         const launcher *next = &launchers[i];
-        if (!is_complete(next) || (found && next->outer)) continue;
+        if (!is_complete(next) || (match && next->outer)) continue;
         tcc_launch its = nothing;
         TCC_RETURN_IF_ERROR(read_launcher(next, &its));
-        if (found) {
-            TCC_RETURN_IF_ERROR(compare_all(found, out, next, &its));
+        if (match) {
+            TCC_RETURN_IF_ERROR(compare_all(match, out, next, &its));
             continue;
         }
         TCC_RETURN_IF_ERROR(name_meeting(next, &its));
-        found = next;
+        match = next;
         *out = its;
     }
-    if (!found) return TCC_OK;
+    if (!match) return TCC_OK;
     *out_found = true;
-    TCC_RETURN_IF_ERROR(complete(found, out));
-    if (out->local_size < 0 && found->outer && !found->marker)
+    TCC_RETURN_IF_ERROR(complete(match, out));
+    if (out->local_size < 0 && match->outer && !match->marker)
         out->local_size = 1; /* each pod counts as a host */
     return name_meeting(&launchers[0], out);
 }

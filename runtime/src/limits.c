@@ -36,8 +36,8 @@ static tcc_status told(const char *variable, const char *expected, int64_t other
     return TCC_OK;
 }
 
-tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads) {
-    int64_t threads = wanted;
+tcc_status tcc_threads_resolve(int32_t request, int32_t *out_threads) {
+    int64_t threads = request;
     if (threads <= 0)
         TCC_RETURN_IF_ERROR(
             told("TCC_NUM_THREADS", "a number of threads, as in 4", 0, &threads));
@@ -47,10 +47,10 @@ tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads) {
 }
 
 tcc_status tcc_spin_resolve(int64_t *out_nanoseconds) {
-    int64_t most = 60000000, number = 0;
+    int64_t limit = 60000000, number = 0;
     tcc_status status =
         told("TCC_SPIN_MICROSECONDS", "a number of microseconds, as in 2000", 2000, &number);
-    *out_nanoseconds = (number < most ? number : most) * 1000;
+    *out_nanoseconds = (number < limit ? number : limit) * 1000;
     return status;
 }
 

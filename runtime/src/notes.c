@@ -25,26 +25,26 @@ static char *slot_in(char *note, const char *end, uint32_t type) {
             memcpy(&distance, content, sizeof distance);
             return content + distance;
         }
-        size_t name = (header[0] + 3u) & ~(size_t)3, rest = (header[1] + 3u) & ~(size_t)3;
-        if (name + rest > (size_t)(end - note) - HEADER) break;
-        note += HEADER + name + rest;
+        size_t name = (header[0] + 3u) & ~(size_t)3, padded = (header[1] + 3u) & ~(size_t)3;
+        if (name + padded > (size_t)(end - note) - HEADER) break;
+        note += HEADER + name + padded;
     }
     return NULL;
 }
 
-static int look_at(struct dl_phdr_info *object, size_t size, void *found) {
-    search *asked = found;
+static int look_at(struct dl_phdr_info *object, size_t size, void *context) {
+    search *its = context;
     (void)size;
-    for (int i = 0; i < object->dlpi_phnum && !asked->slot; i++) {
+    for (int i = 0; i < object->dlpi_phnum && !its->slot; i++) {
         if (object->dlpi_phdr[i].p_type != PT_NOTE) continue;
         char *notes = (char *)object->dlpi_addr + object->dlpi_phdr[i].p_vaddr;
-        asked->slot = slot_in(notes, notes + object->dlpi_phdr[i].p_memsz, asked->type);
+        its->slot = slot_in(notes, notes + object->dlpi_phdr[i].p_memsz, its->type);
     }
-    return asked->slot != NULL;
+    return its->slot != NULL;
 }
 
 void *tcc_note_slot(uint32_t type) {
-    search asked = {type, NULL};
-    (void)dl_iterate_phdr(look_at, &asked);
-    return asked.slot;
+    search its = {type, NULL};
+    (void)dl_iterate_phdr(look_at, &its);
+    return its.slot;
 }

@@ -6,7 +6,7 @@
 #include "plan/plan.h"
 
 /* KEPT: number of plans that are kept. LINE: bytes of a cache line; offsets are multiples of it. */
-enum { KEPT = 16, LINE = 64 };
+enum { PLANS = 16, LINE = 64 };
 
 typedef struct placed {
     int64_t *sizes, *offsets;
@@ -21,7 +21,7 @@ struct tcc_placer {
     tcc_greedy greedy;
     int64_t *sizes; /* in the order of the registers */
     int64_t *live;  /* bytes per section */
-    placed kept[KEPT];
+    placed plans[PLANS];
     int32_t last, next; /* the plan used last, and the plan that a new one replaces */
 };
 
@@ -44,11 +44,11 @@ static tcc_status set_lives(tcc_placer *placer, int64_t count) {
 
 static tcc_status allocate(tcc_placer *placer) {
     size_t count = (size_t)placer->lives.count, sections = (size_t)placer->lives.sections;
-    placer->sizes = tcc_allocate_zero((1 + 2 * KEPT) * count + sections, sizeof *placer->sizes);
+    placer->sizes = tcc_allocate_zero((1 + 2 * PLANS) * count + sections, sizeof *placer->sizes);
     if (!placer->sizes) return TCC_OUT_OF_MEMORY;
     int64_t *room = placer->sizes + count;
-    for (size_t i = 0; i < KEPT; i++, room += 2 * count)
-        placer->kept[i] = (placed){room, room + count, -1};
+    for (size_t i = 0; i < PLANS; i++, room += 2 * count)
+        placer->plans[i] = (placed){room, room + count, -1};
     placer->live = room;
     return tcc_greedy_make(&placer->lives, &placer->greedy);
 }
@@ -73,15 +73,15 @@ void tcc_placer_free(tcc_placer *placer) {
 }
 
 static tcc_status set_sizes(tcc_placer *placer) {
-    int64_t left = INT64_C(1) << 62;
+    int64_t remaining = INT64_C(1) << 62;
     for (int32_t b = 0; b < placer->lives.count; b++) {
         int64_t size = placer->sizes[b];
-        if (size < 0 || size > left - LINE)
+        if (size < 0 || size > remaining - LINE)
             return tcc_fail(TCC_INVALID_ARGUMENT, "a size is too large (%lld bytes of the arena)",
                             (long long)size);
         placer->buffers[b].size = size ? size : 1;
         placer->lives.sizes[b] = tcc_aligned(placer->buffers[b].size, LINE);
-        left -= placer->lives.sizes[b];
+        remaining -= placer->lives.sizes[b];
     }
     return TCC_OK;
 }
@@ -89,7 +89,7 @@ static tcc_status set_sizes(tcc_placer *placer) {
 /* Makes a plan for sizes without a kept plan. It replaces the oldest plan. */
 static tcc_status plan_anew(tcc_placer *placer) {
     TCC_RETURN_IF_ERROR(set_sizes(placer));
-    placed *plan = &placer->kept[placer->next];
+    placed *plan = &placer->plans[placer->next];
     int64_t end = 0, bound = tcc_plan_bound(&placer->lives, placer->live);
     plan->end = -1;
     TCC_RETURN_IF_ERROR(tcc_greedy_run(&placer->greedy, bound, plan->offsets, &end));
@@ -99,15 +99,15 @@ static tcc_status plan_anew(tcc_placer *placer) {
     memcpy(plan->sizes, placer->sizes, (size_t)placer->lives.count * sizeof *plan->sizes);
     plan->end = end;
     placer->last = placer->next;
-    placer->next = (placer->next + 1) % KEPT;
+    placer->next = (placer->next + 1) % PLANS;
     return TCC_OK;
 }
 
-static bool is_kept(tcc_placer *placer) {
+static bool has_plan(tcc_placer *placer) {
     size_t bytes = (size_t)placer->lives.count * sizeof *placer->sizes;
-    for (int32_t i = 0; i < KEPT; i++) {
-        int32_t at = (placer->last + i) % KEPT;
-        if (placer->kept[at].end < 0 || memcmp(placer->kept[at].sizes, placer->sizes, bytes))
+    for (int32_t i = 0; i < PLANS; i++) {
+        int32_t at = (placer->last + i) % PLANS;
+        if (placer->plans[at].end < 0 || memcmp(placer->plans[at].sizes, placer->sizes, bytes))
             continue;
         placer->last = at;
         return true;
@@ -120,8 +120,8 @@ tcc_status tcc_placer_run(tcc_placer *placer, int64_t *registers) {
     const int64_t *sizes = code->as.plan.sizes.numbers;
     const int64_t *targets = code->as.plan.offsets.numbers;
     for (int32_t b = 0; b < placer->lives.count; b++) placer->sizes[b] = registers[sizes[b]];
-    if (!is_kept(placer)) TCC_RETURN_IF_ERROR(plan_anew(placer));
-    const placed *plan = &placer->kept[placer->last];
+    if (!has_plan(placer)) TCC_RETURN_IF_ERROR(plan_anew(placer));
+    const placed *plan = &placer->plans[placer->last];
     for (int32_t b = 0; b < placer->lives.count; b++) registers[targets[b]] = plan->offsets[b];
     registers[code->as.plan.end] = plan->end;
     return TCC_OK;

@@ -34,7 +34,7 @@ static tcc_status read_room(room *out) {
  * plan that this machine cannot run has no bit.  If it can run no plan, the first has a bit, and
  * opening it reports the reason. */
 typedef struct fit {
-    uint64_t plans, least;
+    uint64_t plans, smallest;
 } fit;
 
 static fit find_fitting(const tcc_artifact *artifact, int32_t ranks, size_t room) {
@@ -43,9 +43,9 @@ static fit find_fitting(const tcc_artifact *artifact, int32_t ranks, size_t room
     for (int32_t plan = 0, count = plan_count(artifact, ranks); plan < count; plan++) {
         if (tcc_variant_bytes(artifact, ranks, plan, &bytes) != TCC_OK) continue;
         if (bytes <= room) all.plans |= UINT64_C(1) << plan;
-        if (bytes < all.least) all.least = bytes;
+        if (bytes < all.smallest) all.smallest = bytes;
     }
-    if (all.least == UINT64_MAX) all.plans = 1;
+    if (all.smallest == UINT64_MAX) all.plans = 1;
     return all;
 }
 
@@ -53,20 +53,20 @@ static fit find_fitting(const tcc_artifact *artifact, int32_t ranks, size_t room
  * the least memory. */
 static tcc_status refuse(const tcc_artifact *artifact, int32_t ranks, uint64_t bytes, const room *room) {
     int32_t best = ranks;
-    uint64_t least = bytes;
-    for (int32_t other = 1; other <= TCC_MAX_RANKS && least > room->bytes; other++) {
+    uint64_t smallest = bytes;
+    for (int32_t other = 1; other <= TCC_MAX_RANKS && smallest > room->bytes; other++) {
         fit its = find_fitting(artifact, other, room->bytes);
-        if (its.least >= least) continue;
-        least = its.least;
+        if (its.smallest >= smallest) continue;
+        smallest = its.smallest;
         best = other;
     }
-    bool fits = least <= room->bytes;
+    bool fits = smallest <= room->bytes;
     return tcc_fail(TCC_OUT_OF_MEMORY,
                     "model '%s' needs %llu bytes a rank on %d rank%s, for weights and a run, and %s %zu: %s "
                     "%d rank%s needs %llu bytes a rank: %s",
                     artifact->name, (unsigned long long)bytes, ranks, ranks == 1 ? "" : "s", room->source,
                     room->bytes, fits ? "its plan for" : "no plan in the file fits; that for", best,
-                    best == 1 ? "" : "s", (unsigned long long)least,
+                    best == 1 ? "" : "s", (unsigned long long)smallest,
                     fits ? "start as many, as with tcc run --nproc"
                          : "allow more memory, or compile the model with --ranks for more ranks");
 }
@@ -82,7 +82,7 @@ static tcc_status choose(const tcc_artifact *artifact, tcc_comm *comm, tcc_model
         tcc_status status = tcc_plans_exchange(artifact, comm, its.plans, model->ranks, &common);
         if (status != TCC_OK && its.plans) return status;
     }
-    if (!its.plans) return refuse(artifact, model->ranks, its.least, &room);
+    if (!its.plans) return refuse(artifact, model->ranks, its.smallest, &room);
     model->plan = __builtin_ctzll(common);
     return TCC_OK;
 }

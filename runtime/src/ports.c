@@ -183,7 +183,7 @@ static bool lies_right(const tcc_run *run, const tcc_port *port, const tcc_tenso
     return tcc_capacity(tensor, axis) == tcc_capacity(&run->inputs[port->state], axis);
 }
 
-static tcc_status check_given_output(tcc_run *run, int32_t index) {
+static tcc_status check_caller_output(tcc_run *run, int32_t index) {
     const tcc_program *program = &run->instance->model->program;
     const tcc_port *port = &program->outputs[index].port;
     tcc_tensor *tensor = &run->outputs[index];
@@ -224,9 +224,9 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
  * while it is read. */
 static tcc_status check_updated(const tcc_run *run, int32_t state) {
     const tcc_program *program = &run->instance->model->program;
-    const tcc_span *bound = run->instance->bound, own = bound[state];
+    const tcc_span *bound = run->instance->bound, span = bound[state];
     for (int32_t i = 0; i < program->n_inputs; i++)
-        if (i != state && overlap(own.data, own.size, bound[i].data, bound[i].size))
+        if (i != state && overlap(span.data, span.size, bound[i].data, bound[i].size))
             return tcc_fail(TCC_INVALID_ARGUMENT,
                             "input '%.128s' is updated in place and shares memory with input "
                             "'%.128s': pass another array",
@@ -241,7 +241,7 @@ tcc_status tcc_ports_bind_outputs(tcc_run *run) {
         run->instance->output_done[i] = state >= 0;
         if (state >= 0) TCC_RETURN_IF_ERROR(check_updated(run, state));
         if (!run->outputs) continue;
-        if (run->outputs[i].data) TCC_RETURN_IF_ERROR(check_given_output(run, i));
+        if (run->outputs[i].data) TCC_RETURN_IF_ERROR(check_caller_output(run, i));
         if (state >= 0 && !run->outputs[i].data) {
             run->outputs[i].data = run->instance->bound[state].data;
             run->outputs[i].byte_offset = 0;
@@ -282,21 +282,21 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
         return TCC_OK;
     }
     if (run->outputs && run->outputs[index].data) {
-        const tcc_tensor *given = &run->outputs[index];
+        const tcc_tensor *array = &run->outputs[index];
         for (int32_t i = 0; i < port->ndim; i++)
-            if (given->shape[i] != shape[i]) {
-                char needed[256];
-                shape_text(shape, port->ndim, needed, sizeof needed);
+            if (array->shape[i] != shape[i]) {
+                char required[256];
+                shape_text(shape, port->ndim, required, sizeof required);
                 char got[256];
-                shape_text(given->shape, port->ndim, got, sizeof got);
+                shape_text(array->shape, port->ndim, got, sizeof got);
                 return tcc_fail(TCC_INVALID_ARGUMENT, "output '%.128s': expected shape %s, got %s",
-                                port->name, needed, got);
+                                port->name, required, got);
             }
-        data = (char *)given->data + given->byte_offset;
+        data = (char *)array->data + array->byte_offset;
     } else if (bytes || run->allocator) { /* the caller's pointer to an empty array may be NULL */
-        tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
+        tcc_tensor request = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
-        TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &wanted, &data));
+        TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &request, &data));
     }
     if (bytes == 0)
         data = nothing;

@@ -36,13 +36,13 @@ typedef struct tcc_reader {
 
 /* ---- reader.c ----------------------------------------------------------------------------------- */
 
-/* Fails for a damaged program; `what` says what is wrong with it. */
-TCC_RARE tcc_status tcc_damaged(const char *what);
+/* Fails for a damaged program; `defect` says what is wrong with it. */
+TCC_RARE tcc_status tcc_damaged(const char *defect);
 TCC_RARE tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value);
 /* Reads a word and fails unless low <= word < high. */
 TCC_RARE tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value);
-/* Reads a count of items that take at least `least` words each. */
-TCC_RARE tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value);
+/* Reads a count of items that take at least `min_words` words each. */
+TCC_RARE tcc_status tcc_read_count(tcc_reader *reader, int64_t min_words, int64_t *out_value);
 TCC_RARE tcc_status tcc_read_string(tcc_reader *reader, const char **out_text);
 TCC_RARE tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype);
 /* Reads `count` words and fails unless 0 <= word < high for each. */

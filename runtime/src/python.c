@@ -45,7 +45,7 @@ enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types, UNSUITED = 
 
 /* Results of this many bytes or more get memory from the pool.  The system clears fresh memory page
  * by page, which costs more than writing a result once. */
-static const int64_t least_lent = 1 << 16;
+static const int64_t max_lent = 1 << 16;
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -145,19 +145,19 @@ static void *new_array(tcc_dtype dtype, int32_t rank, const int64_t *sizes, void
     void *owner = NULL;
     *out_data = NULL;
     while (memcmp(&element_types[number], &dtype, sizeof dtype)) number++;
-    if (bytes < 0 || bytes >= least_lent) {
+    if (bytes < 0 || bytes >= max_lent) {
         owner = lend(bytes, out_data);
         if (!owner) return NULL;
         flags = ROW_MAJOR | ALIGNED | WRITABLE;
     }
-    void *made = py.new_array(py.array, py.element(number), rank, sizes, NULL, *out_data, flags, NULL);
-    if (made && !owner) *out_data = ((py_array *)((char *)made + py.header))->data;
-    if (owner && !made) py.drop(owner);
-    if (owner && made && py.set_base(made, owner)) {
-        py.drop(made);
+    void *object = py.new_array(py.array, py.element(number), rank, sizes, NULL, *out_data, flags, NULL);
+    if (object && !owner) *out_data = ((py_array *)((char *)object + py.header))->data;
+    if (owner && !object) py.drop(owner);
+    if (owner && object && py.set_base(object, owner)) {
+        py.drop(object);
         return NULL;
     }
-    return made;
+    return object;
 }
 
 /* ---- a call ----------------------------------------------------------------------------------------- */
@@ -167,7 +167,7 @@ typedef struct py_call {
     tcc_tensor *inputs, *outputs;
     int64_t *sizes; /* sizes of the inputs, and steps of states, copied because arrays may be
                        reshaped while the model runs */
-    void **made;    /* by output: its new array, or NULL */
+    void **arrays;  /* by output: its new array, or NULL */
     void *thread;   /* Python's thread state while the GIL is released */
     bool failed;    /* Python has an error set */
 } py_call;
@@ -183,8 +183,8 @@ static bool make_tables(tcc_instance *instance, py_call *call) {
     }
     call->inputs = instance->views;
     call->outputs = call->inputs + n_in;
-    call->made = (void **)(call->outputs + n_out);
-    call->sizes = (int64_t *)(call->made + n_out);
+    call->arrays = (void **)(call->outputs + n_out);
+    call->sizes = (int64_t *)(call->arrays + n_out);
     return instance->views != NULL;
 }
 
@@ -197,9 +197,9 @@ static bool view(py_call *call, void *object, const tcc_port_info *info, tcc_ten
     if (type != py.array) return false;
     const py_array *array = (py_array *)((char *)object + py.header);
     const py_element *element = (py_element *)((char *)array->element + py.header);
-    unsigned wanted = ALIGNED | (updated ? WRITABLE : 0), flags = (unsigned)array->flags;
-    if (info->axis < 0) wanted |= ROW_MAJOR;
-    if ((flags & wanted) != wanted || (updated && flags & WARNS_OF_WRITES)) return false;
+    unsigned required = ALIGNED | (updated ? WRITABLE : 0), flags = (unsigned)array->flags;
+    if (info->axis < 0) required |= ROW_MAJOR;
+    if ((flags & required) != required || (updated && flags & WARNS_OF_WRITES)) return false;
     if (array->rank != port->ndim || element->order == '>') return false;
     if (element->number < 0 || element->number >= ELEMENT_TYPES) return false;
     *tensor = (tcc_tensor){.data = array->data, .device = {1, 0}, .ndim = array->rank,
@@ -232,23 +232,23 @@ static bool is_known(const tcc_port *port) {
 
 /* Makes the outputs whose sizes are known.  The run asks for the other outputs, unless they are
  * updated in place. */
-static bool make_known(py_call *call) {
+static bool make_sized(py_call *call) {
     for (int32_t i = 0; i < call->program->n_outputs; i++) {
         const tcc_port *port = &call->program->outputs[i].port;
         call->outputs[i] = (tcc_tensor){.device = {1, 0}, .ndim = port->ndim, .dtype = port->dtype,
                                         .shape = (int64_t *)port->shape};
         if (!is_known(port)) continue;
-        call->made[i] = new_array(port->dtype, port->ndim, port->shape, &call->outputs[i].data);
-        if (!call->made[i]) return false;
+        call->arrays[i] = new_array(port->dtype, port->ndim, port->shape, &call->outputs[i].data);
+        if (!call->arrays[i]) return false;
     }
     return true;
 }
 
-static int make_asked(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
+static int make_requested(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
     py_call *call = context;
     py.restore_thread(call->thread);
-    call->made[output] = new_array(wanted->dtype, wanted->ndim, wanted->shape, out_data);
-    call->failed = !call->made[output];
+    call->arrays[output] = new_array(tensor->dtype, tensor->ndim, tensor->shape, out_data);
+    call->failed = !call->arrays[output];
     call->thread = py.save_thread();
     return call->failed;
 }
@@ -258,9 +258,9 @@ static void *finish(py_call *call, void *inputs) {
     void *results = py.new_tuple(call->program->n_outputs);
     for (int32_t i = 0; results && i < call->program->n_outputs; i++) {
         int32_t state = call->program->outputs[i].port.state;
-        void *result = state < 0 ? call->made[i] : py.item(inputs, state);
+        void *result = state < 0 ? call->arrays[i] : py.item(inputs, state);
         if (state >= 0) py.keep(result);
-        call->made[i] = NULL;
+        call->arrays[i] = NULL;
         (void)py.set_item(results, i, result);
     }
     return results;
@@ -271,10 +271,10 @@ static void *run(tcc_instance *instance, void *inputs) {
     int32_t n_inputs = call.program->n_inputs, n_outputs = call.program->n_outputs;
     if (!make_tables(instance, &call)) return py.from_long(TCC_OUT_OF_MEMORY);
     if (!view_all(&call, inputs)) return py.from_long(UNSUITED);
-    memset(call.made, 0, (size_t)n_outputs * sizeof(void *));
-    const tcc_allocator allocator = {&call, make_asked};
+    memset(call.arrays, 0, (size_t)n_outputs * sizeof(void *));
+    const tcc_allocator allocator = {&call, make_requested};
     tcc_status status = TCC_OUT_OF_MEMORY;
-    call.failed = !make_known(&call);
+    call.failed = !make_sized(&call);
     if (!call.failed) {
         call.thread = py.save_thread();
         status = tcc_instance_run(instance, call.inputs, n_inputs, call.outputs, n_outputs, &allocator,
@@ -287,7 +287,7 @@ static void *run(tcc_instance *instance, void *inputs) {
     else if (!call.failed)
         results = py.from_long((long)status);
     for (int32_t i = 0; i < n_outputs; i++)
-        if (call.made[i]) py.drop(call.made[i]);
+        if (call.arrays[i]) py.drop(call.arrays[i]);
     return results;
 }
 
@@ -338,8 +338,8 @@ EXPORT void *tcc_python_functions(void *numpy, ptrdiff_t header) {
     py.header = header;
     void *functions = py.new_tuple(2), *methods[] = {&run_method, &memory_method};
     for (int i = 0; functions && i < 2; i++) {
-        void *made = py.new_function(methods[i], NULL, NULL);
-        if (made && py.set_item(functions, i, made) == 0) continue;
+        void *object = py.new_function(methods[i], NULL, NULL);
+        if (object && py.set_item(functions, i, object) == 0) continue;
         py.drop(functions);
         return NULL;
     }

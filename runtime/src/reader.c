@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-tcc_status tcc_damaged(const char *what) {
-    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its program has %s", what);
+tcc_status tcc_damaged(const char *defect) {
+    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its program has %s", defect);
 }
 
 /* ---- words ---------------------------------------------------------------------------------- */
@@ -24,25 +24,25 @@ tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *o
     return TCC_OK;
 }
 
-tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value) {
+tcc_status tcc_read_count(tcc_reader *reader, int64_t min_words, int64_t *out_value) {
     TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
-    if (*out_value < 0 || *out_value > (reader->count - reader->position) / least)
+    if (*out_value < 0 || *out_value > (reader->count - reader->position) / min_words)
         return tcc_damaged("a count larger than itself");
     return TCC_OK;
 }
 
 /* Returns true if all of the text is UTF-8 with the shortest form of each code point. */
 static bool is_text(const uint8_t *text, int64_t length) {
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    static const uint32_t min_codes[4] = {0, 0x80, 0x800, 0x10000};
     for (int64_t i = 0; i < length; i++) {
         int more = text[i] < 0x80 ? 0 : text[i] < 0xE0 ? 1 : text[i] < 0xF0 ? 2 : 3;
         uint32_t point = more ? text[i] & (0x3Fu >> more) : text[i];
         if ((more && text[i] < 0xC0) || text[i] > 0xF7) return false;
-        for (int left = more; left; left--) { /* the final 0 byte is no continuation byte */
+        for (int remaining = more; remaining; remaining--) { /* the final 0 byte is no continuation byte */
             if ((text[++i] & 0xC0) != 0x80) return false;
             point = point << 6 | (text[i] & 0x3Fu);
         }
-        if (point < least[more] || point > 0x10FFFF || point >> 11 == 0x1B) return false;
+        if (point < min_codes[more] || point > 0x10FFFF || point >> 11 == 0x1B) return false;
     }
     return true;
 }

@@ -81,7 +81,7 @@ size_t tcc_populate(void *memory, size_t size);
 
 tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool);
 /* Reads a caller's config, which may have another version. */
-tcc_status tcc_pool_read_config(const tcc_pool_config *given, tcc_pool_config *out_config);
+tcc_status tcc_pool_read_config(const tcc_pool_config *config, tcc_pool_config *out_config);
 /* Creates a pool within `parent` instead of the process's budget.  The config has this version. */
 tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent, tcc_pool **out_pool);
 void tcc_pool_destroy(tcc_pool *pool);
@@ -167,11 +167,11 @@ TCC_RARE int64_t tcc_group_cpus(void);
 
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
-/* Resolves a wish for threads to 1 to TCC_MAX_THREADS threads.  `wanted` 0 is the default:
+/* Resolves a wish for threads to 1 to TCC_MAX_THREADS threads.  `request` 0 is the default:
  * TCC_NUM_THREADS, else the CPUs of the affinity mask, limited by the control group's CPU quota.
  * Fails if TCC_NUM_THREADS is needed and is no number. */
 #define TCC_MAX_THREADS 256
-tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
+tcc_status tcc_threads_resolve(int32_t request, int32_t *out_threads);
 /* Computes the nanoseconds that all idle workers spin: TCC_SPIN_MICROSECONDS, at most a minute,
  * else 2 milliseconds, also where it fails because the variable is no number. */
 tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
@@ -528,7 +528,7 @@ void tcc_gather(char *target, const char *source, const tcc_tensor *tensor, int6
 int64_t tcc_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
 bool tcc_is_row_major(const tcc_tensor *tensor);
 int64_t tcc_capacity(const tcc_tensor *tensor, int32_t axis); /* -1: no capacity */
-tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted, char **out_data);
+tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *tensor, char **out_data);
 
 /* ports.c: checks the caller's arrays against the ports. */
 tcc_status tcc_ports_bind_inputs(tcc_run *run);

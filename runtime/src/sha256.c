@@ -6,11 +6,11 @@
 
 static uint32_t constants[64];
 
-static uint32_t turned(uint32_t word, int by) { return word >> by | word << (32 - by); }
+static uint32_t rotated(uint32_t word, int by) { return word >> by | word << (32 - by); }
 
 /* Computes the constants: the first 32 fractional bits of the cube roots of the first 64 primes. */
 __attribute__((cold)) static void make_constants(void) {
-    for (uint32_t made = 0, prime = 2; made < 64; prime++) {
+    for (uint32_t count = 0, prime = 2; count < 64; prime++) {
         uint32_t by = 2;
         while (prime % by) by++;
         if (by != prime) continue;
@@ -19,7 +19,7 @@ __attribute__((cold)) static void make_constants(void) {
             unsigned __int128 tried = root | bit;
             if (tried * tried * tried <= (unsigned __int128)prime << 96) root |= bit;
         }
-        constants[made++] = (uint32_t)root;
+        constants[count++] = (uint32_t)root;
     }
 }
 
@@ -36,13 +36,13 @@ static void mix(uint32_t state[8], const uint8_t block[64]) {
             words[i] = __builtin_bswap32(words[i]);
         } else {
             uint32_t a = words[i - 15], b = words[i - 2];
-            words[i] = words[i - 16] + (turned(a, 7) ^ turned(a, 18) ^ a >> 3) + words[i - 7] +
-                       (turned(b, 17) ^ turned(b, 19) ^ b >> 10);
+            words[i] = words[i - 16] + (rotated(a, 7) ^ rotated(a, 18) ^ a >> 3) + words[i - 7] +
+                       (rotated(b, 17) ^ rotated(b, 19) ^ b >> 10);
         }
-        uint32_t add = at[7] + (turned(at[4], 6) ^ turned(at[4], 11) ^ turned(at[4], 25)) +
+        uint32_t add = at[7] + (rotated(at[4], 6) ^ rotated(at[4], 11) ^ rotated(at[4], 25)) +
                        ((at[4] & at[5]) ^ (~at[4] & at[6])) + constants[i] + words[i];
         at[3] += add;
-        at[-1] = add + (turned(at[0], 2) ^ turned(at[0], 13) ^ turned(at[0], 22)) +
+        at[-1] = add + (rotated(at[0], 2) ^ rotated(at[0], 13) ^ rotated(at[0], 22)) +
                  ((at[0] & at[1]) ^ (at[0] & at[2]) ^ (at[1] & at[2]));
         at--;
     }

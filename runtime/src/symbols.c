@@ -36,11 +36,11 @@ static void write_table(FILE *out, bytes file, const ElfW(Shdr) * table, const E
     const char *text = part(file, names->sh_offset, names->sh_size);
     if (!symbols || !text || !names->sh_size || text[names->sh_size - 1]) return;
     for (size_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
-        const ElfW(Sym) *each = &symbols[i];
-        if ((each->st_info & 15) != STT_FUNC || !each->st_size || each->st_name >= names->sh_size)
+        const ElfW(Sym) *symbol = &symbols[i];
+        if ((symbol->st_info & 15) != STT_FUNC || !symbol->st_size || symbol->st_name >= names->sh_size)
             continue;
-        fprintf(out, "%lx %lx %s [%s]\n", (unsigned long)(base + each->st_value),
-                (unsigned long)each->st_size, text + each->st_name, tcc_artifact_info.name);
+        fprintf(out, "%lx %lx %s [%s]\n", (unsigned long)(base + symbol->st_value),
+                (unsigned long)symbol->st_size, text + symbol->st_name, tcc_artifact_info.name);
     }
 }
 
@@ -56,12 +56,12 @@ static void write_symbols(FILE *out, bytes file, uintptr_t base) {
 /* Opens the profilers' file. It must belong to this user and be no symbolic link. */
 static FILE *open_map(void) {
     char path[64];
-    struct stat found;
+    struct stat about;
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) return NULL;
     /* a direct system call, because `fstat` would need a C library of 2021 */
-    FILE *out = !syscall(SYS_fstat, file, &found) && S_ISREG(found.st_mode) && found.st_uid == geteuid()
+    FILE *out = !syscall(SYS_fstat, file, &about) && S_ISREG(about.st_mode) && about.st_uid == geteuid()
                     ? fdopen(file, "a")
                     : NULL;
     if (!out) close(file);
@@ -69,10 +69,10 @@ static FILE *open_map(void) {
 }
 
 void tcc_symbols_tell(const char *path) {
-    const char *asked = secure_getenv("TCC_PERF_MAP");
-    Dl_info own;
+    const char *setting = secure_getenv("TCC_PERF_MAP");
+    Dl_info artifact;
     struct rlimit limit;
-    if (!asked || strcmp(asked, "1") || !dladdr(&tcc_artifact_info, &own)) return;
+    if (!setting || strcmp(setting, "1") || !dladdr(&tcc_artifact_info, &artifact)) return;
     /* a file beyond the limit raises a signal, which ends the process */
     if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur != RLIM_INFINITY) return;
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -84,7 +84,7 @@ void tcc_symbols_tell(const char *path) {
     if (data == MAP_FAILED) return;
     FILE *out = open_map();
     if (out) {
-        write_symbols(out, (bytes){data, (size_t)size}, (uintptr_t)own.dli_fbase);
+        write_symbols(out, (bytes){data, (size_t)size}, (uintptr_t)artifact.dli_fbase);
         fclose(out);
     }
     munmap(data, (size_t)size);

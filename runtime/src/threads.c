@@ -42,11 +42,11 @@ static launch launch_before(const tcc_team *team, uint64_t word) {
 }
 
 static int64_t range_start(int64_t units, int32_t threads, int32_t seat) {
-    int64_t share = units / threads, rest = units % threads;
-    return share * seat + (seat < rest ? seat : rest);
+    int64_t share = units / threads, remainder = units % threads;
+    return share * seat + (seat < remainder ? seat : remainder);
 }
 
-static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces taken) {
+static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces part) {
     const tcc_slot *slot = at->slot;
     int64_t units = atomic_load_explicit(&slot->units, memory_order_relaxed);
     int64_t start = range_start(units, at->threads, seat);
@@ -56,7 +56,7 @@ static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces take
     tcc_kernel kernel = atomic_load_explicit(&slot->kernel, memory_order_relaxed);
     kernel(atomic_load_explicit(&slot->buffers, memory_order_relaxed),
            atomic_load_explicit(&slot->ints, memory_order_relaxed),
-           start + count * taken.first / taken.count, start + count * taken.behind / taken.count,
+           start + count * part.first / part.count, start + count * part.behind / part.count,
            scratch ? scratch + (size_t)self * stride : NULL);
 }
 
@@ -73,25 +73,25 @@ static bool claim(tcc_team *team, const launch *at, int32_t seat, uint64_t mark,
         int64_t count =
             range_start(units, at->threads, seat + 1) - range_start(units, at->threads, seat);
         if (count > PIECES) count = PIECES;
-        int64_t left = fresh ? count : (int64_t)(old & CLAIM_LEFT);
-        if (left <= 0 || left > count) return false;
-        int64_t take = left / 2 > 1 ? left / 2 : 1;
-        uint64_t others = fresh ? at->ticket << CLAIM_TICKET : old & ~CLAIM_LEFT;
-        uint64_t next = mark == CLAIM_INSIDE ? others | mark : others + mark;
+        int64_t remaining = fresh ? count : (int64_t)(old & CLAIM_LEFT);
+        if (remaining <= 0 || remaining > count) return false;
+        int64_t take = remaining / 2 > 1 ? remaining / 2 : 1;
+        uint64_t claims = fresh ? at->ticket << CLAIM_TICKET : old & ~CLAIM_LEFT;
+        uint64_t next = mark == CLAIM_INSIDE ? claims | mark : claims + mark;
         TCC_BETWEEN();
-        if (atomic_compare_exchange_weak_explicit(word, &old, next | (uint64_t)(left - take),
+        if (atomic_compare_exchange_weak_explicit(word, &old, next | (uint64_t)(remaining - take),
                                                   memory_order_acq_rel, memory_order_relaxed)) {
             TCC_BETWEEN();
-            *out_taken = (pieces){count - left, count - left + take, count};
+            *out_taken = (pieces){count - remaining, count - remaining + take, count};
             return true;
         }
     }
 }
 
 static bool steal(tcc_team *team, const launch *at, int32_t self, int32_t seat) {
-    pieces taken;
-    if (!claim(team, at, seat, CLAIM_THIEF, &taken)) return false;
-    run_pieces(at, self, seat, taken);
+    pieces part;
+    if (!claim(team, at, seat, CLAIM_THIEF, &part)) return false;
+    run_pieces(at, self, seat, part);
     TCC_BETWEEN();
     atomic_fetch_sub_explicit(&team->seats[seat].claim, CLAIM_THIEF, memory_order_release);
     return true;
@@ -115,11 +115,11 @@ static void serve(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle);
 
 static void run_own_range(tcc_team *team, const launch *at, int32_t self) {
     tcc_seat *seat = &team->seats[self];
-    pieces taken;
+    pieces part;
     bool inside = false;
-    while (claim(team, at, self, CLAIM_INSIDE, &taken)) {
+    while (claim(team, at, self, CLAIM_INSIDE, &part)) {
         inside = true;
-        run_pieces(at, self, self, taken);
+        run_pieces(at, self, self, part);
         /* again, because a worker may have fallen asleep while the launch was published */
         if (self == 0) (void)tcc_team_man(team, at->threads, serve);
     }
@@ -213,22 +213,22 @@ static int64_t patience(const tcc_workers *workers, int32_t self) {
     return workers->spin / (self * (32 - __builtin_clz((uint32_t)started)));
 }
 
-static int64_t at_most(int64_t value, int64_t most) { return value < most ? value : most; }
+static int64_t smaller(int64_t value, int64_t limit) { return value < limit ? value : limit; }
 
 /* Returns true if a worker has spun for long enough.  A worker owes the time that it spins in vain,
  * and its whole share if it lost its CPU meanwhile.  It spins only briefly if its team has no run
  * while other runs may want the CPU. */
 static bool is_tired(const tcc_team *team, int32_t self, tcc_idle *idle) {
     int64_t now = tcc_now(), share = patience(team->workers, self);
-    int64_t brief = at_most(share, FREE_NANOSECONDS), most = share - idle->debt;
+    int64_t brief = smaller(share, FREE_NANOSECONDS), longest = share - idle->debt;
     if (!idle->since) idle->since = now;
     if (!idle->began) idle->began = now;
     bool busy = atomic_load_explicit(&team->busy, memory_order_relaxed);
-    if (!busy && tcc_load_of(team->workers).runs) most = at_most(most, brief);
+    if (!busy && tcc_load_of(team->workers).runs) longest = smaller(longest, brief);
     bool lost = idle->looked && now - idle->looked > LOST;
     idle->looked = now;
-    if (!lost && now - idle->began <= (most > brief ? most : brief)) return false;
-    idle->debt = lost ? share : at_most(idle->debt + now - idle->began, share);
+    if (!lost && now - idle->began <= (longest > brief ? longest : brief)) return false;
+    idle->debt = lost ? share : smaller(idle->debt + now - idle->began, share);
     return true;
 }
 
@@ -236,7 +236,7 @@ static bool is_tired(const tcc_team *team, int32_t self, tcc_idle *idle) {
 static void note_work(const tcc_team *team, int32_t self, tcc_idle *idle) {
     if (!idle->since) return; /* the caller is using the team's cache lines at this moment */
     int64_t waited = tcc_now() - idle->since;
-    if (waited <= patience(team->workers, self)) idle->debt -= at_most(waited, idle->debt);
+    if (waited <= patience(team->workers, self)) idle->debt -= smaller(waited, idle->debt);
     idle->since = idle->began = idle->looked = 0;
 }
 

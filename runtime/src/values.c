@@ -9,11 +9,11 @@ enum { DEEPEST = 8, MOST_RANK = 64, ALIGNMENT = 64, MOST_GIVEN = 1 << 22 };
 
 /* ---- in ------------------------------------------------------------------------------------------ */
 
-static tcc_status take_tensor(tcc_heap *heap, const tcc_tensor *given, const char *name, int depth,
+static tcc_status take_tensor(tcc_heap *heap, const tcc_tensor *tensor, const char *name, int depth,
                               tcc_op_tensor *out_tensor);
 
-static tcc_status bad(const char *name, const char *what) {
-    return tcc_fail(TCC_INVALID_ARGUMENT, "input '%.128s': %s", name, what);
+static tcc_status bad(const char *name, const char *defect) {
+    return tcc_fail(TCC_INVALID_ARGUMENT, "input '%.128s': %s", name, defect);
 }
 
 static tcc_status take_strings(tcc_heap *heap, const tcc_string *texts, int64_t count,
@@ -28,16 +28,16 @@ static tcc_status take_strings(tcc_heap *heap, const tcc_string *texts, int64_t 
 
 static tcc_status take_list(tcc_heap *heap, const tcc_list *list, const char *name, int depth,
                             uint64_t *out_handle) {
-    tcc_list_value found = {NULL, 0};
+    tcc_list_value items = {NULL, 0};
     if (depth == DEEPEST) return bad(name, "lists lie too deep in one another");
     if (!list || list->count < 0 || (list->count > 0 && !list->items))
         return bad(name, "a list has no items");
     for (int64_t i = 0; i < list->count; i++) {
         tcc_op_tensor item;
         TCC_RETURN_IF_ERROR(take_tensor(heap, &list->items[i], name, depth + 1, &item));
-        TCC_RETURN_IF_ERROR(tcc_heap_append(heap, found, &item, &found));
+        TCC_RETURN_IF_ERROR(tcc_heap_append(heap, items, &item, &items));
     }
-    return tcc_heap_name_list(heap, found, out_handle);
+    return tcc_heap_name_list(heap, items, out_handle);
 }
 
 static bool is_known(tcc_dtype dtype) {
@@ -58,43 +58,43 @@ static bool is_known(tcc_dtype dtype) {
 }
 
 /* Finds the array in row-major order: the caller's own memory, or a copy. */
-static tcc_status take_elements(tcc_heap *heap, const tcc_tensor *given, const char *name,
+static tcc_status take_elements(tcc_heap *heap, const tcc_tensor *tensor, const char *name,
                                 int64_t bytes, void **out_data) {
     static char nothing[ALIGNMENT];
     *out_data = nothing;
     if (bytes == 0) return TCC_OK;
-    if (!given->data) return bad(name, "an array has no data");
-    char *data = (char *)given->data + given->byte_offset;
-    size_t element = given->dtype.bits / 8u, unit = element > 8 ? 8 : element;
+    if (!tensor->data) return bad(name, "an array has no data");
+    char *data = (char *)tensor->data + tensor->byte_offset;
+    size_t element = tensor->dtype.bits / 8u, unit = element > 8 ? 8 : element;
     *out_data = data;
-    if (tcc_is_row_major(given) && (uintptr_t)data % unit == 0) return TCC_OK;
+    if (tcc_is_row_major(tensor) && (uintptr_t)data % unit == 0) return TCC_OK;
     TCC_RETURN_IF_ERROR(tcc_heap_take(heap, (size_t)bytes, out_data));
-    if (given->strides)
-        tcc_gather(*out_data, data, given, (int64_t)element);
+    if (tensor->strides)
+        tcc_gather(*out_data, data, tensor, (int64_t)element);
     else
         memcpy(*out_data, data, (size_t)bytes);
     return TCC_OK;
 }
 
-static tcc_status take_tensor(tcc_heap *heap, const tcc_tensor *given, const char *name, int depth,
+static tcc_status take_tensor(tcc_heap *heap, const tcc_tensor *tensor, const char *name, int depth,
                               tcc_op_tensor *out_tensor) {
-    if (given->device.type != 1) return bad(name, "an array of a list is not in CPU memory");
-    if (!is_known(given->dtype)) return bad(name, "an array has an unknown element type");
-    if (given->ndim < 0 || given->ndim > MOST_RANK || (given->ndim > 0 && !given->shape))
+    if (tensor->device.type != 1) return bad(name, "an array of a list is not in CPU memory");
+    if (!is_known(tensor->dtype)) return bad(name, "an array has an unknown element type");
+    if (tensor->ndim < 0 || tensor->ndim > MOST_RANK || (tensor->ndim > 0 && !tensor->shape))
         return bad(name, "an array has an impossible number of dimensions");
-    int64_t bytes = tcc_byte_count(given->shape, given->ndim, given->dtype), count = 1;
+    int64_t bytes = tcc_byte_count(tensor->shape, tensor->ndim, tensor->dtype), count = 1;
     if (bytes < 0) return bad(name, "an array has an impossible size");
     void *dims = NULL, *data = NULL;
-    TCC_RETURN_IF_ERROR(tcc_heap_take(heap, (size_t)given->ndim * sizeof(int64_t), &dims));
-    if (given->ndim) memcpy(dims, given->shape, (size_t)given->ndim * sizeof(int64_t));
-    for (int32_t i = 0; i < given->ndim && bytes; i++) count *= given->shape[i];
+    TCC_RETURN_IF_ERROR(tcc_heap_take(heap, (size_t)tensor->ndim * sizeof(int64_t), &dims));
+    if (tensor->ndim) memcpy(dims, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
+    for (int32_t i = 0; i < tensor->ndim && bytes; i++) count *= tensor->shape[i];
     if (bytes == 0) count = 0;
-    TCC_RETURN_IF_ERROR(take_elements(heap, given, name, bytes, &data));
-    if (tcc_is_opaque(given->dtype)) {
+    TCC_RETURN_IF_ERROR(take_elements(heap, tensor, name, bytes, &data));
+    if (tcc_is_opaque(tensor->dtype)) {
         void *handles = NULL;
-        if (!tcc_is_string(given->dtype) && given->ndim) return bad(name, "a list is an array");
+        if (!tcc_is_string(tensor->dtype) && tensor->ndim) return bad(name, "a list is an array");
         TCC_RETURN_IF_ERROR(tcc_heap_take(heap, (size_t)count * sizeof(uint64_t), &handles));
-        if (tcc_is_string(given->dtype)) {
+        if (tcc_is_string(tensor->dtype)) {
             TCC_RETURN_IF_ERROR(take_strings(heap, data, count, name, handles));
         } else {
             const tcc_list *list;
@@ -103,16 +103,16 @@ static tcc_status take_tensor(tcc_heap *heap, const tcc_tensor *given, const cha
         }
         data = handles;
     }
-    *out_tensor = (tcc_op_tensor){data, given->dtype, given->ndim, dims, count};
+    *out_tensor = (tcc_op_tensor){data, tensor->dtype, tensor->ndim, dims, count};
     return TCC_OK;
 }
 
 tcc_status tcc_values_bind(tcc_run *run, int32_t index, tcc_span *out_span) {
     const tcc_port *port = &run->instance->model->program.inputs[index].port;
-    tcc_op_tensor found;
+    tcc_op_tensor handles;
     TCC_RETURN_IF_ERROR(
-        take_tensor(&run->instance->heap, &run->inputs[index], port->name, 0, &found));
-    *out_span = (tcc_span){found.data, found.count * (int64_t)sizeof(uint64_t)};
+        take_tensor(&run->instance->heap, &run->inputs[index], port->name, 0, &handles));
+    *out_span = (tcc_span){handles.data, handles.count * (int64_t)sizeof(uint64_t)};
     return TCC_OK;
 }
 
@@ -205,19 +205,19 @@ static tcc_status give_output(tcc_run *run, int32_t index) {
     const tcc_port_info *info = &instance->model->program.outputs[index];
     for (int32_t i = 0; i < info->port.ndim; i++)
         instance->shape[i] = instance->registers[info->dims[i]];
-    int64_t held =
+    int64_t bytes_held =
         tcc_byte_count(instance->shape, info->port.ndim, (tcc_dtype){1, 64, 1});
     tcc_op_tensor value = {instance->handles[index].data, info->port.dtype, info->port.ndim,
-                           instance->shape, held / (int64_t)sizeof(uint64_t)};
-    if (held < 0 || held > instance->handles[index].size)
+                           instance->shape, bytes_held / (int64_t)sizeof(uint64_t)};
+    if (bytes_held < 0 || bytes_held > instance->handles[index].size)
         return tcc_fail(TCC_INTERNAL, "output '%.128s' changed its size", info->port.name);
     writer to = {NULL, sizeof(tcc_tensor), 0};
     TCC_RETURN_IF_ERROR(give_tensor(&to, &instance->heap, &value, 0, NULL));
     int64_t bytes = (int64_t)to.used;
-    tcc_tensor wanted = {
+    tcc_tensor request = {
         .device = {1, 0}, .ndim = 1, .dtype = {1, 8, 1}, .shape = &bytes};
     char *block = NULL;
-    TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &wanted, &block));
+    TCC_RETURN_IF_ERROR(tcc_ask_allocator(run, index, &request, &block));
     if (!block || (uintptr_t)block % ALIGNMENT)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "output '%.128s': the allocator gave no memory on a multiple of %d",

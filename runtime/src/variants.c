@@ -73,16 +73,16 @@ static bool same_port(const tcc_port *a, const tcc_port *b, bool sizes) {
            (!sizes || !a->ndim || !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape));
 }
 
-/* Returns true if both programs have the same ports. With `whole` the states have equal sizes, too;
+/* Returns true if both programs have the same ports. With `with_states` the states have equal sizes, too;
  * the states of another plan need not. */
-static bool same_ports(const tcc_program *own, const tcc_program *other, bool whole) {
-    bool same = own->n_inputs == other->n_inputs && own->n_outputs == other->n_outputs;
-    for (int32_t i = 0; same && i < own->n_inputs; i++)
-        same = same_port(&own->inputs[i].port, &other->inputs[i].port,
-                         whole || !tcc_ports_feeds_state(own, i));
-    for (int32_t i = 0; same && i < own->n_outputs; i++)
-        same = same_port(&own->outputs[i].port, &other->outputs[i].port,
-                         whole || own->outputs[i].port.state < 0);
+static bool same_ports(const tcc_program *program, const tcc_program *other, bool with_states) {
+    bool same = program->n_inputs == other->n_inputs && program->n_outputs == other->n_outputs;
+    for (int32_t i = 0; same && i < program->n_inputs; i++)
+        same = same_port(&program->inputs[i].port, &other->inputs[i].port,
+                         with_states || !tcc_ports_feeds_state(program, i));
+    for (int32_t i = 0; same && i < program->n_outputs; i++)
+        same = same_port(&program->outputs[i].port, &other->outputs[i].port,
+                         with_states || program->outputs[i].port.state < 0);
     return same;
 }
 
@@ -93,8 +93,8 @@ static tcc_status check_ports(const tcc_artifact *artifact, const tcc_model *mod
         tcc_program other = {0};
         if (&artifact->variants[i] == model->variant) continue;
         TCC_RETURN_IF_ERROR(decode(&artifact->variants[i], &other));
-        bool whole = tcc_ranks_serve(&artifact->variants[i], model->variant->ranks, model->variant->plan);
-        bool same = same_ports(&model->program, &other, whole);
+        bool with_states = tcc_ranks_serve(&artifact->variants[i], model->variant->ranks, model->variant->plan);
+        bool same = same_ports(&model->program, &other, with_states);
         tcc_program_free(&other);
         if (!same)
             return tcc_fail(TCC_CORRUPT,
@@ -115,15 +115,15 @@ static tcc_status open_program(const tcc_artifact *artifact, tcc_model *model) {
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
 static int64_t symmetric_bytes(const tcc_program *program) {
-    int64_t most = 0, end;
+    int64_t peak = 0, end;
     for (int64_t i = 0; i < program->n_arena_buffers; i++) {
         const tcc_buffer *buffer = &program->buffers[program->arena_buffers[i]];
         if (buffer->place == TCC_PLACE_SYMMETRIC && program->fixed[buffer->a] && program->fixed[buffer->b] &&
             !__builtin_add_overflow(program->constants[buffer->a], program->constants[buffer->b], &end) &&
-            end > most)
-            most = end;
+            end > peak)
+            peak = end;
     }
-    return most;
+    return peak;
 }
 
 tcc_status tcc_variant_bytes(const tcc_artifact *artifact, int32_t ranks, int32_t plan,

@@ -47,7 +47,7 @@ static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
 /* Opens `path` and returns its descriptor if the file ends with the wanted section.  Otherwise
  * returns -1; errno is 0 where the file could be read or does not exist. */
 TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
-    trailer found;
+    trailer end;
     int64_t length;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) {
@@ -55,11 +55,11 @@ TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t 
         return -1;
     }
     long page = sysconf(_SC_PAGESIZE);
-    if (read_trailer(file, &length, &found) && found.size == size &&
-        memcmp(found.sha256, sha256, 32) == 0 && found.offset % (uint64_t)page == 0 &&
-        found.offset <= (uint64_t)(length - TRAILER) &&
-        size <= (uint64_t)(length - TRAILER) - found.offset) {
-        *out_offset = (int64_t)found.offset;
+    if (read_trailer(file, &length, &end) && end.size == size &&
+        memcmp(end.sha256, sha256, 32) == 0 && end.offset % (uint64_t)page == 0 &&
+        end.offset <= (uint64_t)(length - TRAILER) &&
+        size <= (uint64_t)(length - TRAILER) - end.offset) {
+        *out_offset = (int64_t)end.offset;
         return file;
     }
     close(file);

@@ -30,13 +30,13 @@ static void note_cpu(tcc_workers *workers, int32_t self) {
     atomic_store_explicit(&workers->posts[self].cpu, sched_getcpu(), memory_order_relaxed);
 }
 
-static void note_one_less(tcc_workers *workers) {
+static void note_leave(tcc_workers *workers) {
     atomic_fetch_sub_explicit(&workers->load, LOAD_HIRED, memory_order_relaxed);
 }
 
 bool tcc_worker_leaves(tcc_team *team, int32_t self, int32_t seat) {
     if (!change_post(team->workers, self, post_at(team, seat) | POST_LEAVE, POST_FREE)) return false;
-    note_one_less(team->workers);
+    note_leave(team->workers);
     return true;
 }
 
@@ -44,7 +44,7 @@ void tcc_worker_sleep(tcc_team *team, int32_t self, int32_t seat) {
     tcc_workers *workers = team->workers;
     note_cpu(workers, self);
     if (!change_post(workers, self, post_at(team, seat), POST_ASLEEP)) return;
-    note_one_less(workers);
+    note_leave(workers);
     atomic_fetch_or_explicit(&team->gone[seat / 64], UINT64_C(1) << seat % 64, memory_order_relaxed);
     sleep_at(&workers->posts[self].post, POST_ASLEEP);
 }
@@ -94,9 +94,9 @@ static void *begin(void *argument) {
  * threads.  Signals that a thread's own instructions raise must reach a handler, or the kernel
  * kills the process.  Profilers interrupt any thread that uses the CPU. */
 static void signals_to_block(sigset_t *out_set) {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
     sigfillset(out_set);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(out_set, faults[i]);
 }
 
 enum { LEAST_STACK = 1 << 20 }; /* bytes of a worker's stack at least, whatever `ulimit -s` says */
@@ -144,9 +144,9 @@ static int32_t start_worker(tcc_workers *workers, uint32_t post, tcc_service *se
 /* ---- the owner's side: who serves a team --------------------------------------------------------------- */
 
 /* Counts one more serving worker.  Returns false where the runs in progress leave it no CPU. */
-static bool note_one_more(tcc_workers *workers, int32_t wanted) {
+static bool note_hire(tcc_workers *workers, int32_t threads) {
     uint64_t old = atomic_load_explicit(&workers->load, memory_order_relaxed);
-    int64_t cpus = workers->cpus > wanted ? workers->cpus : wanted;
+    int64_t cpus = workers->cpus > threads ? workers->cpus : threads;
     do {
         if ((int64_t)(old >> 40) + (int64_t)(old & 0xFFFF) >= cpus) return false;
     } while (!atomic_compare_exchange_weak_explicit(&workers->load, &old, old + LOAD_HIRED,
@@ -154,12 +154,12 @@ static bool note_one_more(tcc_workers *workers, int32_t wanted) {
     return true;
 }
 
-/* Removes from `left` the CPUs that other workers used last, as long as one CPU remains. */
-static void leave_others_out(const tcc_workers *workers, int32_t self, cpu_set_t *left) {
+/* Removes from `cpus` the CPUs that other workers used last, as long as one CPU remains. */
+static void exclude_others(const tcc_workers *workers, int32_t self, cpu_set_t *cpus) {
     int32_t started = atomic_load_explicit(&workers->started, memory_order_relaxed);
-    for (int32_t i = 1; i <= started && CPU_COUNT(left) > 1; i++) {
+    for (int32_t i = 1; i <= started && CPU_COUNT(cpus) > 1; i++) {
         int32_t cpu = atomic_load_explicit(&workers->posts[i].cpu, memory_order_relaxed);
-        if (i != self && cpu >= 0) CPU_CLR((size_t)cpu, left);
+        if (i != self && cpu >= 0) CPU_CLR((size_t)cpu, cpus);
     }
 }
 
@@ -170,19 +170,19 @@ static void leave_others_out(const tcc_workers *workers, int32_t self, cpu_set_t
  * two take turns until the system notices.  A virtual CPU without work may count as taken to Linux
  * as a guest. */
 static void wake(tcc_workers *workers, int32_t self) {
-    tcc_post *own = &workers->posts[self];
-    int32_t thread = atomic_load_explicit(&own->thread, memory_order_relaxed);
+    tcc_post *post = &workers->posts[self];
+    int32_t thread = atomic_load_explicit(&post->thread, memory_order_relaxed);
     int32_t here = sched_getcpu();
-    cpu_set_t allowed, left;
+    cpu_set_t allowed, cpus;
     bool apart = here >= 0 && thread && !sched_getaffinity(thread, sizeof allowed, &allowed);
     if (apart) {
-        left = allowed;
-        CPU_CLR((size_t)here, &left);
-        if (atomic_load_explicit(&own->cpu, memory_order_relaxed) == here)
-            leave_others_out(workers, self, &left);
-        apart = !sched_setaffinity(thread, sizeof left, &left); /* fails where `left` is empty */
+        cpus = allowed;
+        CPU_CLR((size_t)here, &cpus);
+        if (atomic_load_explicit(&post->cpu, memory_order_relaxed) == here)
+            exclude_others(workers, self, &cpus);
+        apart = !sched_setaffinity(thread, sizeof cpus, &cpus); /* fails where `cpus` is empty */
     }
-    syscall(SYS_futex, &own->post, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, &post->post, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     if (apart) sched_setaffinity(thread, sizeof allowed, &allowed);
 }
 
@@ -209,7 +209,7 @@ static int32_t find_worker(tcc_team *team, int32_t seat, tcc_service *service) {
 }
 
 /* Gives the seat a worker.  Returns true if it has one now. */
-static bool man(tcc_team *team, int32_t seat, int32_t wanted, tcc_service *service) {
+static bool man(tcc_team *team, int32_t seat, int32_t threads, tcc_service *service) {
     int32_t last = team->members[seat];
     uint32_t post = post_at(team, seat);
     if (last) { /* the last worker may still serve, or may not have noticed yet that it shall
@@ -218,11 +218,11 @@ static bool man(tcc_team *team, int32_t seat, int32_t wanted, tcc_service *servi
             atomic_load_explicit(&team->workers->posts[last].post, memory_order_relaxed);
         if (now == post || change_post(team->workers, last, post | POST_LEAVE, post)) return true;
     }
-    if (!note_one_more(team->workers, wanted)) return false;
-    int32_t found = find_worker(team, seat, service);
-    if (found) team->members[seat] = (uint8_t)found;
-    else note_one_less(team->workers);
-    return found != 0;
+    if (!note_hire(team->workers, threads)) return false;
+    int32_t worker = find_worker(team, seat, service);
+    if (worker) team->members[seat] = (uint8_t)worker;
+    else note_leave(team->workers);
+    return worker != 0;
 }
 
 /* Clears the seats whose workers fell asleep. */

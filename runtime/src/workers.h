@@ -166,7 +166,7 @@ struct tcc_team {
 #define LOAD_HIRED (UINT64_C(1) << 40)
 
 typedef struct tcc_load {
-    int64_t runs, asked, hired;
+    int64_t runs, requested, hired;
 } tcc_load;
 
 /* The object that all artifacts share.  Another layout has another version, which is the type of

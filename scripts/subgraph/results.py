@@ -142,9 +142,9 @@ def table(results: Mapping[str, SubgraphResult], cases: int, conditions: Conditi
         f"{conditions.target}, {plan.threads} threads, f32, {plan.rounds} rounds of "
         f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(results.values())}",
         "times: ms, the medians of all runs; ort: ONNX Runtime; ratio: ort over tcc in the same "
-        "round, the median over rounds; best: of best rounds",
-        f"a graph that is below {FLOOR} at first is timed anew, in {LONGER} times the rounds",
-        "kernels: us of a run, what they come from, their share of what limits them",
+        "round, the median over rounds; best: ratio of best rounds",
+        f"a graph below {FLOOR} in the first rounds is timed again, with {LONGER} times the rounds",
+        "kernels: us per run, source nodes, share of the peak that limits them",
         "",
         f"{len(ratios)} of {cases} graphs timed, {len(below)} below {FLOOR}" + _mean(ratios),
         *_counts(results.values()),

@@ -19,14 +19,14 @@ GOALS = {"f32": (60, 1.3, 0.95), "bf16": (2, 1.15, 1.0)}
 LOSES = 1.0  # for models with a smaller ratio, the table lists kernels
 
 LEGEND = (
-    "sizes: the default configuration's, batch 1, 128 tokens, images as the configuration or its",
-    "processor says, sound as its extractor gives it; weights are seeded; above 1.2 GB of them",
-    "layers are halved until they fit, then the vocabulary (cut)",
-    "times: medians in ms; (best): the same peer's best round",
-    "ratio: the faster peer over tcc in the same round, the median over rounds; best: best rounds",
-    "fma: multiply-adds of contractions over the f32 peak of all threads; error: against ONNX",
-    "Runtime in f32, else the first peer, of an output's largest value; scaled: layers whose",
-    "weights (by a power of two) or statistics were set for signals to live",
+    "sizes: default configuration, batch 1, 128 tokens, images as in the configuration or image",
+    "processor, sound as the extractor returns it; weights are seeded; if they exceed 1.2 GB,",
+    "the layers and then the vocabulary are halved until the weights fit (cut)",
+    "times: medians in ms; (best): best round of the same peer",
+    "ratio: faster peer / tcc in the same round, median over rounds; best: ratio of best rounds",
+    "fma: multiply-adds of contractions / f32 peak of all threads; error: difference from ONNX",
+    "Runtime in f32, else from the first peer, / the output's largest value; scaled: layers whose",
+    "weights (by a power of two) or statistics were set so that signals do not vanish",
 )
 
 
@@ -90,7 +90,7 @@ def goals(results: Mapping[str, Any]) -> list[tuple[str, bool]]:
         (f"geometric mean {mean:.2f}, at least {least_mean:.2f}", mean >= least_mean),
         (f"below {least_ratio:.2f}: {', '.join(low) or 'none'}", not low),
         (f"without a ratio: {', '.join(untimed) or 'none'}", not untimed),
-        (f"of the fixed ones not in it: {', '.join(missing) or 'none'}", not missing),
+        (f"fixed architectures not in the list: {', '.join(missing) or 'none'}", not missing),
     ]
 
 

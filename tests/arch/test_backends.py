@@ -106,10 +106,10 @@ def test_nothing_above_the_backends_compares_kinds_of_target() -> None:
         'prices = {"rocm": 2.0}[name]',
     ],
 )
-def test_what_asks_for_a_kind_is_found(planted: str) -> None:
+def test_comparisons_of_target_kinds_are_found(planted: str) -> None:
     assert list(found(ast.parse(planted)))
 
 
-def test_other_kinds_are_not_meant() -> None:
+def test_kinds_of_dtypes_and_tables_by_kind_pass() -> None:
     fine = 'if dtype.kind is DTypeKind.FLOAT or x.dtype.kind == "f": row = ROWS[target.kind]'
     assert list(found(ast.parse(fine))) == []

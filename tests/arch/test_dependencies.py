@@ -117,7 +117,7 @@ def named(node: ast.AST) -> list[str]:
             return []
 
 
-def test_what_tcc_imports_is_declared() -> None:
+def test_every_import_of_tcc_is_declared() -> None:
     build = {"setuptools"}  # by the commands of the wheel alone
     names = ("zig", "io", "profile", "quantize", "ray", "gpu", "models", "bench")
     extras = modules(set().union(*(EXTRAS[name] for name in names)))
@@ -137,13 +137,13 @@ def test_an_extra_is_used(extra: str) -> None:
 
 
 @pytest.mark.parametrize("package", RUN)
-def test_what_is_not_imported_is_run(package: str) -> None:
+def test_declared_packages_without_import_are_run_as_commands(package: str) -> None:
     file, text = RUN[package]
     assert package in set().union(*EXTRAS.values()), "it is not declared"
     assert text in (ROOT / file).read_text(encoding="utf-8")
     assert not modules([package]) & imported((*SOURCES, *REST)), "it is imported"
 
 
-def test_what_tests_and_scripts_import_is_declared() -> None:
+def test_every_import_of_tests_and_scripts_is_declared() -> None:
     declared = modules(CORE.union(*EXTRAS.values()))
     assert imported((*SOURCES, *REST)) - declared == set(ON_REQUEST)

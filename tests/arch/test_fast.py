@@ -28,7 +28,7 @@ def test_a_place_without_the_mark_exists(place: str) -> None:
         assert function in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
 
 
-def test_places_hold_for_what_lies_below() -> None:
+def test_a_reason_for_a_folder_holds_for_its_files() -> None:
     with_reason = ("e2e", "e2e/gpu/test_x.py", "e2e/gpu/test_x.py::test_y", "arch/test_wheel.py::t")
     assert all(map(fast.reason, with_reason))
     assert not any(map(fast.reason, ("ir", "arch/test_fast.py::test_x", "e2exact", "cli/e2e.py")))

@@ -88,7 +88,7 @@ def unknown(command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_what_there_is(page: Path) -> None:
+def test_every_name_on_a_page_exists(page: Path) -> None:
     files = [
         name
         for name, path in table_files(page)

@@ -63,7 +63,7 @@ def test_results_are_those_of_numpy(name: str, kind: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", HARD)
-def test_what_is_not_supported_is_refused_by_name(name: str, kind: str, tmp_path: Path) -> None:
+def test_unsupported_ops_are_refused_by_name(name: str, kind: str, tmp_path: Path) -> None:
     case, refused = HARD[name], ""
     run = None
     try:

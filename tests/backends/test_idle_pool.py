@@ -65,7 +65,7 @@ def test_the_next_compile_has_the_same_process_and_nothing_of_the_last(pool: Wor
     assert error.value.why == "it was told to\nagainfail"
 
 
-def test_a_process_ends_after_its_rest_which_begins_anew_each_time(pool: WorkerPool) -> None:
+def test_an_idle_process_ends_after_its_timeout_which_each_use_restarts(pool: WorkerPool) -> None:
     resting, process = Resting(0.2), asked(pool)
     resting.leave(KEY, pool)
     assert resting.take(KEY) is pool
@@ -80,7 +80,7 @@ def test_a_process_ends_after_its_rest_which_begins_anew_each_time(pool: WorkerP
     assert resting.take(KEY) is None
 
 
-def test_what_cannot_go_on_does_not_rest(pool: WorkerPool) -> None:
+def test_a_failed_pool_is_not_kept_idle(pool: WorkerPool) -> None:
     resting, process = Resting(), asked(pool)
     with pytest.raises(WorkerFailedError):
         asked(pool, "fail")
@@ -89,7 +89,7 @@ def test_what_cannot_go_on_does_not_rest(pool: WorkerPool) -> None:
     assert not is_running(process)
 
 
-def test_a_process_that_died_in_its_rest_is_not_taken_up(pool: WorkerPool) -> None:
+def test_a_process_that_died_while_idle_is_not_reused(pool: WorkerPool) -> None:
     resting, process = Resting(), asked(pool)
     resting.leave(KEY, pool)
     os.kill(process, signal.SIGKILL)
@@ -97,7 +97,7 @@ def test_a_process_that_died_in_its_rest_is_not_taken_up(pool: WorkerPool) -> No
     assert resting.take(KEY) is None
 
 
-def test_pools_of_several_kinds_rest_at_once(pool: WorkerPool) -> None:
+def test_pools_of_several_kinds_are_idle_at_once(pool: WorkerPool) -> None:
     resting, other = Resting(), WorkerPool("number_worker", 0)
     other.wake(1)
     first, second = asked(pool), asked(other)

@@ -35,7 +35,7 @@ def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "echo_worker"
 
 
-def test_answers_come_as_they_are_asked_for_and_more_may_follow(echo: str) -> None:
+def test_answers_come_in_the_requested_order_and_more_requests_may_follow(echo: str) -> None:
     pool = WorkerPool(echo, 2)
     numbers = [pool.submit(word) for word in "abcd"]
     assert pool.answers(numbers[2:]) == ["c", "d"]
@@ -43,7 +43,7 @@ def test_answers_come_as_they_are_asked_for_and_more_may_follow(echo: str) -> No
     pool.abandon()
 
 
-def test_what_a_library_prints_is_no_answer(echo: str) -> None:
+def test_printed_text_is_not_an_answer(echo: str) -> None:
     pool = WorkerPool(echo, 1)
     assert pool.answers([pool.submit("print"), pool.submit("a")]) == ["print", "a"]
     failing = pool.submit("fail")
@@ -54,7 +54,7 @@ def test_what_a_library_prints_is_no_answer(echo: str) -> None:
     pool.abandon()
 
 
-def test_no_variable_reaches_a_worker_but_those_that_find_things(
+def test_only_variables_with_search_paths_reach_a_worker(
     echo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "HOME": "/home/me"})

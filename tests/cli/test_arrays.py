@@ -28,7 +28,7 @@ def test_a_scalar_and_a_bool() -> None:
     np.testing.assert_array_equal(made["ids"], np.array([True, True]), strict=True)
 
 
-def test_files_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_arrays_of_files_stay_unchanged(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     np.save(tmp_path / "x.npy", array)
     made = make_inputs((X,), [f"x=@{tmp_path}/x.npy"], seed=0)
@@ -58,7 +58,7 @@ def test_floats_that_numpy_lacks_are_taken_as_bits(
     np.testing.assert_array_equal(as_values({"x": extension}, (port,))["x"], [value] * 2)
 
 
-def test_other_arrays_are_taken_as_they_are() -> None:
+def test_arrays_of_plain_types_stay_unchanged() -> None:
     given = {"x": np.zeros(3), "i": np.array([1, 7], np.int8), "b": np.array([1], np.uint16)}
     ports = [
         ModulePort(n, t, (None,), "[n]") for n, t in zip("xib", ("f32", "i4", "bf16"), strict=True)
@@ -132,7 +132,7 @@ def test_archives_give_their_only_array_or_a_named_one(tmp_path: Path) -> None:
         assert "name one of its arrays, as in @file.npz:KEY: a, b" in caught.value.why
 
 
-def test_files_of_others_are_not_said_to_need_unpickling(tmp_path: Path) -> None:
+def test_the_error_for_a_foreign_file_does_not_mention_unpickling(tmp_path: Path) -> None:
     (tmp_path / "cat.txt").write_bytes(b"a cat")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     (tmp_path / "torn.npz").write_bytes(b"PK\3\4 nothing")
@@ -162,7 +162,7 @@ def test_bad_files_are_the_users_error(tmp_path: Path) -> None:
             make_inputs((X,), [f"x=@{tmp_path / name}"], seed=0)
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     write_arrays({"y": np.zeros(3)}, tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     minded = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -47,7 +47,7 @@ def test_run_prints_and_writes_the_outputs(
     np.testing.assert_array_equal(found, np.array([1, 4, 3], np.float32), strict=True)
 
 
-def test_run_fills_what_is_not_given(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_fills_missing_inputs(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["run", str(artifact), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["y"]
     assert (found["dtype"], found["shape"], len(found["values"])) == ("float32", [1], 1)
@@ -90,7 +90,7 @@ def test_lists_absent_results_and_texts_are_values_too() -> None:
         ("z=3", "no input 'z'"),
     ],
 )
-def test_run_refuses_what_does_not_fit(
+def test_run_refuses_inputs_of_wrong_shape_or_type(
     artifact: Path, given: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.execute(["run", str(artifact), "-i", given]) == 2
@@ -175,7 +175,7 @@ def test_verify_without_onnx_runtime_uses_the_evaluator(
 
 
 @pytest.mark.parametrize("threads", [-2, 1 << 32, "two", 1.5])
-def test_what_is_no_count_of_threads(threads: Any, artifact: Path) -> None:
+def test_an_invalid_number_of_threads_is_refused(threads: Any, artifact: Path) -> None:
     with pytest.raises(UserError, match="no number of threads"):
         load(artifact, threads)
 

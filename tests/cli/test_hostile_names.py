@@ -139,7 +139,7 @@ def _header_compiles(folder: Path) -> None:
     assert _plain((folder / "m.h").read_text())
 
 
-def test_printable_escapes_what_a_terminal_acts_on() -> None:
+def test_printable_escapes_control_characters() -> None:
     assert printable("aé漢 \\n") == "aé漢 \\n"
     assert printable("a\nb\x1b[0m\u202e", "\n") == "a\nb\\x1b[0m\\u202e"
     shown = str(TccError("a\x07", where="b\nerror: c", why="d\n  e\x9b", hint="f\r"))

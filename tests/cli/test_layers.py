@@ -212,7 +212,7 @@ def test_memory_is_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], si
     assert "--memory" in capsys.readouterr().err
 
 
-def test_what_layers_alone_take_asks_for_it(
+def test_an_option_for_layers_asks_for_layers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert verify(chain(tmp_path / "m.onnx", ["Relu"]), "--keep-going") == 2

@@ -43,14 +43,14 @@ def output(*arguments: str | Path) -> str:
     return result.output
 
 
-def test_the_table_has_each_node_and_what_ranks_exchange(model: Path) -> None:
+def test_the_table_has_each_node_and_the_exchanges_of_ranks(model: Path) -> None:
     text = output(model, "--ranks", "2")
     assert "split(1), split(0) -> partial(sum)" in text
     assert "2 ranks exchange: 1 all_reduce; a rank hands over 2 KiB in a run" in text
     assert "weights: 2 MiB, of which a rank has 1 MiB" in text
 
 
-def test_a_changed_plan_is_what_is_compiled(model: Path, tmp_path: Path) -> None:
+def test_an_edited_plan_is_compiled(model: Path, tmp_path: Path) -> None:
     path, artifact = tmp_path / "plan.json", tmp_path / "model.so"
     output(model, "--ranks", "2", "-o", path)
     table = json.loads(path.read_text())

@@ -277,7 +277,7 @@ def test_a_pipe_gets_whole_lines_without_styles(folder: Path) -> None:
     assert all(LONG in row for row in rows)
 
 
-def test_json_has_what_the_lines_say(
+def test_json_has_the_facts_of_the_lines(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)

@@ -69,7 +69,9 @@ def test_made_up_sizes_are_ones_that_the_checks_of_all_branches_pass(artifact: P
     assert all(a[1] == b[1] for a, b in pairwise(shapes))
 
 
-def test_run_says_what_it_made_up(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_names_the_inputs_that_it_made_up(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.execute(["run", str(artifact), "-i", "state=2x2=0"]) == 0
     said = capsys.readouterr().err
     assert said == "random values of seed 0: x=2x128xf32, which=bool; give others with --input\n"
@@ -119,7 +121,7 @@ def test_sizes_below_a_window_are_the_error_of_its_operator(
         module.run({**arrays, "which": np.array(False)})
 
 
-def test_what_the_other_branch_cannot_take_does_not_matter(artifact: Path) -> None:
+def test_sizes_only_have_to_fit_the_branch_that_runs(artifact: Path) -> None:
     x = np.arange(20, dtype=np.float32).reshape(2, 10)
     got = tcc.load(artifact).run(
         {"x": x, "state": np.zeros((2, 2), np.float32), "which": np.array(True)}
@@ -128,7 +130,7 @@ def test_what_the_other_branch_cannot_take_does_not_matter(artifact: Path) -> No
     np.testing.assert_array_equal(got["y"], want)
 
 
-def test_a_model_of_speech_takes_what_is_made_up_for_it(
+def test_a_speech_model_runs_on_made_up_inputs(
     silero: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.execute(["verify", str(SILERO), str(silero)]) == 0

@@ -96,7 +96,7 @@ def test_a_command_loads_only_packages_that_it_uses(
     assert set(packages) <= set(allowed.split())
 
 
-def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+def test_the_list_of_commands_repeats_the_help_of_each_command() -> None:
     """The list of commands stands apart from the commands, so that it loads none of them."""
     for name, line in COMMANDS.items():
         command = cli.cli.get_command(None, name)  # type: ignore[arg-type]

@@ -257,6 +257,6 @@ def test_a_time_has_a_unit(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "m", "-5s", "0s", "25h", "1e3s", "9" * 50 + "s", "٣m", "1.5m"]
 )
-def test_other_times_are_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Duration().convert(text, None, None)

@@ -108,7 +108,7 @@ def row(name: str, outcome: str) -> dict[str, Any]:
     return {"name": name, "category": "core", "outcome": outcome, "why": why}
 
 
-def test_only_what_is_listed_may_fail_and_must() -> None:
+def test_exactly_the_listed_cases_fail() -> None:
     expected = Expected({"r": "refused", "p": "refused", "near": "exact", "far": "exact"})
     found = [
         row("r", "refused"), row("p", "pass"), row("other", "refused"), row("good", "pass"),

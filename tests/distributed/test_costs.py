@@ -204,7 +204,7 @@ def training(count: int, batch: int, hidden: int) -> tuple[Graph, dict[str, str]
         (2, 1024, 128, (8, 4), (1.0, 0.01), 58_330.03),
     ],
 )
-def test_training_steps_cost_what_the_closed_forms_say(
+def test_the_cost_of_training_steps_equals_the_closed_forms(
     count: int,
     batch: int,
     hidden: int,

@@ -58,7 +58,7 @@ def test_a_plan_fixes_the_choice_that_it_was_made_of(tmp_path: Path) -> None:
     assert fixed_strategies(graph, plan, PAIR.mesh) == choice
 
 
-def test_what_a_partial_plan_fixes_stays(tmp_path: Path) -> None:
+def test_strategies_that_a_partial_plan_fixes_stay(tmp_path: Path) -> None:
     graph = network()
     for text in ("whole, whole -> whole", "split(0), whole -> split(0)"):
         plan = read_plan(written(tmp_path / "plan.json", graph, nodes=rows(h=text)))

@@ -65,7 +65,7 @@ def test_counts_alone_take_the_plan_of_the_least_counted_time() -> None:
     assert collectives(planner(replace(EVEN, latency=1.0)).best().local) == []
 
 
-def test_the_memory_of_programs_decides_what_fits() -> None:
+def test_the_memory_of_programs_decides_which_plans_fit() -> None:
     """All values together do not fit, but a program stores only some of them."""
     weights, values = constant_bytes(mlp()), 16 * (256 + 2 * 1024) * 4
     rates = RankRates(latency=1.0, memory=weights + values // 4)
@@ -80,7 +80,7 @@ def test_the_memory_of_programs_decides_what_fits() -> None:
     assert f"needs {2 * weights} bytes" in error.value.why
 
 
-def test_exchanges_cost_what_ranks_hand_over() -> None:
+def test_exchanges_cost_the_bytes_that_ranks_transfer() -> None:
     """Counted by hand: an all_reduce sends each element twice, except the rank's own half."""
     rates = RankRates(latency=3e-6, link_bytes=1e9)
     best = planner(replace(rates, operations=1e8)).best()

@@ -46,7 +46,7 @@ def test_texts_parse_back(sharding: Sharding) -> None:
         "Whole",
     ],
 )
-def test_other_texts_are_no_shardings(text: str) -> None:
+def test_invalid_sharding_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no sharding"):
         parse_sharding(text)
 

@@ -106,7 +106,7 @@ def test_no_choice_takes_less_time(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_what_was_chosen_computes_the_same(seed: int) -> None:
+def test_the_chosen_strategies_compute_the_same(seed: int) -> None:
     graph = network(seed)
     solved = solve_strategies(graph, 3, RankRates(latency=1e-9), partition_solver())
     feeds = {"x": np.random.default_rng(seed).normal(size=(12, 12)).astype(np.float32)}

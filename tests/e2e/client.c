@@ -9,12 +9,12 @@
 
 #include "tcc.h"
 
-static int allocate(void *kept, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    size_t bytes = wanted->dtype.bits / 8;
-    for (int32_t i = 0; i < wanted->ndim; i++) bytes *= (size_t)wanted->shape[i];
+static int allocate(void *arrays, int32_t output, const tcc_tensor *tensor, void **out_data) {
+    size_t bytes = tensor->dtype.bits / 8;
+    for (int32_t i = 0; i < tensor->ndim; i++) bytes *= (size_t)tensor->shape[i];
     printf("output %d: %zu bytes\n", output, bytes);
-    ((void **)kept)[output] = *out_data = calloc(1, bytes ? bytes : 1);
-    ((size_t *)kept)[8 + output] = bytes / sizeof(float);
+    ((void **)arrays)[output] = *out_data = calloc(1, bytes ? bytes : 1);
+    ((size_t *)arrays)[8 + output] = bytes / sizeof(float);
     return *out_data == NULL;
 }
 
@@ -39,15 +39,15 @@ int main(int argc, char **argv) {
         for (size_t k = 0; k < count; k++) data[k] = 1;
         inputs[i] = (tcc_tensor){data, {1, 0}, port.ndim, port.dtype, shape, NULL, 0};
     }
-    void *kept[16] = {NULL};
-    tcc_allocator allocator = {kept, allocate};
+    void *arrays[16] = {NULL};
+    tcc_allocator allocator = {arrays, allocate};
     tcc_status status = api->call(model, inputs, n, NULL, 0, &allocator, NULL);
     if (status != TCC_OK) fprintf(stderr, "%s\n", api->last_error());
     for (int32_t i = 0; i < api->output_count(model) && i < 8; i++) {
         double sum = 0;
-        for (size_t k = 0; k < (size_t)kept[8 + i]; k++) sum += ((float *)kept[i])[k];
+        for (size_t k = 0; k < (size_t)arrays[8 + i]; k++) sum += ((float *)arrays[i])[k];
         printf("%g\n", sum);
-        free(kept[i]);
+        free(arrays[i]);
     }
     for (int32_t i = 0; i < n && i < 8; i++) free(inputs[i].data), free(inputs[i].shape);
     api->model_release(model);

@@ -68,7 +68,9 @@ def test_all_row_counts_read_one_copy_of_weights() -> None:
         ),
     ],
 )
-def test_what_cannot_use_it_is_refused(depth: int, options: dict[str, Any], why: str) -> None:
+def test_models_that_cannot_use_int8_activations_are_refused(
+    depth: int, options: dict[str, Any], why: str
+) -> None:
     proto, _ = model(depth)
     with pytest.raises(UserError) as caught:
         tcc.compile(proto, activations="int8", **options)

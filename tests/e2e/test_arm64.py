@@ -165,7 +165,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_emulator
 @pytest.mark.parametrize("cpu", ["cortex-a57", "cortex-a72"])
-def test_a_processor_without_what_the_code_needs_is_told_so(
+def test_an_error_names_the_missing_features_of_the_processor(
     tiny: Path, tmp_path: Path, cpu: str
 ) -> None:
     (tmp_path / "in0").write_bytes(np.array([4], np.int64).tobytes() + bytes(16))
@@ -180,7 +180,9 @@ def test_a_processor_without_what_the_code_needs_is_told_so(
     ("cpu", "made_for", "lacks"),
     [("Nehalem", "x86-64-v3", "avx"), ("Haswell", "icelake-server", "avx512f")],
 )
-def test_an_older_x86_is_told_so(cpu: str, made_for: str, lacks: str, tmp_path: Path) -> None:
+def test_an_error_names_the_missing_features_of_an_older_x86(
+    cpu: str, made_for: str, lacks: str, tmp_path: Path
+) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     model = model_of([node], [value("x", shape=(4,))], [value("y", shape=(4,))])
     (tmp_path / "in0").write_bytes(np.array([4], np.int64).tobytes() + bytes(16))
@@ -257,6 +259,6 @@ def test_layers_in_bf16(tmp_path: Path) -> None:
 
 
 @needs_emulator
-def test_another_architecture_is_told_so(tiny: Path) -> None:
+def test_an_error_names_another_architecture(tiny: Path) -> None:
     with pytest.raises(UserError, match="aarch64"):
         runtime.load(tiny, error=UserError)

@@ -86,7 +86,7 @@ def avx2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("avx2"), cpu="x86-64-v3")
 
 
-def test_it_agrees_with_onnx_runtime(artifact: Path, avx2: Path) -> None:
+def test_results_agree_with_onnx_runtime(artifact: Path, avx2: Path) -> None:
     runner = session(network())
     for path in (artifact, avx2):
         module = tcc.load(path)
@@ -148,7 +148,7 @@ def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_inspect_tells_what_each_kernel_does_and_takes(
+def test_inspect_shows_the_cost_and_the_time_of_each_kernel(
     artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = ("--measure", "--runs", "3", "--input", "x=4x3x16x16", "--json")

@@ -400,7 +400,9 @@ def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("room", [1 << 16, 0])
-def test_what_is_summed_counts_as_the_instances(room: int, tmp_path: Path) -> None:
+def test_operands_of_sums_count_towards_the_limit_of_the_instance(
+    room: int, tmp_path: Path
+) -> None:
     """Operands of sums count once towards the limit of the instance, in any kind of memory and for
     all runs."""
     nodes = [node("Relu", ["x"], ["r"]), microsoft("AllReduce", ["r"], ["s"])]

@@ -101,7 +101,7 @@ def test_results_of_an_if_that_are_equally_large_either_way() -> None:
     check(model, *({"c": np.array(c), "x": ramp(5, 3), "y": ramp(5, 3)} for c in (True, False)))
 
 
-def test_if_that_gives_what_is_around_it_and_constants() -> None:
+def test_if_that_returns_outer_values_and_constants() -> None:
     constant = node("Constant", [], ["k"], value_floats=[1.0, 2.0])
     model = model_of(
         [branches([constant], [node("Identity", ["x"], ["k"])], "k")],

@@ -138,7 +138,7 @@ def test_the_rule_by_hand() -> None:
     np.testing.assert_array_equal(rounded(column.T, 1, 8)[0], eight)
 
 
-def test_what_cannot_be_attributed_is_refused() -> None:
+def test_integer_weights_without_a_matching_node_are_refused() -> None:
     for listed, why in (
         ([{"weights": [], "type": "int8"}], "cannot tell"),
         ([{"weights": ["up"], "type": "bf16"}], "cannot tell"),

@@ -81,7 +81,7 @@ def alarm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_signal_ends_an_endless_loop_with_what_its_handler_raises(
+def test_a_signal_ends_an_endless_loop_with_the_exception_of_its_handler(
     module: Module, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AlarmError):
@@ -192,7 +192,7 @@ def test_a_signal_whose_handler_returns_ends_nothing(module: Module) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])
-def test_what_is_no_timeout_is_a_sentence(module: Module, timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused_with_a_sentence(module: Module, timeout: Any) -> None:
     with pytest.raises(UserError, match="that is no time for a run"):
         module.run(inputs(1), timeout=timeout)
 

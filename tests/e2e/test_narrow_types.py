@@ -83,7 +83,7 @@ def test_packed_arrays_with_two_equal_open_sizes() -> None:
         module(np.zeros((2, 3, 9), np.int8))
 
 
-def test_ports_say_what_callers_see(moved: tcc.Module) -> None:
+def test_ports_show_the_types_that_callers_see(moved: tcc.Module) -> None:
     assert [(p.dtype, p.text) for p in moved.inputs] == [("i4", "[n,3]")]
     assert [p.dtype for p in moved.outputs] == ["i4", "i4", "f32"]
 

@@ -134,7 +134,7 @@ def test_a_pinned_model_has_the_same_bytes_in_another_version(
     assert not result.warnings
 
 
-def test_the_other_version_chooses_otherwise_by_itself(model: Path) -> None:
+def test_the_changed_version_chooses_differently_without_a_lock(model: Path) -> None:
     free = data(model, OPTIONS)
     with another_version(0.0):
         assert data(model, OPTIONS) != free

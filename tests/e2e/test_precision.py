@@ -165,7 +165,7 @@ def test_the_summary_counts_the_weights_that_became_integers(
         assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_the_summary_says_what_a_narrow_precision_stored(
+def test_the_summary_describes_stored_narrow_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = helper.make_node("Softmax", ["x"], ["y"])
@@ -201,7 +201,7 @@ def test_verify_prints_the_precision_and_its_error(
 
 
 @pytest.mark.parametrize("flag", [["--precision", "fp16"], ["--weights", "int3"]])
-def test_other_modes_are_refused(flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_modes_are_refused(flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["compile", "m.onnx", *flag]) == 2
     assert flag[0] in capsys.readouterr().err
 

@@ -118,7 +118,7 @@ def test_places_that_only_the_run_knows() -> None:
             module.run({**feeds, **change})
 
 
-def test_what_is_known_leaves_no_trace() -> None:
+def test_sequences_of_known_length_leave_no_ops() -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["rows"], axis=0, keepdims=0),
         helper.make_node("Constant", [], ["one"], value_int=1),

@@ -230,7 +230,7 @@ def _far(array: Array) -> Array:
     ],
     ids=["rows outside", "backwards", "columns", "other capacity", "beyond 64 bits"],
 )
-def test_other_strides_are_refused(
+def test_states_with_wrong_strides_are_refused(
     module: Module, change: Callable[[Array], Array], message: str
 ) -> None:
     views = {f"past_key_values.{n}": array[:, :, :4] for n, array in caches(1).items()}

@@ -46,7 +46,7 @@ def check(
 # ---- symbolic sizes ------------------------------------------------------------------------------
 
 
-def test_nothing_repeated_beside_others_is_nothing() -> None:
+def test_a_repeated_operand_of_a_concat_may_be_empty() -> None:
     """One kernel computes both operands of the concat, and divides indices by the size of the
     repeated operand, which may be 0."""
     model = model_of(
@@ -61,7 +61,7 @@ def test_nothing_repeated_beside_others_is_nothing() -> None:
     check(model, *({"x": normal(n), "w": normal(m)} for n, m in ((0, 3), (2, 3), (2, 0))))
 
 
-def test_no_step_asks_of_both_operands_what_it_has_asked_of_one() -> None:
+def test_a_chain_of_doubling_concats_is_analysed_in_linear_time() -> None:
     nodes = [node("Concat", [f"x{n}", f"x{n}"], [f"x{n + 1}"], axis=0) for n in range(30)]
     model = model_of(nodes, [value("x0", FLOAT, ["n"])], [value("x30", FLOAT, ["k"])])
     module = tcc.compile(model, jobs=1)

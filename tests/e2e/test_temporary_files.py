@@ -149,7 +149,7 @@ def test_all_folders_for_a_moment_are_made_by_that_helper() -> None:
     assert modules == []
 
 
-def test_the_test_script_names_what_is_left_behind(
+def test_the_test_script_names_leftover_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
@@ -185,7 +185,7 @@ with folder_beside(Path(sys.argv[1]), "the artifact") as folder:
 """
 
 
-def test_a_compile_removes_what_a_killed_one_left_beside_its_output(tmp_path: Path) -> None:
+def test_a_compile_removes_files_of_a_killed_compile_beside_its_output(tmp_path: Path) -> None:
     """Files of a running compile stay, and so do files whose names only look similar."""
     out = tmp_path / "m.so"
     command = (sys.executable, "-c", KILLED, str(out))

@@ -130,7 +130,7 @@ def agrees(path: Path, *inputs: Any, **states: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_calls_of_an_archive_give_what_torch_makes_of_it(tmp_path: Path) -> None:
+def test_the_calls_of_an_archive_agree_with_torch(tmp_path: Path) -> None:
     path = save(tmp_path / "m.pt2", export(Sample()))
     found = agrees(path, *sample_inputs(), total=np.eye(4, dtype=np.float32))
     module = torch.export.load(path).module()
@@ -253,7 +253,7 @@ def test_a_narrow_artifact_is_compared_with_rounded_layers(
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
-def test_without_pytorch_the_evaluator_serves_and_the_text_says_so(
+def test_without_pytorch_the_text_names_the_evaluator_as_reference(
     precision: str,
     layers: Path,
     capsys: pytest.CaptureFixture[str],
@@ -268,7 +268,7 @@ def test_without_pytorch_the_evaluator_serves_and_the_text_says_so(
     assert ("rounds weights alone" in said) == (precision == "bf16")
 
 
-def test_what_torch_does_not_take_has_the_evaluator_as_reference(
+def test_the_evaluator_is_the_reference_for_calls_that_torch_cannot_repeat(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Noise(torch.nn.Module):

@@ -67,7 +67,7 @@ def verified(
         ("int8", "evaluator"),
     ],
 )
-def test_what_a_mode_costs_is_ok(
+def test_the_error_of_a_precision_mode_is_allowed(
     mode: str,
     oracle: str,
     tmp_path: Path,
@@ -119,7 +119,7 @@ def test_only_a_tolerance_makes_the_cost_a_failure(
 
 
 @pytest.mark.parametrize("faulty", [False, True])
-def test_an_error_is_judged_by_the_noise_of_the_model(
+def test_the_allowed_error_follows_the_noise_of_the_model(
     faulty: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The difference of nearly equal matmuls has no more digits than they leave."""

@@ -116,7 +116,7 @@ def test_onnx_own_suite_aligns_corners_over_widths_that_are_not_whole() -> None:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_models_of_torch_mean_what_torch_does(mode: str, corners: bool, known: bool) -> None:
+def test_resizes_by_scales_agree_with_torch(mode: str, corners: bool, known: bool) -> None:
     """Scale 1.3 keeps an axis of 3 elements, and torch's linear mode then copies them."""
     x, scales = some(1, 2, 3, 8), (1.3, 0.7)
     torch_mode = {"linear": "bilinear", "cubic": "bicubic"}[mode]

@@ -46,7 +46,7 @@ def test_levels_that_tcc_makes_round_weights_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["B", "y"])
-def test_what_is_multiplied_with_packed_levels_is_rounded(tmp_path: Path, name: str) -> None:
+def test_factors_of_packed_levels_are_rounded(tmp_path: Path, name: str) -> None:
     """The manifest names the levels, or the node from which the importer made the levels."""
     packed, scales = np.zeros((16, 1, 16), np.uint8), np.ones(16, np.float32)
     constants = [numpy_helper.from_array(a, n) for a, n in ((packed, "B"), (scales, "S"))]

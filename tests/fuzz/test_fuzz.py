@@ -38,7 +38,7 @@ def _rounded() -> Generated:
     return Generated(b.finish([y, z]), {"x": np.array([0.0, 1.0, 2.0], np.float32)}, False)
 
 
-def test_the_judge_allows_rounding_and_nothing_else() -> None:
+def test_the_comparison_allows_only_rounding() -> None:
     expected = expect(_rounded())
     y, z = expected.outputs["y"], expected.outputs["z"]
     assert not wrong(expected, "y", np.nextafter(y, np.float32(9)))
@@ -54,7 +54,7 @@ def test_the_judge_allows_rounding_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 1)])
-def test_the_judge_looks_at_shapes(shape: tuple[int, ...]) -> None:
+def test_the_comparison_checks_shapes(shape: tuple[int, ...]) -> None:
     assert "is due" in wrong(expect(_rounded()), "y", np.zeros(shape, np.float32))
 
 
@@ -78,7 +78,7 @@ _INF, _NAN = np.inf, np.nan
         ("reduce_prod", (1e30, 1e-30), 1.0),
     ],
 )
-def test_the_judge_knows_which_sums_some_order_overflows(
+def test_the_comparison_allows_sums_that_overflow_in_some_order(
     row: str, terms: Sequence[float], due: float | None
 ) -> None:
     b, op = GraphBuilder("g"), OPS[row]

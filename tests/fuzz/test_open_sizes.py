@@ -39,7 +39,7 @@ def test_layers_with_open_sizes_are_as_in_onnx_runtime(first: int) -> None:
     assert check(range(first + 1, first + 5), ["O3"]) == []
 
 
-def test_a_run_that_does_otherwise_is_seen() -> None:
+def test_a_run_with_other_results_is_detected() -> None:
     case = open_layers.generate(2)
     right = tcc.compile(case.model, jobs=1).run
 

@@ -43,12 +43,12 @@ def test_names_and_texts_read_back(type_: ListType) -> None:
 @pytest.mark.parametrize(
     "text", ["f32", "sequence(f33)", "sequence(f32[2)", "sequence(f32[x])", ""]
 )
-def test_other_texts_are_no_types(text: str) -> None:
+def test_invalid_type_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no type|invalid literal"):
         parse_list_type(text)
 
 
-def test_joins_keep_what_both_say() -> None:
+def test_joins_keep_the_facts_of_both_types() -> None:
     assert joined(sequence_of(F32, (2, 3)), sequence_of(F32, (2, 4))) is sequence_of(F32, (2, None))
     assert joined(sequence_of(F32, (2,)), sequence_of(F32, (2, 3))) is sequence_of(F32)
     assert joined(sequence_of(F32, NOTHING), sequence_of(F32, (2,))) is sequence_of(F32, (2,))

@@ -248,7 +248,7 @@ def test_scalar_text_of_an_argument() -> None:
     )
 
 
-def test_a_let_ends_before_what_follows() -> None:
+def test_a_let_ends_before_the_next_statement() -> None:
     """A body may begin with a parenthesis or a sign, which a parser could attach to the let before
     it."""
     b = ExprBuilder(tensor(F32, 4))

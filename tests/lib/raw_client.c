@@ -24,19 +24,19 @@ static FILE *opened(const char *folder, const char *kind, int32_t number, const 
     return file;
 }
 
-typedef struct kept {
+typedef struct record {
     void *data;
     size_t bytes;
     int32_t ndim;
     int64_t shape[16];
-} kept;
+} record;
 
-static int allocate(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    kept *found = (kept *)context + output;
-    found->ndim = wanted->ndim;
-    for (int32_t i = 0; i < wanted->ndim; i++) found->shape[i] = wanted->shape[i];
-    found->bytes = bytes_of(&wanted->dtype, wanted->ndim, wanted->shape);
-    found->data = *out_data = aligned_alloc(64, (found->bytes / 64 + 1) * 64);
+static int allocate(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
+    record *its = (record *)context + output;
+    its->ndim = tensor->ndim;
+    for (int32_t i = 0; i < tensor->ndim; i++) its->shape[i] = tensor->shape[i];
+    its->bytes = bytes_of(&tensor->dtype, tensor->ndim, tensor->shape);
+    its->data = *out_data = aligned_alloc(64, (its->bytes / 64 + 1) * 64);
     return *out_data == NULL;
 }
 
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     if (api->model_get(&model) != TCC_OK) return fprintf(stderr, "%s\n", api->last_error()), 1;
     int32_t n = api->input_count(model), m = api->output_count(model);
     tcc_tensor *inputs = calloc((size_t)n + 1, sizeof *inputs);
-    kept *outputs = calloc((size_t)m + 1, sizeof *outputs);
+    record *outputs = calloc((size_t)m + 1, sizeof *outputs);
     for (int32_t i = 0; i < n; i++) {
         tcc_port port;
         api->input_port(model, i, &port);

@@ -89,7 +89,7 @@ def test_results_of_all_ranks(kind: CollectiveKind, dtype: str) -> None:
         ("broadcast", (3,), CollectiveAttrs(2, root=2), "rank 2 of 2"),
     ],
 )
-def test_what_has_no_type(
+def test_invalid_collectives_have_no_type(
     kind: str, shape: tuple[int, ...], attrs: CollectiveAttrs, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):

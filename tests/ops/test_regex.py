@@ -66,7 +66,7 @@ def test_agrees_with_python(pattern: str) -> None:
         (r"\B", "", True),
     ],
 )
-def test_what_python_writes_otherwise(pattern: str, text: str, expected: bool) -> None:
+def test_patterns_that_python_spells_differently(pattern: str, text: str, expected: bool) -> None:
     assert matches(compile_pattern(pattern), text.encode()) is expected
 
 

@@ -107,7 +107,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "types", "attrs", "message"), REFUSED)
-def test_inference_says_what_it_refuses(
+def test_inference_names_the_refused_value(
     name: str, types: tuple[object, ...], attrs: object, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -182,7 +182,7 @@ def test_refused_operands(name: str, types: list[TensorType], attrs: Any, messag
         OPS[name].infer(types, attrs)
 
 
-def test_what_a_reshape_takes_apart_lies_in_a_row_again() -> None:
+def test_a_reshape_of_symbolic_rows_reads_without_a_division() -> None:
     """Rows of a batch and a length, both symbolic, are read without a division."""
     make = OPS["reshape"].expr
     assert make is not None

@@ -12,7 +12,7 @@ const tcc_artifact tcc_artifact_info = {.name = "apart"};
 enum { THREADS = 3, ALL = 7, MOST = 64, TURNS = 1000 };
 
 /* The affinity calls of one launch, as masks of CPUs. */
-static unsigned asked[MOST];
+static unsigned masks[MOST];
 static int asks;
 static int caller_at;
 static _Atomic int workers_at; /* the CPU that threads other than the caller report */
@@ -32,7 +32,7 @@ int sched_setaffinity(pid_t thread, size_t size, const cpu_set_t *set) {
     unsigned mask = 0;
     for (size_t cpu = 0; cpu < 3; cpu++) mask |= (unsigned)!!CPU_ISSET(cpu, set) << cpu;
     if (thread <= 0 || asks == MOST) exit(3);
-    asked[asks++] = mask;
+    masks[asks++] = mask;
     return 0;
 }
 
@@ -50,30 +50,30 @@ static void launch(tcc_crew *crew) {
 }
 
 /* Waits until all workers sleep and have noted that they are at `cpu`. */
-static void rest(tcc_workers *workers, int cpu) {
+static void rest_worker(tcc_workers *workers, int cpu) {
     workers_at = cpu;
     for (int32_t i = 1; i <= workers->started; i++)
         while (workers->posts[i].post != POST_ASLEEP || !workers->posts[i].thread) sched_yield();
 }
 
 /* Wakes both workers from CPU `here`.  One fell asleep at CPU 1, the other at CPU `other`.  Expects
- * the masks `one` and `two` in either order, each followed by the mask of all CPUs. */
-static void expect(const char *what, int other, int here, unsigned one, unsigned two) {
+ * the masks `first` and `second` in either order, each followed by the mask of all CPUs. */
+static void expect(const char *text, int other, int here, unsigned first, unsigned second) {
     tcc_workers *workers = tcc_workers_find();
     tcc_crew crew;
     for (int turn = 0; turn < TURNS; turn++) {
-        rest(workers, 1);
+        rest_worker(workers, 1);
         workers->posts[2].cpu = other;
         caller_at = here;
         asks = 0;
         launch(&crew);
         if (asks != 4) continue; /* a worker fell asleep again and was woken again */
-        bool either = (asked[0] == one && asked[2] == two) || (asked[0] == two && asked[2] == one);
-        if (either && asked[1] == ALL && asked[3] == ALL) return;
+        bool either = (masks[0] == first && masks[2] == second) || (masks[0] == second && masks[2] == first);
+        if (either && masks[1] == ALL && masks[3] == ALL) return;
         break;
     }
-    printf("%s:", what);
-    for (int i = 0; i < asks; i++) printf(" %u", asked[i]);
+    printf("%s:", text);
+    for (int i = 0; i < asks; i++) printf(" %u", masks[i]);
     puts("");
     exit(1);
 }

@@ -17,14 +17,14 @@ static int64_t below(int64_t end) {
 
 static int64_t draw(tcc_life *lives) {
     int64_t count = below(MOST + 1);
-    bool taken[MOST] = {false};
+    bool is_taken[MOST] = {false};
     for (int64_t b = 0; b < count; b++) {
         int64_t lower = below(20);
         lives[b] = (tcc_life){lower, lower + 1 + below(6), below(9), 1 << below(3), -1, -1};
         int64_t under = below(count);
-        if (under < b && !taken[under] && lives[under].upper <= lower) {
+        if (under < b && !is_taken[under] && lives[under].upper <= lower) {
             lives[b].over = under;
-            taken[under] = true;
+            is_taken[under] = true;
         } else if (!below(8)) {
             lives[b].fixed = below(8) * lives[b].alignment;
         }
@@ -41,12 +41,12 @@ int main(void) {
     int64_t proved = 0, refused = 0, failed = 0;
     for (int64_t round = 0; round < 160; round++) {
         tcc_life lives[MOST];
-        int64_t offsets[MOST] = {0}, count = draw(lives), asked = 4;
+        int64_t offsets[MOST] = {0}, count = draw(lives), alignment_steps = 4;
         tcc_plan plan = {0};
         tcc_status status = TCC_OUT_OF_MEMORY;
         for (int64_t fails = 1; status == TCC_OUT_OF_MEMORY; fails++) {
             tcc_test_fail_after = round % 4 ? -1 : fails;
-            status = tcc_plan_arena(lives, count, 0, 1 << 20, some_steps, &asked, offsets, &plan);
+            status = tcc_plan_arena(lives, count, 0, 1 << 20, some_steps, &alignment_steps, offsets, &plan);
             failed += status == TCC_OUT_OF_MEMORY;
         }
         tcc_test_fail_after = -1;

@@ -21,13 +21,13 @@ static tcc_tensor *inputs;
 
 static tcc_status run(tcc_instance *instance) {
     int32_t n = model.program.n_outputs;
-    void *kept = NULL;
-    tcc_allocator allocator = {&kept, allocate};
+    void *blocks = NULL;
+    tcc_allocator allocator = {&blocks, allocate};
     tcc_tensor outputs[8];
     memset(outputs, 0, sizeof outputs);
     tcc_status status =
         tcc_instance_run(instance, inputs, model.program.n_inputs, outputs, n, &allocator, NULL);
-    free_all(kept);
+    free_all(blocks);
     return status;
 }
 

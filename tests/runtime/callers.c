@@ -40,22 +40,22 @@ static uint64_t hash(uint64_t state, const tcc_tensor *value) {
 }
 
 static void *caller(void *argument) {
-    uint64_t *found = argument;
+    uint64_t *result = argument;
     int32_t n = model.program.n_outputs;
     tcc_instance *instance = NULL;
     if (tcc_instance_create(&model, 0, &instance) != TCC_OK) return NULL;
     tcc_tensor *inputs = make_inputs(&model), *outputs = calloc((size_t)n, sizeof *outputs);
     for (int i = 0; i < runs; i++) {
-        void *kept = NULL;
+        void *blocks = NULL;
         uint64_t state = 1;
-        tcc_allocator allocator = {&kept, allocate};
+        tcc_allocator allocator = {&blocks, allocate};
         memset(outputs, 0, (size_t)n * sizeof *outputs);
         tcc_status status = tcc_instance_run(instance, inputs, model.program.n_inputs, outputs, n,
                                              &allocator, NULL);
         for (int32_t output = 0; status == TCC_OK && output < n; output++)
             state = hash(state, &outputs[output]);
-        free_all(kept);
-        *found = status == TCC_OK && (i == 0 || *found == state) ? state : 0;
+        free_all(blocks);
+        *result = status == TCC_OK && (i == 0 || *result == state) ? state : 0;
     }
     free(outputs);
     free_inputs(&model, inputs);
@@ -66,13 +66,13 @@ static void *caller(void *argument) {
 /* Returns the hash of all callers' results; 0 if they differ. */
 static uint64_t call(int callers) {
     pthread_t handles[16];
-    uint64_t found[16] = {0};
+    uint64_t results[16] = {0};
     for (int i = 0; i < callers; i++)
-        if (pthread_create(&handles[i], NULL, caller, &found[i])) return 0;
+        if (pthread_create(&handles[i], NULL, caller, &results[i])) return 0;
     for (int i = 0; i < callers; i++) pthread_join(handles[i], NULL);
     for (int i = 1; i < callers; i++)
-        if (found[i] != found[0]) return 0;
-    return found[0];
+        if (results[i] != results[0]) return 0;
+    return results[0];
 }
 
 int main(int argc, char **argv) {

@@ -53,14 +53,14 @@ typedef struct job {
     int64_t n;
     float shift;
     tcc_status status;
-    char said[256];
+    char message[256];
     float y[SIZE];
 } job;
 
 static tcc_instance *make_instance(void) {
-    tcc_instance *made = NULL;
-    CHECK(tcc_instance_create(&model, 0, &made) == TCC_OK);
-    return made;
+    tcc_instance *instance = NULL;
+    CHECK(tcc_instance_create(&model, 0, &instance) == TCC_OK);
+    return instance;
 }
 
 static void *run(void *argument) {
@@ -73,7 +73,7 @@ static void *run(void *argument) {
                                  {x, {1, 0}, 1, {2, 32, 1}, size, NULL, 0}};
     tcc_tensor output = {j->y, {1, 0}, 1, {2, 32, 1}, size, NULL, 0};
     j->status = tcc_instance_run(j->instance, inputs, 2, &output, 1, NULL, NULL);
-    snprintf(j->said, sizeof j->said, "%s", j->status ? tcc_last_error() : "");
+    snprintf(j->message, sizeof j->message, "%s", j->status ? tcc_last_error() : "");
     return NULL;
 }
 
@@ -106,7 +106,7 @@ static void end_endless(const tcc_api *api, tcc_instance *instance, bool by_numb
     wait_until_begun(before + 1);
     CHECK((by_number ? api->instance_cancel_run(instance, number) : api->instance_cancel(instance)) == TCC_OK);
     CHECK(!pthread_join(thread, NULL));
-    CHECK(j.status == TCC_CANCELLED && !strcmp(j.said, "the run was cancelled"));
+    CHECK(j.status == TCC_CANCELLED && !strcmp(j.message, "the run was cancelled"));
     CHECK(api->instance_next_run(instance) == number + 1);
     CHECK(api->instance_cancel_run(instance, number) == TCC_OK); /* the run is over */
     expect_right(instance, 3);
@@ -128,7 +128,7 @@ static void end_by_number(const tcc_api *api, tcc_instance *instance) {
     expect_right(instance, 5);
     CHECK(api->instance_set_poll(instance, ends, &polls) == TCC_OK);
     run(&j);
-    CHECK(j.status == TCC_CANCELLED && polls == 2 && !strcmp(j.said, "the caller ended the run"));
+    CHECK(j.status == TCC_CANCELLED && polls == 2 && !strcmp(j.message, "the caller ended the run"));
     CHECK(api->instance_set_poll(instance, NULL, NULL) == TCC_OK);
     expect_right(instance, 6);
     CHECK(api->instance_cancel(NULL) == TCC_INVALID_ARGUMENT && api->instance_next_run(NULL) == 0);
@@ -143,9 +143,9 @@ typedef struct sorting {
     tcc_status status;
 } sorting;
 
-static int take(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
+static int take(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
     static char room[2][8 << 20]; /* static is safe: only one run at a time uses it */
-    (void)context, (void)wanted;
+    (void)context, (void)tensor;
     *out_data = room[output];
     return 0;
 }
@@ -180,9 +180,9 @@ static void end_sorts(const tcc_api *api) {
         CHECK(s.status == TCC_CANCELLED || s.status == TCC_OK);
         ended += s.status == TCC_CANCELLED;
     }
-    sorting whole = {instance, x, TCC_INTERNAL};
-    sort(&whole);
-    CHECK(ended && whole.status == TCC_OK);
+    sorting complete = {instance, x, TCC_INTERNAL};
+    sort(&complete);
+    CHECK(ended && complete.status == TCC_OK);
     free(x);
     tcc_instance_destroy(instance);
 }

@@ -63,12 +63,12 @@ static void use(tcc_comm *comm, int32_t rank) {
 
 #ifdef LATER
 /* A call that the caller's version makes invalid is refused on each rank by itself. */
-static int refused(const char *what) {
+static int refused(const char *reason) {
     tcc_comm *comm = NULL;
     tcc_comm_plan *plan = NULL;
     tcc_comm_config config = config_of("alone", 0);
     config.size = 1;
-    config.later = strcmp(what, "later") == 0;
+    config.later = strcmp(reason, "later") == 0;
     tcc_status status = tcc_comm_open(&config, &comm);
     if (!config.later) {
         CHECK(status == TCC_OK);

@@ -53,16 +53,16 @@ static void run(char *scratch) {
 
 static void *caller(void *number) {
     char *scratch = aligned_alloc(STRIDE, (size_t)threads * STRIDE);
-    int64_t own = 0;
+    int64_t count = 0;
     if (!scratch) exit(1);
     for (int i = 0; i < 3; i++) run(scratch);
     atomic_fetch_add(&shared->ready, 1);
     while (atomic_load(&shared->ready) < processes * callers) usleep(100);
     while (!atomic_load(&shared->over)) {
         run(scratch);
-        own++;
+        count++;
     }
-    atomic_store(&shared->runs[process][(intptr_t)number], own);
+    atomic_store(&shared->runs[process][(intptr_t)number], count);
     free(scratch);
     return NULL;
 }
@@ -94,10 +94,10 @@ int main(int argc, char **argv) {
     while (wait(&status) > 0) failed |= status;
     for (int p = 0; p < processes; p++)
         for (int c = 0; c < callers; c++) all += atomic_load(&shared->runs[p][c]);
-    struct rusage used;
-    getrusage(RUSAGE_CHILDREN, &used);
-    int64_t cpu = (int64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 +
-                  used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+    struct rusage usage;
+    getrusage(RUSAGE_CHILDREN, &usage);
+    int64_t cpu = (int64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 +
+                  usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
     printf("%lld %lld\n", (long long)all, (long long)(all ? cpu / all : 0));
     for (int p = 0; p < processes; p++, printf("\n"))
         for (int c = 0; c < callers; c++) printf("%lld ", (long long)atomic_load(&shared->runs[p][c]));

@@ -17,33 +17,33 @@ static void nothing(void *const *b, const int64_t *n, int64_t begin, int64_t end
 static inline bool read_program(const char *path, char *bytes, size_t room, int64_t *out_size) {
     FILE *file = fopen(path, "rb");
     if (!file) return false;
-    bool whole = fread(out_size, 8, 1, file) == 1 && *out_size <= (int64_t)room &&
+    bool is_complete = fread(out_size, 8, 1, file) == 1 && *out_size <= (int64_t)room &&
                  fread(bytes, 1, (size_t)*out_size, file) == (size_t)*out_size;
     fclose(file);
-    return whole;
+    return is_complete;
 }
 
-static int allocate(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    void **kept = context;
+static int allocate(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
+    void **blocks = context;
     int64_t bytes = 16; /* bytes of the widest element */
     (void)output;
-    for (int32_t i = 0; i < wanted->ndim; i++) {
-        if (wanted->shape[i] > 1 << 20 || bytes > 1 << 24) return 1;
-        bytes *= wanted->shape[i];
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] > 1 << 20 || bytes > 1 << 24) return 1;
+        bytes *= tensor->shape[i];
     }
     void **block = NULL;
     if (posix_memalign((void **)&block, 64, (size_t)bytes + 64)) return 1;
-    block[0] = *kept;
-    *kept = block;
+    block[0] = *blocks;
+    *blocks = block;
     *out_data = (char *)block + 64;
     return 0;
 }
 
-static void free_all(void *kept) {
-    while (kept) {
-        void *next = *(void **)kept;
-        free(kept);
-        kept = next;
+static void free_all(void *blocks) {
+    while (blocks) {
+        void *next = *(void **)blocks;
+        free(blocks);
+        blocks = next;
     }
 }
 

@@ -27,28 +27,28 @@ enum { COUNT = 1 << 18, TRIES = 4, WRONG = 3 };
 static const tcc_api *api;
 
 static int count_descriptors(void) {
-    int found = 0;
+    int count = 0;
     DIR *folder = opendir("/proc/self/fd");
     if (!folder) return -1;
-    while (readdir(folder)) found++;
+    while (readdir(folder)) count++;
     closedir(folder);
-    return found;
+    return count;
 }
 
 /* Counts mappings of large memory, without the workers' stacks, which stay. */
 static int count_mappings(void) {
     char line[512];
-    int found = 0;
+    int count = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
     if (!maps) return -1;
     while (fgets(line, sizeof line, maps)) {
         unsigned long begin, end;
         char access[8];
         if (sscanf(line, "%lx-%lx %7s", &begin, &end, access) == 3)
-            found += strstr(line, "memfd") || (end - begin >= 1 << 20 && access[0] == 'r' && end - begin < 8 << 20);
+            count += strstr(line, "memfd") || (end - begin >= 1 << 20 && access[0] == 'r' && end - begin < 8 << 20);
     }
     fclose(maps);
-    return found;
+    return count;
 }
 
 static tcc_status use_results(void) {
@@ -99,14 +99,14 @@ static void say(tcc_status status) {
 
 static void set_limit(char **words) {
     rlim_t bytes = strtoull(words[1], NULL, 10);
-    int which = atoi(words[0]);
+    int resource = atoi(words[0]);
     struct rlimit limit;
     if (words[2] && (setgroups(0, NULL) || setresgid((gid_t)atoi(words[2]), (gid_t)atoi(words[2]), (gid_t)-1) ||
                      setresuid((uid_t)atoi(words[2]), (uid_t)atoi(words[2]), (uid_t)atoi(words[2]))))
         exit(2);
-    if (getrlimit((__rlimit_resource_t)which, &limit)) exit(2);
+    if (getrlimit((__rlimit_resource_t)resource, &limit)) exit(2);
     limit.rlim_cur = bytes;
-    if (setrlimit((__rlimit_resource_t)which, &limit)) exit(2);
+    if (setrlimit((__rlimit_resource_t)resource, &limit)) exit(2);
 }
 
 int main(int argc, char **argv) {

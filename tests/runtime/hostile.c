@@ -33,12 +33,12 @@ static tcc_status touch(tcc_comm *comm, const tcc_comm_call *call, const void *s
         sent *= (size_t)comm->size;
     if (call->kind == TCC_COMM_ALL_TO_ALL || call->kind == TCC_COMM_ALL_GATHER)
         received *= (size_t)comm->size;
-    bool each = call->kind == TCC_COMM_ALL_TO_ALL_V;
-    if (each || call->kind == TCC_COMM_ALL_GATHER_V) {
+    bool per_rank = call->kind == TCC_COMM_ALL_TO_ALL_V;
+    if (per_rank || call->kind == TCC_COMM_ALL_GATHER_V) {
         sent = received = 0;
         for (int32_t i = 0; i < comm->size; i++) {
-            if (each || !i) sent += (size_t)call->send_counts[i] * element;
-            received += (size_t)(each ? call->receive_counts : call->send_counts)[i] * element;
+            if (per_rank || !i) sent += (size_t)call->send_counts[i] * element;
+            received += (size_t)(per_rank ? call->receive_counts : call->send_counts)[i] * element;
         }
     }
     char *copy = malloc(sent + 1);
@@ -69,8 +69,8 @@ static tcc_status start(tcc_comm *comm, const tcc_comm_call *call, const void *s
 static tcc_status wait_for(tcc_comm *comm, uint64_t ticket) {
     (void)comm;
     for (; done < ticket; done++) {
-        const struct started *one = &started[done % (sizeof started / sizeof *started)];
-        TCC_RETURN_IF_ERROR(touch(one->comm, &one->call, one->send, one->receive));
+        const struct started *operation = &started[done % (sizeof started / sizeof *started)];
+        TCC_RETURN_IF_ERROR(touch(operation->comm, &operation->call, operation->send, operation->receive));
     }
     return TCC_OK;
 }
@@ -91,13 +91,13 @@ static tcc_status abort_with(tcc_comm *comm, const char *reason) {
 }
 
 static tcc_status subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_comm **out_comm) {
-    static tcc_comm made[16];
+    static tcc_comm subgroups[16];
     static size_t count;
-    for (int32_t i = 0, found = 0; i < n || !found; i++) {
+    for (int32_t i = 0, is_member = 0; i < n || !is_member; i++) {
         if (i == n) abort(); /* this rank is not in the list */
-        found |= ranks[i] == 0;
+        is_member |= ranks[i] == 0;
     }
-    *out_comm = &made[count++ % 16];
+    *out_comm = &subgroups[count++ % 16];
     **out_comm = (tcc_comm){comm->table, n};
     return TCC_OK;
 }
@@ -111,12 +111,12 @@ static tcc_comm comm = {&comm_table, 0};
 
 /* Runs on several threads, with scratch for each of them. */
 static tcc_status run_on(tcc_instance *instance, const tcc_tensor *inputs, int32_t threads) {
-    void *kept = NULL;
-    tcc_allocator allocator = {&kept, allocate};
+    void *blocks = NULL;
+    tcc_allocator allocator = {&blocks, allocate};
     instance->threads_own = threads;
     tcc_status status = tcc_instance_run(instance, inputs, instance->model->program.n_inputs, NULL, 0,
                                          &allocator, NULL);
-    free_all(kept);
+    free_all(blocks);
     int64_t room = threads * instance->model->program.scratch;
     if (status == TCC_OK && (int64_t)instance->scratch.size < room) abort();
     return status;

@@ -107,16 +107,16 @@ static const form *some_form(void) {
 
 /* Finds the numbers of operands with which the function does not complain about their number. */
 static int32_t find_forms(tcc_op op, tcc_pool *pool, form forms[FORMS]) {
-    int32_t found = 0;
-    for (int32_t i = 0; i < (INPUTS + 1) * (OUTPUTS + 1) * (INTS + 1) * (RESULTS + 1) && found < FORMS; i++) {
+    int32_t n_forms = 0;
+    for (int32_t i = 0; i < (INPUTS + 1) * (OUTPUTS + 1) * (INTS + 1) * (RESULTS + 1) && n_forms < FORMS; i++) {
         const form tried = {i % (INPUTS + 1), i / (INPUTS + 1) % (OUTPUTS + 1),
                             i / (INPUTS + 1) / (OUTPUTS + 1) % (INTS + 1),
                             i / (INPUTS + 1) / (OUTPUTS + 1) / (INTS + 1)};
         tcc_status status = call_once(op, &tried, pool);
         if (status == TCC_OK || !strstr(tcc_last_error(), "called with other operands"))
-            forms[found++] = tried;
+            forms[n_forms++] = tried;
     }
-    return found;
+    return n_forms;
 }
 
 int main(int argc, char **argv) {

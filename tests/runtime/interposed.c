@@ -42,8 +42,8 @@ int mprotect(void *at, size_t size, int access) {
     return (int)syscall(SYS_mprotect, at, size, access);
 }
 
-static int give_room(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    (void)output, (void)wanted;
+static int give_room(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
+    (void)output, (void)tensor;
     *out_data = context;
     return 0;
 }

@@ -45,11 +45,11 @@ static double round_trip(void) {
         atomic_store_explicit(&ping, trip, memory_order_release);
         while (atomic_load_explicit(&pong, memory_order_acquire) != trip) __builtin_ia32_pause();
     }
-    double taken = (double)(now() - start) / TRIPS;
+    double duration = (double)(now() - start) / TRIPS;
     pthread_join(thread, NULL);
     atomic_store(&ping, 0);
     atomic_store(&pong, 0);
-    return taken;
+    return duration;
 }
 
 /* Returns the nanoseconds per launch of a run whose launches depend on one another. */
@@ -64,9 +64,9 @@ static double launches(int64_t units, int64_t turns, int32_t threads, char *scra
     int64_t start = now();
     for (int i = 0; i < LAUNCHES; i++) tcc_crew_launch(&crew, &job);
     tcc_crew_settle(&crew);
-    double taken = (double)(now() - start) / LAUNCHES;
+    double duration = (double)(now() - start) / LAUNCHES;
     tcc_crew_leave(&crew);
-    return taken;
+    return duration;
 }
 
 int main(void) {

@@ -32,16 +32,16 @@ int main(int argc, char **argv) {
     tcc_room room;
     if (tcc_threads_resolve(0, &threads)) return puts(tcc_last_error()), 1;
     tcc_memory_room(&room);
-    printf("%lld %d\n%lld %lld %lld %s\n", (long long)tcc_group_cpus(), threads, (long long)room.left,
-           (long long)room.limit, (long long)room.used, room.whose);
+    printf("%lld %d\n%lld %lld %lld %s\n", (long long)tcc_group_cpus(), threads, (long long)room.remaining,
+           (long long)room.limit, (long long)room.used, room.holder);
     for (int i = 1; i < argc; i++) {
         size_t bytes = strtoull(argv[i], NULL, 10);
         opened = 0;
-        bool taken = tcc_budget_take(&workers.memory, bytes);
+        bool is_granted = tcc_budget_take(&workers.memory, bytes);
         int files = opened;
-        if (!taken) tcc_budget_refuse(&workers.memory, bytes);
-        printf("%d %s\n", files, taken ? "taken" : tcc_last_error());
-        if (taken) tcc_budget_settle(&workers.memory, bytes);
+        if (!is_granted) tcc_budget_refuse(&workers.memory, bytes);
+        printf("%d %s\n", files, is_granted ? "taken" : tcc_last_error());
+        if (is_granted) tcc_budget_settle(&workers.memory, bytes);
     }
     return 0;
 }

@@ -63,13 +63,13 @@ void *realloc(void *memory, size_t bytes) {
 typedef struct place {
     const char *bytes;
     size_t size;
-    char *found;
+    char *memory;
     const tcc_api *api;
 } place;
 
 static int find_program(struct dl_phdr_info *object, size_t size, void *context) {
-    place *wanted = context;
-    uintptr_t api = (uintptr_t)wanted->api;
+    place *searched = context;
+    uintptr_t api = (uintptr_t)searched->api;
     int here = 0;
     (void)size;
     for (int turn = 0; turn < 2; turn++)
@@ -79,20 +79,20 @@ static int find_program(struct dl_phdr_info *object, size_t size, void *context)
             if (part->p_type != PT_LOAD) continue;
             if (!turn) {
                 here |= api >= begin && api < begin + part->p_memsz;
-            } else if (here && !wanted->found) {
-                wanted->found = memmem((void *)begin, part->p_filesz, wanted->bytes, wanted->size);
+            } else if (here && !searched->memory) {
+                searched->memory = memmem((void *)begin, part->p_filesz, searched->bytes, searched->size);
             }
         }
-    return wanted->found != NULL;
+    return searched->memory != NULL;
 }
 
 /* ---- one run -------------------------------------------------------------------------------------------- */
 
-static int give(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    size_t bytes = wanted->dtype.bits / 8u + 1;
+static int give(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
+    size_t bytes = tensor->dtype.bits / 8u + 1;
     (void)context, (void)output;
-    for (int32_t i = 0; i < wanted->ndim; i++)
-        if (__builtin_mul_overflow(bytes, (size_t)wanted->shape[i], &bytes)) return 1;
+    for (int32_t i = 0; i < tensor->ndim; i++)
+        if (__builtin_mul_overflow(bytes, (size_t)tensor->shape[i], &bytes)) return 1;
     *out_data = guard((bytes + 63) / 64 * 64, 64);
     return !*out_data;
 }
@@ -129,10 +129,10 @@ static int tried(const place *place, const char *program, const tcc_api *api, in
     fflush(NULL);
     pid_t child = fork();
     if (!child) {
-        uintptr_t begin = (uintptr_t)place->found / PAGE * PAGE;
-        (void)mprotect((void *)begin, (uintptr_t)place->found + place->size - begin,
+        uintptr_t begin = (uintptr_t)place->memory / PAGE * PAGE;
+        (void)mprotect((void *)begin, (uintptr_t)place->memory + place->size - begin,
                        PROT_READ | PROT_WRITE);
-        memcpy(place->found, program, place->size);
+        memcpy(place->memory, program, place->size);
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
         signal(SIGALRM, SIG_DFL);
         alarm(seconds);
@@ -162,12 +162,12 @@ int main(int argc, char **argv) {
     while (file && fread(&bytes, 8, 1, file) == 1) {
         program = __libc_realloc(program, (size_t)bytes);
         if (fread(program, 1, (size_t)bytes, file) != (size_t)bytes) return 66;
-        if (!place.found) {
-            char *kept = __libc_malloc((size_t)bytes);
-            place.bytes = memcpy(kept, program, (size_t)bytes);
+        if (!place.memory) {
+            char *copy = __libc_malloc((size_t)bytes);
+            place.bytes = memcpy(copy, program, (size_t)bytes);
             place.size = (size_t)bytes;
             dl_iterate_phdr(find_program, &place);
-            if (!place.found) return fprintf(stderr, "the program is not in the artifact\n"), 67;
+            if (!place.memory) return fprintf(stderr, "the program is not in the artifact\n"), 67;
         }
         int class = tried(&place, program, api, atoll(argv[4]), (unsigned)atoi(argv[3]));
         counts[class]++;

@@ -37,19 +37,19 @@ typedef struct claim {
     char name[24];
 } claim;
 
-/* A comm whose other ranks send `others`; a rank whose plans are 0 sends this rank's message. */
+/* A comm whose other ranks send `other_claims`; a rank whose plans are 0 sends this rank's message. */
 struct tcc_comm {
     const tcc_comm_table *table;
     int32_t rank, size;
 };
-static claim others[MOST_RANKS];
-static int exchanges, kept;
+static claim other_claims[MOST_RANKS];
+static int exchanges, n_kept;
 static char reason[512]; /* reason of the last abort */
 static tcc_status issued;
 static int32_t rank_of(const tcc_comm *comm) { return comm->rank; }
 static int32_t size_of(const tcc_comm *comm) { return comm->size; }
-static tcc_status keep(tcc_comm *comm) { return (void)comm, kept++, TCC_OK; }
-static void drop(tcc_comm *comm) { (void)comm, kept--; }
+static tcc_status keep(tcc_comm *comm) { return (void)comm, n_kept++, TCC_OK; }
+static void drop(tcc_comm *comm) { (void)comm, n_kept--; }
 static const char *last_error(void) { return "rank 1 did not come"; }
 static tcc_status abort_comm(tcc_comm *comm, const char *text) {
     (void)comm;
@@ -61,7 +61,7 @@ static tcc_status issue(tcc_comm *comm, const tcc_comm_call *call, const void *s
     CHECK(call->kind == TCC_COMM_ALL_GATHER && call->count == sizeof(claim) && call->dtype.bits == 8);
     exchanges++;
     for (int32_t i = 0; i < comm->size; i++)
-        memcpy(&all[i], i != comm->rank && others[i].plans ? &others[i] : send, sizeof *all);
+        memcpy(&all[i], i != comm->rank && other_claims[i].plans ? &other_claims[i] : send, sizeof *all);
     return issued;
 }
 static const tcc_comm_table table = {.struct_size = sizeof table,
@@ -94,7 +94,7 @@ static void allow(const char *bytes) {
         setenv("TCC_MEMORY", bytes, 1);
     else
         unsetenv("TCC_MEMORY");
-    memset(others, 0, sizeof others);
+    memset(other_claims, 0, sizeof other_claims);
     exchanges = 0;
     *reason = 0;
     issued = TCC_OK;
@@ -143,22 +143,22 @@ static claim says(uint8_t hash, uint64_t fitting, const char *name) {
 static void by_all_ranks(void) {
     tcc_model *model = NULL;
     allow(NULL);
-    others[1] = says(0xab, 2, "many"); /* the second plan only */
+    other_claims[1] = says(0xab, 2, "many"); /* the second plan only */
     CHECK(loaded(&first) == 2 && !*reason);
-    others[1] = says(0xab, 4, "many"); /* no plan that this rank has */
+    other_claims[1] = says(0xab, 4, "many"); /* no plan that this rank has */
     REFUSES(api->model_get_on(&first, &model), TCC_MISMATCH, "for 2 ranks (rank 0: 1 2, rank 1: 3)");
     CHECK(!strcmp(reason, api->last_error()));
-    others[1] = says(0x12, 3, "other");
+    other_claims[1] = says(0x12, 3, "other");
     REFUSES(api->model_get_on(&first, &model), TCC_MISMATCH, "rank 0 has model 'many' with the hash abcd0000");
     CHECK(strstr(api->last_error(), "rank 1 model 'other' with the hash 12cd0000"));
-    memset(others, 0, sizeof others);
-    others[0] = says(0x12, 3, "a name of twenty-three.");
+    memset(other_claims, 0, sizeof other_claims);
+    other_claims[0] = says(0x12, 3, "a name of twenty-three.");
     REFUSES(api->model_get_on(&second, &model), TCC_MISMATCH, "model 'a name of twenty-three.' with");
     allow(NULL);
     issued = TCC_TIMEOUT;
     REFUSES(api->model_get_on(&first, &model), TCC_TIMEOUT, "rank 0, while ranks compare their models: rank 1 did");
     allow(NULL);
-    CHECK(loaded(&first) == 1 && kept == 0); /* the failed load left nothing behind */
+    CHECK(loaded(&first) == 1 && n_kept == 0); /* the failed load left nothing behind */
 }
 
 static void before_runs(void) {
@@ -167,25 +167,25 @@ static void before_runs(void) {
     allow(NULL);
     CHECK(api->model_get_on(&first, &model) == TCC_OK);
     CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK && exchanges == 2);
-    CHECK(kept == 2); /* kept for its runs, and as the compared comm */
+    CHECK(n_kept == 2); /* kept for its runs, and as the compared comm */
     api->instance_destroy(instance);
-    CHECK(kept == 1); /* the ranks of this comm have the plan, until the model is closed */
-    others[1] = says(0xab, 2, "many");
+    CHECK(n_kept == 1); /* the ranks of this comm have the plan, until the model is closed */
+    other_claims[1] = says(0xab, 2, "many");
     CHECK(api->instance_create_on(model, 0, &first, &instance) == TCC_OK && exchanges == 2);
     api->instance_destroy(instance);
     api->model_release(model);
-    CHECK(kept == 0);
+    CHECK(n_kept == 0);
     allow(NULL);
     CHECK(api->model_get_on(&first, &model) == TCC_OK);
-    others[1] = says(0xab, 2, "many");
+    other_claims[1] = says(0xab, 2, "many");
     REFUSES(api->instance_create_on(model, 0, &first, &instance), TCC_MISMATCH, "(rank 0: 1, rank 1: 2)");
-    CHECK(!strcmp(reason, api->last_error()) && kept == 0);
-    others[1] = says(0x12, 1, "other");
+    CHECK(!strcmp(reason, api->last_error()) && n_kept == 0);
+    other_claims[1] = says(0x12, 1, "other");
     REFUSES(api->instance_create_on(model, 0, &first, &instance), TCC_MISMATCH, "different files");
     allow("1M");
     REFUSES(api->instance_create_on(model, 0, &first, &instance), TCC_OUT_OF_MEMORY, "TCC_MEMORY");
-    CHECK(!strcmp(reason, api->last_error()) && kept == 0); /* the other ranks compare plans
-                                                               meanwhile */
+    CHECK(!strcmp(reason, api->last_error()) && n_kept == 0); /* the other ranks compare plans
+                                                                 meanwhile */
     api->model_release(model);
 }
 

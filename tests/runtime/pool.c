@@ -22,10 +22,10 @@ static bool no_barrier;
 
 long syscall(long number, ...) {
     long a[6];
-    va_list rest;
-    va_start(rest, number);
-    for (int i = 0; i < 6; i++) a[i] = va_arg(rest, long);
-    va_end(rest);
+    va_list arguments;
+    va_start(arguments, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(arguments, long);
+    va_end(arguments);
     if (number == SYS_membarrier) {
         barriers += a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
         if (no_barrier) return -1;
@@ -47,7 +47,7 @@ static size_t drawn_size(void) {
 
 static struct {
     char *base;
-    size_t range, committed, most, calls, fail_at;
+    size_t range, committed, peak, calls, fail_at;
     unsigned char granules[1 << 16];
 } fake;
 
@@ -70,7 +70,7 @@ static void change(char *start, size_t bytes, unsigned char before) {
         fake.granules[first + i] = !before;
     }
     fake.committed += before ? -bytes : bytes;
-    if (fake.committed > fake.most) fake.most = fake.committed;
+    if (fake.committed > fake.peak) fake.peak = fake.committed;
 }
 
 static int fake_commit(void *context, void *start, size_t bytes) {
@@ -127,18 +127,18 @@ static bool is_marked(const shadow *at, size_t bytes) {
     return bytes == 0 || at->data[bytes - 1] == at->mark;
 }
 
-static void check_apart(const shadow *one, bool own) {
-    CHECK((uintptr_t)one->data % 64 == 0);
-    if (!own) {
-        CHECK((char *)one->data >= fake.base && one->bytes <= fake.range &&
-              (size_t)((char *)one->data - fake.base) <= fake.range - one->bytes);
-        size_t first = (size_t)((char *)one->data - fake.base) / 65536;
-        for (size_t g = first; g * 65536 < (size_t)((char *)one->data - fake.base) + one->bytes; g++)
+static void check_apart(const shadow *checked, bool has_allocator) {
+    CHECK((uintptr_t)checked->data % 64 == 0);
+    if (!has_allocator) {
+        CHECK((char *)checked->data >= fake.base && checked->bytes <= fake.range &&
+              (size_t)((char *)checked->data - fake.base) <= fake.range - checked->bytes);
+        size_t first = (size_t)((char *)checked->data - fake.base) / 65536;
+        for (size_t g = first; g * 65536 < (size_t)((char *)checked->data - fake.base) + checked->bytes; g++)
             CHECK(fake.granules[g]);
     }
     for (int i = 0; i < n_live; i++)
-        CHECK(&live[i] == one || one->data + rounded(one->bytes) <= live[i].data ||
-              live[i].data + rounded(live[i].bytes) <= one->data);
+        CHECK(&live[i] == checked || checked->data + rounded(checked->bytes) <= live[i].data ||
+              live[i].data + rounded(live[i].bytes) <= checked->data);
 }
 
 static void fill(shadow *at) {
@@ -146,15 +146,15 @@ static void fill(shadow *at) {
     memset(at->data, at->mark, at->bytes);
 }
 
-static void step(tcc_pool *pool, bool own) {
-    uint64_t what = draw() % 100;
-    if (n_live && (what < 40 || n_live == MOST)) {
+static void step(tcc_pool *pool, bool has_allocator) {
+    uint64_t percent = draw() % 100;
+    if (n_live && (percent < 40 || n_live == MOST)) {
         shadow *at = &live[draw() % (uint64_t)n_live];
         CHECK(is_marked(at, at->bytes));
         CHECK(tcc_pool_give(pool, at->data) == TCC_OK);
-        if (!own) CHECK(tcc_pool_give(pool, at->data) == TCC_INVALID_ARGUMENT);
+        if (!has_allocator) CHECK(tcc_pool_give(pool, at->data) == TCC_INVALID_ARGUMENT);
         *at = live[--n_live];
-    } else if (n_live && what < 60) {
+    } else if (n_live && percent < 60) {
         shadow *at = &live[draw() % (uint64_t)n_live];
         size_t bytes = draw() % 2 ? drawn_size() : at->bytes + draw() % 300;
         size_t keep = at->bytes < bytes ? at->bytes : bytes;
@@ -163,37 +163,37 @@ static void step(tcc_pool *pool, bool own) {
             at->data = memory;
             CHECK(is_marked(at, keep));
             at->bytes = bytes;
-            check_apart(at, own);
+            check_apart(at, has_allocator);
             fill(at);
         } else {
             CHECK(memory == at->data && is_marked(at, at->bytes));
         }
-    } else if (what == 99) {
+    } else if (percent == 99) {
         tcc_pool_trim(pool);
-    } else if (what == 98 && !own) {
+    } else if (percent == 98 && !has_allocator) {
         char *wrong = n_live ? (char *)live[0].data + 1 : NULL;
         CHECK(tcc_pool_give(pool, wrong) == TCC_INVALID_ARGUMENT);
         CHECK(tcc_pool_give(pool, &state) == TCC_INVALID_ARGUMENT);
     } else {
-        shadow made = {.bytes = drawn_size()};
+        shadow taken_block = {.bytes = drawn_size()};
         void *memory = NULL;
-        if (tcc_pool_take(pool, made.bytes, &memory) != TCC_OK) return;
-        made.data = memory;
-        live[n_live++] = made;
-        check_apart(&live[n_live - 1], own);
+        if (tcc_pool_take(pool, taken_block.bytes, &memory) != TCC_OK) return;
+        taken_block.data = memory;
+        live[n_live++] = taken_block;
+        check_apart(&live[n_live - 1], has_allocator);
         fill(&live[n_live - 1]);
     }
 }
 
 static void check_statistics(tcc_pool *pool, size_t limit) {
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(pool, &found);
-    size_t least = 0;
-    for (int i = 0; i < n_live; i++) least += rounded(live[i].bytes);
-    CHECK(found.blocks == (uint64_t)n_live && found.live >= least && found.most_live >= found.live);
-    CHECK(found.live <= least + least / 3 + 64 * (size_t)n_live); /* room to grow again */
-    CHECK(found.committed == fake.committed && (!limit || found.committed <= limit));
-    CHECK(found.committed >= found.live || fake.base == NULL);
+    tcc_pool_statistics now;
+    tcc_pool_statistics_of(pool, &now);
+    size_t min_live = 0;
+    for (int i = 0; i < n_live; i++) min_live += rounded(live[i].bytes);
+    CHECK(now.blocks == (uint64_t)n_live && now.live >= min_live && now.most_live >= now.live);
+    CHECK(now.live <= min_live + min_live / 3 + 64 * (size_t)n_live); /* room to grow again */
+    CHECK(now.committed == fake.committed && (!limit || now.committed <= limit));
+    CHECK(now.committed >= now.live || fake.base == NULL);
 }
 
 /* ---- modes --------------------------------------------------------------------------------------------- */
@@ -205,7 +205,7 @@ static int fuzz(int argc, char **argv) {
     for (int round = 0; round < 8; round++) {
         state = (uint64_t)round + 1;
         size_t limit = round & 1 ? 5 << 20 : 0;
-        tcc_pool *pool = made((tcc_pool_config){.range = (size_t)256 << 20, .limit = limit,
+        tcc_pool *pool = make_pool((tcc_pool_config){.range = (size_t)256 << 20, .limit = limit,
                                                 .flags = round & 2 ? TCC_POOL_SHARED : 0,
                                                 .memory = &fake_memory});
         for (int i = 0; i < steps; i++) {
@@ -232,33 +232,33 @@ static int fuzz(int argc, char **argv) {
  * call works. */
 static int failures(int argc, char **argv) {
     (void)argc, (void)argv;
-    size_t own = 0;
-    const tcc_pool_allocator allocator = {&own, own_allocate, own_release};
+    size_t n_allocated = 0;
+    const tcc_pool_allocator allocator = {&n_allocated, own_allocate, own_release};
     for (int kind = 0; kind < 3; kind++)
         for (size_t fail = 1;; fail++) {
             state = 7;
             fake.calls = 0;
             fake.fail_at = fail;
-            tcc_pool *pool = made((tcc_pool_config){.range = (size_t)64 << 20,
+            tcc_pool *pool = make_pool((tcc_pool_config){.range = (size_t)64 << 20,
                                                     .flags = kind == 1 ? TCC_POOL_SHARED : 0,
                                                     .memory = &fake_memory,
                                                     .allocator = kind == 2 ? &allocator : NULL});
             for (int i = 0; i < 60; i++) step(pool, kind == 2);
             while (n_live) CHECK(tcc_pool_give(pool, live[--n_live].data) == TCC_OK);
             tcc_pool_destroy(pool);
-            CHECK(own == 0 && !fake.base && fake.committed == 0);
+            CHECK(n_allocated == 0 && !fake.base && fake.committed == 0);
             if (fake.calls < fail) break;
         }
     fake.fail_at = 0;
     return 0;
 }
 
-static size_t asked;
+static size_t n_calls;
 static tcc_pool *under_pressure;
 static void *spare;
 static int give_spare(void *context, size_t missing) {
     CHECK(context == &spare && missing > 0);
-    asked++;
+    n_calls++;
     if (!spare) return 0;
     CHECK(tcc_pool_give(under_pressure, spare) == TCC_OK);
     spare = NULL;
@@ -281,25 +281,25 @@ static int limits(int argc, char **argv) {
     (void)argc, (void)argv;
     for (int shared = 0; shared < 2; shared++) {
         tcc_pool *pool = under_pressure =
-            made((tcc_pool_config){.limit = 4 << 20, .pressure = give_spare, .pressure_context = &spare,
+            make_pool((tcc_pool_config){.limit = 4 << 20, .pressure = give_spare, .pressure_context = &spare,
                                    .flags = shared ? TCC_POOL_SHARED : 0});
         void *memory = NULL, *other = NULL;
-        asked = 0;
+        n_calls = 0;
         CHECK(tcc_pool_take(pool, 3 << 20, &memory) == TCC_OK);
-        CHECK(tcc_pool_take(pool, 2 << 20, &other) == TCC_OUT_OF_MEMORY && asked == 1);
+        CHECK(tcc_pool_take(pool, 2 << 20, &other) == TCC_OUT_OF_MEMORY && n_calls == 1);
         CHECK(strstr(tcc_last_error(), "the pool holds") && strstr(tcc_last_error(), "its config allows"));
-        CHECK(tcc_pool_take(pool, 1 << 19, &other) == TCC_OK && asked == 1);
+        CHECK(tcc_pool_take(pool, 1 << 19, &other) == TCC_OK && n_calls == 1);
         CHECK(tcc_pool_give(pool, memory) == TCC_OK);
-        CHECK(tcc_pool_take(pool, 3 << 20, &spare) == TCC_OK && asked == 1);
-        CHECK(tcc_pool_take(pool, 3 << 20, &memory) == TCC_OK && asked == 2 && !spare);
-        CHECK(tcc_pool_resize(pool, &memory, 4 << 20, 1) == TCC_OUT_OF_MEMORY && asked >= 3);
+        CHECK(tcc_pool_take(pool, 3 << 20, &spare) == TCC_OK && n_calls == 1);
+        CHECK(tcc_pool_take(pool, 3 << 20, &memory) == TCC_OK && n_calls == 2 && !spare);
+        CHECK(tcc_pool_resize(pool, &memory, 4 << 20, 1) == TCC_OUT_OF_MEMORY && n_calls >= 3);
         CHECK(tcc_pool_take(pool, SIZE_MAX / 2, &spare) == TCC_OUT_OF_MEMORY);
         CHECK(tcc_pool_take(pool, SIZE_MAX, &spare) == TCC_OUT_OF_MEMORY);
-        tcc_pool_statistics found;
-        tcc_pool_statistics_of(pool, &found);
-        CHECK(found.failures >= 4 && found.blocks == 2 && found.most_live <= 4 << 20);
+        tcc_pool_statistics statistics;
+        tcc_pool_statistics_of(pool, &statistics);
+        CHECK(statistics.failures >= 4 && statistics.blocks == 2 && statistics.most_live <= 4 << 20);
         tcc_process_budget()->limit = tcc_budget_used(tcc_process_budget());
-        tcc_pool *second = made((tcc_pool_config){0});
+        tcc_pool *second = make_pool((tcc_pool_config){0});
         CHECK(tcc_pool_take(second, 1, &spare) == TCC_OUT_OF_MEMORY);
         CHECK(strstr(tcc_last_error(), "the process holds"));
         tcc_process_budget()->limit = 0;
@@ -310,7 +310,7 @@ static int limits(int argc, char **argv) {
         CHECK(tcc_budget_used(tcc_process_budget()) == 0);
     }
     size_t machine = machine_bytes();
-    tcc_pool *large = made((tcc_pool_config){.range = 3 * machine});
+    tcc_pool *large = make_pool((tcc_pool_config){.range = 3 * machine});
     if (machine) /* a block larger than memory is refused; otherwise the process would be killed
                     later */
         CHECK(tcc_pool_take(large, machine + machine / 4, &spare) == TCC_OUT_OF_MEMORY &&
@@ -331,7 +331,7 @@ static int pages(int argc, char **argv) {
     enum { COUNT = 333 };
     bool used[COUNT] = {false};
     uint32_t n_used = 0, page = 0;
-    tcc_pool *pool = made((tcc_pool_config){0});
+    tcc_pool *pool = make_pool((tcc_pool_config){0});
     tcc_pages *all = NULL;
     CHECK(tcc_pages_create(pool, 0, 4, &all) == TCC_INVALID_ARGUMENT);
     CHECK(tcc_pages_create(pool, SIZE_MAX - 8, 4, &all) == TCC_INVALID_ARGUMENT);
@@ -356,9 +356,9 @@ static int pages(int argc, char **argv) {
         CHECK(tcc_pages_free(all) == COUNT - n_used);
     }
     tcc_pages_destroy(all);
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(pool, &found);
-    CHECK(found.blocks == 0);
+    tcc_pool_statistics statistics;
+    tcc_pool_statistics_of(pool, &statistics);
+    CHECK(statistics.blocks == 0);
     tcc_pool_destroy(pool);
     return 0;
 }
@@ -388,9 +388,9 @@ static void *work(void *argument) {
         }
         if (i % 1000 == 500) tcc_pool_trim(common);
         if (i % 1000 == 700) {
-            tcc_pool_statistics found;
-            tcc_pool_statistics_of(common, &found);
-            CHECK(found.blocks <= 64 + 8);
+            tcc_pool_statistics statistics;
+            tcc_pool_statistics_of(common, &statistics);
+            CHECK(statistics.blocks <= 64 + 8);
         }
     }
     return NULL;
@@ -400,26 +400,26 @@ static int threads(int argc, char **argv) {
     (void)argc, (void)argv;
     enum { THREADS = 4 };
     pthread_t all[THREADS];
-    common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    common = make_pool((tcc_pool_config){.flags = TCC_POOL_SHARED});
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK(pthread_create(&all[i], NULL, work, (void *)(i + 1)) == 0);
     for (int i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
     for (int i = 0; i < 64; i++)
         if (handed[i]) CHECK(tcc_pool_give(common, handed[i]) == TCC_OK);
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(common, &found);
-    CHECK(found.blocks == 0 && found.live == 0);
+    tcc_pool_statistics statistics;
+    tcc_pool_statistics_of(common, &statistics);
+    CHECK(statistics.blocks == 0 && statistics.live == 0);
     tcc_pool_trim(common);
-    tcc_pool_statistics_of(common, &found);
-    CHECK(found.committed == 0);
+    tcc_pool_statistics_of(common, &statistics);
+    CHECK(statistics.committed == 0);
     tcc_pool_destroy(common);
     return 0;
 }
 
 static uint64_t takes_of(tcc_pool *pool) {
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(pool, &found);
-    return found.takes;
+    tcc_pool_statistics statistics;
+    tcc_pool_statistics_of(pool, &statistics);
+    return statistics.takes;
 }
 
 static void take_and_give(tcc_pool *pool, size_t bytes, int count) {
@@ -453,20 +453,20 @@ static int emptied(int argc, char **argv) {
     int times = argc > 0 ? atoi(argv[0]) : 20000;
     enum { THREADS = 2 };
     pthread_t all[THREADS];
-    common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    common = make_pool((tcc_pool_config){.flags = TCC_POOL_SHARED});
     for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&all[i], NULL, take_on, NULL) == 0);
     for (int i = 0; i < times; i++) {
-        tcc_pool_statistics found;
-        tcc_pool_statistics_of(common, &found);
-        CHECK(found.blocks <= 2 * THREADS && found.live <= 2 * THREADS * 256);
+        tcc_pool_statistics statistics;
+        tcc_pool_statistics_of(common, &statistics);
+        CHECK(statistics.blocks <= 2 * THREADS && statistics.live <= 2 * THREADS * 256);
         if (i % 4 == 0) tcc_pool_trim(common);
     }
     atomic_store(&ended, true);
     for (int i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
     tcc_pool_trim(common);
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(common, &found);
-    CHECK(found.committed == 0 && found.blocks == 0);
+    tcc_pool_statistics statistics;
+    tcc_pool_statistics_of(common, &statistics);
+    CHECK(statistics.committed == 0 && statistics.blocks == 0);
     tcc_pool_destroy(common);
     return 0;
 }
@@ -484,10 +484,10 @@ static void *take_and_wait(void *argument) {
  * to the next thread; it is emptied while its thread lives, and before memory is refused. */
 static int caches(int argc, char **argv) {
     (void)argc, (void)argv;
-    tcc_pool_statistics found;
+    tcc_pool_statistics statistics;
     pthread_t thread;
     for (int shared = 0; shared < 2; shared++) {
-        tcc_pool *pool = made((tcc_pool_config){.flags = shared ? TCC_POOL_SHARED : 0, .limit = 8 << 20});
+        tcc_pool *pool = make_pool((tcc_pool_config){.flags = shared ? TCC_POOL_SHARED : 0, .limit = 8 << 20});
         for (int i = 0; i < 5; i++) take_and_give(pool, 64 << 10, 3);
         /* less than one size step smaller */
         for (int i = 0; i < 5; i++) take_and_give(pool, (64 << 10) - 1000, 3);
@@ -509,7 +509,7 @@ static int caches(int argc, char **argv) {
         }
         tcc_pool_destroy(pool);
     }
-    common = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    common = make_pool((tcc_pool_config){.flags = TCC_POOL_SHARED});
     CHECK(sem_init(&done, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
     for (int i = 0; i < 40; i++) { /* more threads than caches */
         CHECK(pthread_create(&thread, NULL, take_and_wait, NULL) == 0);
@@ -524,8 +524,8 @@ static int caches(int argc, char **argv) {
     tcc_pool_trim(common);
     CHECK(barriers == before + 1); /* no test would catch the execution in billions that goes wrong
                                       without the barrier */
-    tcc_pool_statistics_of(common, &found);
-    CHECK(found.committed == 0 && found.blocks == 0);
+    tcc_pool_statistics_of(common, &statistics);
+    CHECK(statistics.committed == 0 && statistics.blocks == 0);
     for (int i = 0; i < AT_ONCE; i++) CHECK(sem_post(&end) == 0);
     for (int i = 0; i < AT_ONCE; i++) pthread_join(all[i], NULL);
     tcc_pool_destroy(common);
@@ -535,7 +535,7 @@ static int caches(int argc, char **argv) {
 /* Where the kernel has no barrier, shared pools have no caches. */
 static int alone(int argc, char **argv) {
     no_barrier = true;
-    tcc_pool *pool = made((tcc_pool_config){.flags = TCC_POOL_SHARED});
+    tcc_pool *pool = make_pool((tcc_pool_config){.flags = TCC_POOL_SHARED});
     for (int i = 0; i < 5; i++) take_and_give(pool, 1000, 1);
     CHECK(takes_of(pool) == 5);
     tcc_pool_destroy(pool);

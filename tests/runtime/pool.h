@@ -23,7 +23,7 @@ static uint64_t draw(void) { /* SplitMix64 */
     return z ^ z >> 31;
 }
 
-static tcc_pool *made(tcc_pool_config config) {
+static tcc_pool *make_pool(tcc_pool_config config) {
     tcc_pool *pool = NULL;
     config.struct_size = sizeof config;
     CHECK(tcc_pool_create(&config, &pool) == TCC_OK);

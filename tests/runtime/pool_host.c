@@ -37,24 +37,24 @@ static const tcc_api *api;
 static const char *last_error(void) { return api ? api->last_error() : dlerror(); }
 #endif
 
-static int asked;
+static int n_calls;
 static int refuse(void *context, size_t missing) {
     (void)missing;
-    asked += *(int *)context;
+    n_calls += *(int *)context;
     return 0;
 }
 
 static void use(const tcc_pool_api *pools) {
-    int one = 1;
+    int increment = 1;
     tcc_pool *pool = NULL;
     void *memory = NULL, *more = NULL;
     tcc_pool_config config = {.struct_size = sizeof config, .flags = TCC_POOL_SHARED,
                               .range = 64 << 20, .limit = 8 << 20, .pressure = refuse,
-                              .pressure_context = &one};
+                              .pressure_context = &increment};
     CHECK(pools->create(&config, &pool) == TCC_OK);
     CHECK(pools->take(pool, 6 << 20, &memory) == TCC_OK);
     memset(memory, 1, 6 << 20);
-    CHECK(pools->take(pool, 6 << 20, &more) == TCC_OUT_OF_MEMORY && asked == 1);
+    CHECK(pools->take(pool, 6 << 20, &more) == TCC_OUT_OF_MEMORY && n_calls == 1);
     CHECK(pools->give(pool, memory) == TCC_OK);
     CHECK(pools->take(pool, 6 << 20, &more) == TCC_OK);
     pools->destroy(pool);

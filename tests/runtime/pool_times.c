@@ -19,8 +19,8 @@ static int trace(int argc, char **argv) {
     static size_t sizes[IDS];
     char word[16];
     unsigned id;
-    size_t bytes, held = 0, most = 0;
-    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)16 << 30});
+    size_t bytes, live_bytes = 0, peak = 0;
+    tcc_pool *pool = make_pool((tcc_pool_config){.range = (size_t)16 << 30});
     while (scanf("%15s %u", word, &id) == 2) {
         CHECK(id < IDS);
         if (word[0] != 'g') CHECK(scanf("%zu", &bytes) == 1);
@@ -34,13 +34,13 @@ static int trace(int argc, char **argv) {
             at[id] = NULL;
             bytes = 0;
         }
-        held += bytes - sizes[id];
+        live_bytes += bytes - sizes[id];
         sizes[id] = bytes;
-        if (held > most) most = held;
+        if (live_bytes > peak) peak = live_bytes;
     }
-    tcc_pool_statistics found;
-    tcc_pool_statistics_of(pool, &found);
-    printf("%llu %zu\n", (unsigned long long)found.most_committed, most);
+    tcc_pool_statistics statistics;
+    tcc_pool_statistics_of(pool, &statistics);
+    printf("%llu %zu\n", (unsigned long long)statistics.most_committed, peak);
     tcc_pool_destroy(pool);
     return 0;
 }
@@ -64,20 +64,20 @@ static int speed(int argc, char **argv) {
     } mixes[] = {{"small", small_size}, {"mixed", mixed_size}, {"large", large_size}};
     static const char *const kinds[] = {"own", "shared", "malloc"};
     static int64_t times[BATCHES];
-    static void *held[HELD];
+    static void *blocks[HELD];
     static uint32_t sizes[1 << 16];
     for (size_t mix = 0; mix < 3; mix++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) sizes[i] = mixes[mix].size();
         for (int kind = 0; kind < 3; kind++) {
             if (argc > 0 && strcmp(argv[0], kinds[kind])) continue;
-            tcc_pool *pool = made((tcc_pool_config){.flags = kind == 1 ? TCC_POOL_SHARED : 0});
+            tcc_pool *pool = make_pool((tcc_pool_config){.flags = kind == 1 ? TCC_POOL_SHARED : 0});
             uint32_t next = 0;
-            memset(held, 0, sizeof held);
+            memset(blocks, 0, sizeof blocks);
             for (int batch = -2000; batch < BATCHES; batch++) {
                 int64_t start = now();
                 for (int i = 0; i < BATCH; i++) {
                     uint32_t size = sizes[next++ & 0xFFFF];
-                    void **slot = &held[size * 7919u % HELD];
+                    void **slot = &blocks[size * 7919u % HELD];
                     if (kind == 2) {
                         free(*slot);
                         *slot = malloc(size);
@@ -91,7 +91,7 @@ static int speed(int argc, char **argv) {
             qsort(times, BATCHES, sizeof *times, by_time);
             printf("%s %s %.1f %.1f\n", mixes[mix].name, kinds[kind],
                    (double)times[BATCHES / 2] / BATCH, (double)times[BATCHES / 1000 * 999] / BATCH);
-            for (int i = 0; kind == 2 && i < HELD; i++) free(held[i]);
+            for (int i = 0; kind == 2 && i < HELD; i++) free(blocks[i]);
             tcc_pool_destroy(pool);
         }
     }
@@ -126,11 +126,11 @@ static int calls(int argc, char **argv) {
     (void)argc, (void)argv;
     enum { BEFORE = 40000, PAIRS = 80000, HELD = 300 };
     static const tcc_pool_memory memory = {NULL, reserve, commit, decommit, release};
-    static void *held[HELD];
-    tcc_pool *pool = made((tcc_pool_config){.range = (size_t)512 << 20, .memory = &memory});
+    static void *blocks[HELD];
+    tcc_pool *pool = make_pool((tcc_pool_config){.range = (size_t)512 << 20, .memory = &memory});
     for (int i = 0; i < BEFORE + PAIRS; i++) {
         if (i == BEFORE) n_calls = 0;
-        void **slot = &held[draw() % HELD];
+        void **slot = &blocks[draw() % HELD];
         if (*slot) CHECK(tcc_pool_give(pool, *slot) == TCC_OK);
         CHECK(tcc_pool_take(pool, large_size(), slot) == TCC_OK);
     }

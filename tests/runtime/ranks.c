@@ -35,11 +35,11 @@ struct tcc_comm {
     const tcc_comm_table *table;
     int32_t rank, size;
 };
-static int kept;
+static int n_kept;
 static int32_t rank_of(const tcc_comm *comm) { return comm->rank; }
 static int32_t size_of(const tcc_comm *comm) { return comm->size; }
-static tcc_status keep(tcc_comm *comm) { return (void)comm, kept++, TCC_OK; }
-static void drop(tcc_comm *comm) { (void)comm, kept--; }
+static tcc_status keep(tcc_comm *comm) { return (void)comm, n_kept++, TCC_OK; }
+static void drop(tcc_comm *comm) { (void)comm, n_kept--; }
 static int exchanges;
 static tcc_status issue(tcc_comm *comm, const tcc_comm_call *call, const void *send, void *receive) {
     if (call->kind != TCC_COMM_ALL_GATHER || call->dtype.bits != 8) return TCC_INTERNAL;
@@ -125,7 +125,7 @@ static void by_loaded_model(void) {
     CHECK(exchanges == 1); /* once per model and comm: a rank may make another instance alone */
     api->instance_destroy(instance);
     api->model_release(model);
-    CHECK(kept == 0);
+    CHECK(n_kept == 0);
     CHECK(loaded(&four) == 2); /* the model has no user any more */
 }
 

@@ -38,8 +38,8 @@ static tcc_tensor array_of(float *data) {
     return (tcc_tensor){.data = data, .device = {1, 0}, .ndim = 1, .dtype = f32, .shape = shape};
 }
 
-static int give(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
-    (void)output, (void)wanted;
+static int give(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
+    (void)output, (void)tensor;
     *out_data = context;
     return context == NULL;
 }
@@ -48,7 +48,7 @@ static tcc_status run(tcc_tensor x, tcc_tensor y) {
     return api->run(instance, &x, 1, &y, 1, NULL, NULL);
 }
 
-static void runs_well(void) {
+static void runs_after_refusals(void) {
     memset(out, 0, sizeof out);
     CHECK(run(array_of(in), array_of(out)) == TCC_OK);
     for (int i = 0; i < N; i++) CHECK(out[i] == (in[i] > 0 ? in[i] : 0) + (float)(i + 1));
@@ -148,7 +148,7 @@ static void takes_odd_inputs(void) {
     CHECK(run(x, y) == TCC_OK);
 }
 
-static void refuses_the_rest(void) {
+static void refuses_other_arguments(void) {
     tcc_port port;
     tcc_instance *none = NULL;
     tcc_statistics numbers;
@@ -234,10 +234,10 @@ static const tcc_api *api_of(const char *path) {
 
 /* ---- strings and lists ------------------------------------------------------------------------------- */
 
-static int take_room(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
+static int take_room(void *context, int32_t output, const tcc_tensor *tensor, void **out_data) {
     (void)output;
     void **rooms = context;
-    if (posix_memalign(&rooms[output], 64, (size_t)wanted->shape[0] + 64)) return 1;
+    if (posix_memalign(&rooms[output], 64, (size_t)tensor->shape[0] + 64)) return 1;
     *out_data = (char *)rooms[output] + (rooms[2] ? 8 : 0); /* or where no element may begin */
     return 0;
 }
@@ -247,10 +247,10 @@ static tcc_status run_with(const tcc_list *list, tcc_string *strings, bool odd) 
     int64_t three[1] = {3};
     void *rooms[3] = {NULL, NULL, odd ? rooms : NULL};
     const tcc_allocator allocator = {rooms, take_room};
-    const tcc_tensor given[2] = {
+    const tcc_tensor arrays[2] = {
         {.data = strings, .device = {1, 0}, .ndim = 1, .dtype = {3, 128, 1}, .shape = three},
         {.data = &list, .device = {1, 0}, .dtype = {3, 64, 1}}};
-    tcc_status status = api->run(instance, given, 2, NULL, 0, &allocator, NULL);
+    tcc_status status = api->run(instance, arrays, 2, NULL, 0, &allocator, NULL);
     free(rooms[0]);
     free(rooms[1]);
     return status;
@@ -316,10 +316,10 @@ int main(int argc, char **argv) {
     CHECK(api->model_get(&model) == TCC_OK);
     CHECK(api->instance_create(model, 0, &instance) == TCC_OK);
     void (*const parts[])(void) = {refuses_counts_and_pointers, refuses_inputs, refuses_outputs,
-                                   takes_odd_inputs, refuses_the_rest, refuses_pools};
+                                   takes_odd_inputs, refuses_other_arguments, refuses_pools};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         parts[i]();
-        runs_well();
+        runs_after_refusals();
     }
     api->instance_destroy(instance);
     api->model_release(model);

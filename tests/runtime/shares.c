@@ -28,23 +28,23 @@ static int32_t seats(const tcc_crew *crew) { return crew->team ? crew->team->man
 
 static int hired(const tcc_crew *crew) { return (int)tcc_load_of(crew->workers).hired; }
 
-static void fail(const char *what, const tcc_crew *first, const tcc_crew *second) {
-    printf("%s: %d and %d seats, %d workers serve\n", what, seats(first), seats(second), hired(first));
+static void fail(const char *text, const tcc_crew *first, const tcc_crew *second) {
+    printf("%s: %d and %d seats, %d workers serve\n", text, seats(first), seats(second), hired(first));
     exit(1);
 }
 
 /* Checks that neither run gets more than its share, whatever the other run's workers do. */
-static void keep(const char *what, tcc_crew *first, int32_t asks, int32_t most, tcc_crew *second,
-                 int32_t other_asks, int32_t other_most) {
+static void keep(const char *text, tcc_crew *first, int32_t asks, int32_t max_seats, tcc_crew *second,
+                 int32_t other_asks, int32_t other_max_seats) {
     for (int turn = 0; turn < KEPT; turn++, sched_yield()) {
         launch(first, asks);
         launch(second, other_asks);
-        if (seats(first) > most || seats(second) > other_most) fail(what, first, second);
+        if (seats(first) > max_seats || seats(second) > other_max_seats) fail(text, first, second);
     }
 }
 
 /* Lets both runs launch alternately, until they have this many seats. */
-static void divide(const char *what, tcc_crew *first, int32_t asks, tcc_crew *second,
+static void divide(const char *text, tcc_crew *first, int32_t asks, tcc_crew *second,
                    int32_t other_asks, int32_t expected, int32_t other_expected) {
     for (int turn = 0; turn < TURNS; turn++) {
         launch(first, asks);
@@ -55,13 +55,13 @@ static void divide(const char *what, tcc_crew *first, int32_t asks, tcc_crew *se
             return;
         sched_yield();
     }
-    fail(what, first, second);
+    fail(text, first, second);
 }
 
-static void alone(const char *what, tcc_crew *first, int32_t expected) {
+static void alone(const char *text, tcc_crew *first, int32_t expected) {
     for (int turn = 0; turn < TURNS && seats(first) != expected; turn++, sched_yield())
         launch(first, CPUS);
-    if (seats(first) != expected) fail(what, first, first);
+    if (seats(first) != expected) fail(text, first, first);
 }
 
 int main(void) {

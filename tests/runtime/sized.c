@@ -31,7 +31,7 @@ static bool is_known(uint32_t size) {
 
 /* Makes a struct of `size` bytes (or only the four that hold the size). The bytes behind the fields
  * of `thing` are `behind`. */
-static char *made(uint32_t size, char behind) {
+static char *make_struct(uint32_t size, char behind) {
     const thing full = {size, 1, 2, "third", 4, 5};
     size_t bytes = size < 4 ? 4 : size > 4096 ? 4 : size;
     char *memory = malloc(bytes);
@@ -47,25 +47,25 @@ int main(void) {
         bool newer = size > sizeof(thing) && size % 4 == 0 && size <= 4096;
         for (int behind = 0; behind < 2; behind++) {
             thing read = defaults;
-            char *theirs = made(size, (char)behind), both[64];
+            char *theirs = make_struct(size, (char)behind), both[64];
             tcc_status status = tcc_sized_read(&kind, theirs, &read);
-            bool taken = is_known(size) || (newer && !behind);
-            CHECK(status == (taken ? TCC_OK : TCC_INVALID_ARGUMENT));
+            bool is_accepted = is_known(size) || (newer && !behind);
+            CHECK(status == (is_accepted ? TCC_OK : TCC_INVALID_ARGUMENT));
             (void)snprintf(both, sizeof both, "it has %u bytes", size);
-            if (!taken) CHECK(strstr(tcc_last_error(), "the thing is") && strstr(tcc_last_error(), both));
-            if (!taken) CHECK(strstr(tcc_last_error(), "8 to 32 bytes"));
-            CHECK(!taken || (read.struct_size == sizeof read && read.first == 1));
-            CHECK(read.second == (taken && size >= 12 ? 2 : -2));
-            CHECK(strcmp(read.third, taken && size >= 24 ? "third" : "default") == 0);
-            CHECK(read.fourth == (taken && size >= 28 ? 4 : -4));
-            CHECK(read.fifth == (taken && size >= 32 ? 5 : -5));
-            const thing known = {77, 11, 12, "known", 14, 15};
-            status = tcc_sized_write(&kind, &known, theirs);
-            taken = is_known(size) || newer;
-            CHECK(status == (taken ? TCC_OK : TCC_INVALID_ARGUMENT));
+            if (!is_accepted) CHECK(strstr(tcc_last_error(), "the thing is") && strstr(tcc_last_error(), both));
+            if (!is_accepted) CHECK(strstr(tcc_last_error(), "8 to 32 bytes"));
+            CHECK(!is_accepted || (read.struct_size == sizeof read && read.first == 1));
+            CHECK(read.second == (is_accepted && size >= 12 ? 2 : -2));
+            CHECK(strcmp(read.third, is_accepted && size >= 24 ? "third" : "default") == 0);
+            CHECK(read.fourth == (is_accepted && size >= 28 ? 4 : -4));
+            CHECK(read.fifth == (is_accepted && size >= 32 ? 5 : -5));
+            const thing ours = {77, 11, 12, "known", 14, 15};
+            status = tcc_sized_write(&kind, &ours, theirs);
+            is_accepted = is_known(size) || newer;
+            CHECK(status == (is_accepted ? TCC_OK : TCC_INVALID_ARGUMENT));
             memcpy(&read, theirs, 4);
             CHECK(read.struct_size == size);
-            if (taken) CHECK(memcmp(theirs + 4, (const char *)&known + 4, 4) == 0);
+            if (is_accepted) CHECK(memcmp(theirs + 4, (const char *)&ours + 4, 4) == 0);
             if (newer) CHECK(theirs[size - 1] == behind);
             free(theirs);
         }

@@ -9,19 +9,19 @@
 const tcc_artifact tcc_artifact_info = {.name = "stacks"};
 
 static pthread_t caller;
-static _Atomic size_t found;
+static _Atomic size_t stack_bytes;
 
 static void look(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     (void)b, (void)n, (void)begin, (void)end, (void)scratch;
     pthread_attr_t attributes;
     size_t size = 0;
     if (pthread_equal(pthread_self(), caller)) {
-        while (!found) sched_yield(); /* until the worker has begun */
+        while (!stack_bytes) sched_yield(); /* until the worker has begun */
         return;
     }
     if (!pthread_getattr_np(pthread_self(), &attributes)) pthread_attr_getstacksize(&attributes, &size);
     pthread_attr_destroy(&attributes);
-    found = size;
+    stack_bytes = size;
 }
 
 int main(void) {
@@ -32,6 +32,6 @@ int main(void) {
     tcc_crew_launch(&crew, &job);
     tcc_crew_settle(&crew);
     tcc_crew_leave(&crew);
-    printf("%zu\n", found);
+    printf("%zu\n", stack_bytes);
     return 0;
 }

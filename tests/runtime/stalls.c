@@ -15,7 +15,7 @@ static int64_t tcc_now(void) { return clock_now; }
 
 static int64_t cpu_now, sleeps_now, yields_now, looks;
 static bool refuses; /* the fake system does not report a thread's CPU time */
-static bool taken = true; /* another thread, not a hypervisor, takes the lost time */
+static bool is_scheduled = true; /* another thread, not a hypervisor, takes the lost time */
 
 static int read_cpu(int64_t now, struct timespec *out) {
     looks++;
@@ -40,21 +40,21 @@ enum { US = 1000, SPIN = 2000 * US };
 static tcc_workers workers = {.spin = SPIN, .started = 1};
 static tcc_team team = {.workers = &workers, .busy = true};
 
-static void expect(const char *what, int64_t found, int64_t expected) {
-    if (found == expected) return;
-    printf("%s: %lld, not %lld\n", what, (long long)found, (long long)expected);
+static void expect(const char *text, int64_t value, int64_t expected) {
+    if (value == expected) return;
+    printf("%s: %lld, not %lld\n", text, (long long)value, (long long)expected);
     exit(1);
 }
 
 /* ---- stalls ---------------------------------------------------------------------------------------- */
 
 /* Returns for how long launches are narrow after a launch on `threads` threads. The caller's range
- * took `own` nanoseconds, and it then waited for `waited`. */
-static int64_t narrow_after(int32_t threads, int64_t own, int64_t waited) {
+ * took `work_time` nanoseconds, and it then waited for `wait_time`. */
+static int64_t narrow_after(int32_t threads, int64_t work_time, int64_t wait_time) {
     team.began = clock_now;
-    clock_now += own + waited;
+    clock_now += work_time + wait_time;
     int64_t until = team.narrow_until;
-    tcc_team_note_wait(&team, threads, team.began + own);
+    tcc_team_note_wait(&team, threads, team.began + work_time);
     return team.narrow_until != until ? team.narrow_until - clock_now : 0;
 }
 
@@ -63,9 +63,9 @@ static void forget(void) {
     team.used.at = 0;
 }
 
-static int64_t first_narrow(int64_t own, int64_t waited) {
+static int64_t first_narrow(int64_t work_time, int64_t wait_time) {
     forget();
-    return narrow_after(2, own, waited);
+    return narrow_after(2, work_time, wait_time);
 }
 
 static void expect_stalls(void) {
@@ -105,7 +105,7 @@ static void expect_widths(void) {
 static int32_t width_after(int64_t passed, int64_t ran) {
     clock_now += passed;
     cpu_now += ran;
-    yields_now += taken;
+    yields_now += is_scheduled;
     team.began = clock_now;
     tcc_team_note_launch(&team);
     return tcc_team_width(&team);
@@ -134,9 +134,9 @@ static void expect_losses(void) {
     sleeps_now++;
     expect("it slept", width_after(WINDOW, 0), all);
     expect("it slept no more", width_after(WINDOW, WINDOW / 2), 4);
-    taken = false;
+    is_scheduled = false;
     expect("a hypervisor took it", first_width(WINDOW, 0), all);
-    taken = true;
+    is_scheduled = true;
     (void)first_width(WINDOW, WINDOW);
     looked = 0;
     expect("another thread", width_after(WINDOW, 0), all);

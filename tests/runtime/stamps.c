@@ -71,15 +71,15 @@ static void stamps_all(tcc_instance *instance, tcc_stamp_record *ring, int32_t t
     CHECK(api->instance_set_stamps(instance, ring, ROOM, &count) == TCC_OK && count == 0);
     run(instance, TRIPS);
     CHECK(count >= TRIPS + 2 && count < ROOM);
-    const tcc_stamp_record *whole = &ring[count - 1];
-    CHECK(whole->step == -1 && whole->execution == 0);
+    const tcc_stamp_record *run_record = &ring[count - 1];
+    CHECK(run_record->step == -1 && run_record->execution == 0);
     int64_t ends[TRIPS + 2] = {0};
     for (uint64_t i = 0; i + 1 < count; i++) {
         const tcc_stamp_record *at = &ring[i];
         CHECK(at->execution >= 1 && at->execution <= TRIPS + 1);
         CHECK(at->step == (at->execution > 1));
-        CHECK(whole->begin <= at->begin && at->begin <= at->end && at->end <= whole->end);
-        if (threads == 1) CHECK(at->thread == whole->thread);
+        CHECK(run_record->begin <= at->begin && at->begin <= at->end && at->end <= run_record->end);
+        if (threads == 1) CHECK(at->thread == run_record->thread);
         if (ends[at->execution] < at->end) ends[at->execution] = at->end;
     }
     for (int i = 2; i < TRIPS + 2; i++) CHECK(0 < ends[i - 1] && ends[i - 1] <= ends[i]);
@@ -95,8 +95,8 @@ static void drops_the_oldest(tcc_instance *instance, tcc_stamp_record *ring) {
     CHECK(api->instance_set_stamps(instance, ring, ROOM, &count) == TCC_OK);
     run(instance, MANY);
     CHECK(count > MANY);
-    const tcc_stamp_record *whole = &ring[(count - 1) % ROOM];
-    CHECK(whole->step == -1);
+    const tcc_stamp_record *run_record = &ring[(count - 1) % ROOM];
+    CHECK(run_record->step == -1);
     int64_t newest = 0, oldest = INT64_MAX;
     for (uint64_t i = count - ROOM; i + 1 < count; i++) {
         const tcc_stamp_record *at = &ring[i % ROOM];
@@ -133,9 +133,9 @@ int main(int argc, char **argv) {
     refuses(instance, ring);
     free(ring);
     tcc_instance_destroy(instance);
-    pthread_t others[PAIR];
-    for (int i = 0; i < PAIR; i++) CHECK(!pthread_create(&others[i], NULL, run_alone, &threads));
-    for (int i = 0; i < PAIR; i++) CHECK(!pthread_join(others[i], NULL));
+    pthread_t threads_of[PAIR];
+    for (int i = 0; i < PAIR; i++) CHECK(!pthread_create(&threads_of[i], NULL, run_alone, &threads));
+    for (int i = 0; i < PAIR; i++) CHECK(!pthread_join(threads_of[i], NULL));
     tcc_program_free(&model.program);
     puts("ok");
     return 0;

@@ -104,7 +104,7 @@ def test_plans_of_few_buffers_are_the_least(planner: Planner, odd: bool) -> None
     assert (above > 10 and improved > 10) or not odd
 
 
-def test_the_check_finds_what_is_planted(planner: Planner) -> None:
+def test_the_check_finds_planted_faults(planner: Planner) -> None:
     """One offset is changed at a time, and the pairwise oracle says whether that breaks a rule."""
     rng = random.Random(3)
     found = 0

@@ -60,12 +60,12 @@ def test_a_module_ends_with_its_last_reference(mlp_path: Path) -> None:
         gc.enable()
 
 
-def test_containers_copy_what_they_hold(mlp: Module) -> None:
+def test_containers_copy_modules_and_results(mlp: Module) -> None:
     held = copy.deepcopy({"model": mlp, "results": mlp(X)})
     assert np.array_equal(held["model"](X), held["results"])
 
 
-def test_copies_keep_what_the_original_keeps(mlp_path: Path, tmp_path: Path) -> None:
+def test_copies_keep_the_folder_of_the_original(mlp_path: Path, tmp_path: Path) -> None:
     """A copy of a compiled model keeps the folder of the artifact, which is removed with its last
     user."""
     original = load(mlp_path)
@@ -129,7 +129,7 @@ print(module._image.path)
 print(module([1.0]).tolist())"""
 
 
-def test_nothing_stays_of_what_a_process_unpickled(mlp_path: Path, tmp_path: Path) -> None:
+def test_a_process_leaves_no_files_of_unpickled_modules(mlp_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.so"
     path.write_bytes(mlp_path.read_bytes())
     data = pickle.dumps(load(path))

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 CALLS = 800  # of each function
 
 
-def test_no_call_touches_what_is_not_its_own(sanitized: Sanitized) -> None:
+def test_no_call_accesses_memory_outside_of_its_operands(sanitized: Sanitized) -> None:
     table = (runtime_folder() / "src" / "ops" / "table.c").read_text()
     names = re.findall(r'^        \{"(\w+)", tcc_op_', table, re.M)
     assert len(names) > 40

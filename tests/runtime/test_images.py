@@ -139,7 +139,9 @@ print(load(path)(np.zeros(1, np.float32))[0])
 """
 
 
-def test_others_may_have_loaded_the_path_before(artifacts: list[Path], tmp_path: Path) -> None:
+def test_a_path_that_dlopen_loaded_before_gets_the_new_file(
+    artifacts: list[Path], tmp_path: Path
+) -> None:
     for name, artifact in (("m.so", artifacts[0]), ("n.so", artifacts[1])):
         shutil.copyfile(artifact, tmp_path / name)
     assert float(output_of(OUTSIDE, tmp_path)) == 2

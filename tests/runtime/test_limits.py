@@ -192,14 +192,16 @@ ROOMS: dict[str, tuple[dict[str, str], int, int, int, str]] = {
 
 
 @pytest.mark.parametrize("case", ROOMS)
-def test_what_is_left(program: Path, tmp_path: Path, case: str) -> None:
+def test_the_remaining_memory_is_read_from_the_system(
+    program: Path, tmp_path: Path, case: str
+) -> None:
     files, left, limit, used, whose = ROOMS[case]
     found = run(program, tmp_path, files)
     assert found[1] == f"{left * MIB} {limit * MIB} {used * MIB} {whose}"
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_process_adds_three_quarters_of_what_is_left(
+def test_a_process_may_use_three_quarters_of_the_remaining_memory(
     program: Path, tmp_path: Path, version: int
 ) -> None:
     """The files do not change here, so that allocated memory counts as if others had freed it."""

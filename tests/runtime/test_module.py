@@ -509,7 +509,7 @@ def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path)
         load(cut)
 
 
-def test_statistics_count_what_is_held(mlp: Module) -> None:
+def test_statistics_count_held_memory(mlp: Module) -> None:
     mlp(np.ones(64, np.float32))
     statistics = mlp.statistics()
     assert statistics.weight_bytes == 256

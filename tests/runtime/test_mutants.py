@@ -131,7 +131,7 @@ def test_more_units_and_other_operands_are_refused(trials: Trials, name: str) ->
         assert trials.refused(name, _changed(program, _launches(change)))
 
 
-def test_sizes_beyond_what_a_kernel_was_made_for_are_refused(trials: Trials) -> None:
+def test_sizes_beyond_the_range_of_a_kernel_are_refused(trials: Trials) -> None:
     """The proof of one run holds for its sizes only."""
     program = trials.program("convolutions")
     for wrong in (-1, 1 << 40, (1 << 63) - 1):

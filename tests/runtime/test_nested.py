@@ -60,7 +60,7 @@ def test_one_array_for_each_input() -> None:
         ((1,), {"xs_0": 2}, "'xs_0' was given both by position and by name"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(arrays: Any, keywords: Any, why: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(arrays: Any, keywords: Any, why: str) -> None:
     with pytest.raises(MismatchError, match=why):
         by_name(FORM, list(WANTED), arrays, keywords)
 

@@ -149,7 +149,7 @@ def test_no_bound_is_above_a_best_plan(planner: Partitioner) -> None:
     assert missed <= compared // 10
 
 
-def test_edges_may_be_turned_and_merged(planner: Partitioner) -> None:
+def test_edges_may_be_reversed_and_merged(planner: Partitioner) -> None:
     problem = drawn(3)
     nodes = problem.nodes
     reversed_ = [

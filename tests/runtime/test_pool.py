@@ -56,7 +56,7 @@ def test_large_blocks_come_and_go_in_memory_that_is_there(sanitized: Sanitized) 
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_pool_holds_little_more_than_what_is_in_use(sanitized: Sanitized, name: str) -> None:
+def test_a_pool_holds_little_more_than_its_live_bytes(sanitized: Sanitized, name: str) -> None:
     binary = sanitized.program("time_pool", HERE / "pool_times.c")
     text = "\n".join(TRACES[name]) + "\n"
     result = subprocess.run(

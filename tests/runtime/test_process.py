@@ -106,7 +106,7 @@ def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("text", ["abc", "4x", "-1", " 4", "+4", "1.5"])
-def test_what_is_no_default_number_of_threads(
+def test_an_invalid_default_number_of_threads_is_refused(
     mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("TCC_NUM_THREADS", text)
@@ -119,7 +119,7 @@ def test_what_is_no_default_number_of_threads(
 
 
 @pytest.mark.parametrize("text", ["abc", "20us", "-1", " 4", "+4", "1.5"])
-def test_what_is_no_time_to_spin(
+def test_an_invalid_time_to_spin_is_refused(
     mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("TCC_SPIN_MICROSECONDS", text)
@@ -132,13 +132,13 @@ def test_what_is_no_time_to_spin(
 
 
 @pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])
-def test_what_is_no_number_of_threads(mlp_path: Path, threads: Any) -> None:
+def test_an_invalid_number_of_threads_is_refused(mlp_path: Path, threads: Any) -> None:
     with pytest.raises(RuntimeError, match="threads"):
         load(mlp_path, threads=threads)
 
 
 @pytest.mark.parametrize("text", [" -1", "+5", "-1", "0", "1KB", "1e9", "9" * 30, "17000000T"])
-def test_what_is_no_size_of_memory(
+def test_an_invalid_size_of_memory_is_refused(
     mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("TCC_MEMORY", text)

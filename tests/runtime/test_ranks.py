@@ -54,7 +54,7 @@ def test_the_first_plan_that_fits_all_ranks_is_loaded(
     [{}, {"arena": 1 << 20}, {"state": 640}, {"symmetric": 5000}, {"scratch": 333},
      {"arena": 1 << 20, "state": 640, "symmetric": 5000, "scratch": 333}],
 )  # fmt: skip
-def test_a_rank_needs_its_weights_and_what_a_run_holds(
+def test_a_rank_needs_its_weights_and_the_memory_of_a_run(
     sanitized: Sanitized, tmp_path: Path, held: dict[str, int]
 ) -> None:
     program = sanitized.program("choose_plans", HERE / "plans.c")

@@ -103,9 +103,7 @@ def test_memory_serves_results_that_grow_a_little(memory: Memory) -> None:
     assert lent(memory, (101_000,), F32)[1] == address
 
 
-def test_memory_that_nobody_holds_goes_back_where_it_is_asked_for(
-    mlp: Module, memory: Memory
-) -> None:
+def test_trim_releases_unused_memory(mlp: Module, memory: Memory) -> None:
     held = [lent(memory, SHAPE, F32)[0] for _ in range(8)]
     before = committed(mlp)
     assert before >= 8 * held[0].nbytes

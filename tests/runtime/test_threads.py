@@ -110,7 +110,7 @@ def test_a_forked_child_makes_workers_of_its_own(plain: Path) -> None:
     run(plain, 2, 900, 3, 1, 0)
 
 
-def test_workers_leave_to_handlers_what_they_raise(mlp_path: Path) -> None:
+def test_workers_leave_fault_signals_to_handlers(mlp_path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     # longer than both seats take to be filled: else a worker could sleep at once, and the other do
     # both
@@ -137,7 +137,7 @@ def test_two_artifacts_share_one_pool_of_workers(kernels: bytes, tmp_path: Path)
     assert result.returncode == 0, result.stderr
 
 
-def test_runs_at_once_share_the_workers_by_what_they_ask(
+def test_runs_at_once_share_the_workers_by_their_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TCC_NUM_THREADS", "8")

@@ -132,7 +132,7 @@ def test_sizes_of_outputs_follow_from_the_inputs(monkeypatch: pytest.MonkeyPatch
         (port("y", "", "sequence(f32[?])"), "is a sequence"),
     ],
 )
-def test_what_a_relax_program_cannot_hold_is_refused(
+def test_artifacts_without_a_relax_form_are_refused(
     output: ModulePort, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError) as caught:

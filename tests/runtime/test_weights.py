@@ -248,7 +248,7 @@ def test_the_user_chooses(start: Start, choice: str, found: str) -> None:
     assert memory_files(process) == set()
 
 
-def test_what_is_no_choice_is_refused(start: Start) -> None:
+def test_an_unknown_choice_is_refused(start: Start) -> None:
     process = start("both")
     assert process.wait() == 1
     assert process.stderr is not None
@@ -283,7 +283,7 @@ LOADED = "import sys; from tcc.runtime import load; load(sys.argv[1], threads=1)
     ],
 )
 @pytest.mark.parametrize("choice", ["map", "share", "copy"])
-def test_weights_are_compared_with_their_hash_where_that_is_asked_for(
+def test_weights_are_compared_with_their_hash_on_request(
     damaged: Path, artifact: Path, told: str, sound: bool, error: str, choice: str
 ) -> None:
     variables = {"PYTHONPATH": ":".join(sys.path), "TCC_VERIFY": told, "TCC_WEIGHTS": choice}
@@ -294,7 +294,7 @@ def test_weights_are_compared_with_their_hash_where_that_is_asked_for(
         assert works or error in done.stderr
 
 
-def test_a_load_compares_weights_where_that_is_asked_for(damaged: Path, artifact: Path) -> None:
+def test_a_load_compares_weights_on_request(damaged: Path, artifact: Path) -> None:
     tcc.load(artifact, 1, check=True)
     tcc.load(damaged, 1)
     with pytest.raises(tcc.TccError, match="weights are damaged"):

@@ -100,7 +100,7 @@ UNORDERED = (
              "uint64_t claim = atomic_load_explicit(&seat->claim, memory_order_acquire)"),
     _relaxed("give a team back", "crew.c", "false, memory_order_release", "callers"),
     _relaxed("take a team", "crew.c", "true, memory_order_acquire", "callers"),
-    _relaxed("publish a team", "crew.c", "made, memory_order_release", "making"),
+    _relaxed("publish a team", "crew.c", "created, memory_order_release", "making"),
     _relaxed("see a team", "crew.c", "(place, memory_order_acquire", "making"),
     _relaxed("hire", "workers.c", "memory_order_release, memory_order_relaxed", "taking"),
     _relaxed("be hired", "workers.c", "load_explicit(post, memory_order_acquire", "taking"),

@@ -163,7 +163,7 @@ def test_an_expression_has_no_text_of_data() -> None:
         "{}",
     ],
 )
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_texts_are_refused(text: str) -> None:
     if text == "Knobs":
         assert read_data(text, *CLASSES) == "Knobs"
         return

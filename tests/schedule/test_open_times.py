@@ -30,7 +30,7 @@ from tests.schedule.cpu.test_cost import (
 COUNT = 1 << 18  # elements: operand and result take 1 MiB each
 
 
-def test_what_a_run_goes_through_leaves_little_in_the_third_cache() -> None:
+def test_the_traffic_of_a_run_leaves_little_in_the_third_cache() -> None:
     """A result's lines are read from memory and written back; the cache keeps a part of the
     operand, which the previous kernel wrote."""
     group, schedule, memory = pointwise(COUNT), map_schedule(COUNT), ONE_CORE.memory
@@ -47,7 +47,7 @@ def test_what_a_run_goes_through_leaves_little_in_the_third_cache() -> None:
     assert found.seconds > pricer.price(group, schedule).seconds
 
 
-def test_constants_count_as_before_beside_what_a_run_goes_through() -> None:
+def test_constants_count_the_same_beside_the_traffic_of_a_run() -> None:
     group, schedule = matmul(1, 4096, 4096), gemm_schedule(1, 1)
     pricer = Pricer(ONE_CORE, 1 << 30)
     few = pricer.price(group, schedule), pricer.price(group, schedule, live=1 << 40)

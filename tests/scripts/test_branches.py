@@ -76,7 +76,7 @@ def test_branches_that_programs_take_add_up(branches: ModuleType, tmp_path: Path
     assert row.split()[1:4] == [str(taken[2][0]), "of", str(taken[2][1])]
 
 
-def test_what_is_left_out_is_there(branches: ModuleType) -> None:
+def test_every_deselected_test_exists(branches: ModuleType) -> None:
     for test in branches.DESELECTED:
         path, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / path).read_text()

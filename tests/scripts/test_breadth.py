@@ -66,7 +66,7 @@ def test_the_order_is_that_of_the_hash() -> None:
     assert text == sorted(text, key=lambda f: sha256(f"3 text {f}".encode()).hexdigest())
 
 
-def test_what_fails_is_replaced_by_the_next_of_its_registry() -> None:
+def test_a_failed_model_is_replaced_by_the_next_in_its_registry() -> None:
     drawn = made()
     first = [e.family for e in drawn.members(set())]
     text = [e.family for e in drawn.order["text"]]
@@ -220,7 +220,7 @@ def test_constants_of_a_constructor_become_random_and_draws_stay() -> None:
 # ---- agreement, outcomes, resuming ---------------------------------------------------------------
 
 
-def test_results_are_judged_beside_what_the_peers_differ_by() -> None:
+def test_the_tolerance_of_results_follows_the_difference_of_the_peers() -> None:
     from zoo.timing import agreement
 
     def outputs(error: float) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def test_exports_resume_replace_and_are_done_in_parts(steps: Any) -> None:
     assert taken == [("export", text[0])]
 
 
-def test_timing_resumes_and_exports_what_is_not_there(steps: Any, tmp_path: Path) -> None:
+def test_timing_resumes_and_exports_missing_models(steps: Any, tmp_path: Path) -> None:
     kept, taken, _ = steps
     drawn = made()
     members = [entry.family for entry in drawn.members(set())]
@@ -460,5 +460,5 @@ def test_goals_are_met_where_they_are() -> None:
     assert [text for text, met in report.goals(found) if not met] == ["below 0.95: f7 0.94"]
     entries[-1]["family"] = "f58"
     done["f7"], done["f58"] = times(0.01, ort=0.02), times(0.01, ort=0.02)
-    lost = f"of the fixed ones not in it: {draw.FIXED[-1].family}"
+    lost = f"fixed architectures not in the list: {draw.FIXED[-1].family}"
     assert [text for text, met in report.goals(found) if not met] == [lost]

@@ -273,7 +273,7 @@ class Clock:
         return self.now
 
 
-def test_a_budget_hands_out_what_is_left() -> None:
+def test_a_budget_gives_out_the_remaining_time() -> None:
     clock = Clock()
     budget = Budget(100.0, reserve=10.0, clock=clock)
     assert budget.grant(30.0, 5.0) == 30.0
@@ -363,7 +363,7 @@ class Hanging(Started):
         return {"result": {"error": 1e-3, "seconds": 1e-4}}
 
 
-def test_items_like_those_that_hang_come_last(tmp_path: Path) -> None:
+def test_items_that_resemble_hanging_items_come_last(tmp_path: Path) -> None:
     items = []
     for kind, names in (("kernel", "abc"), ("model", "m")):
         for name in names:
@@ -380,7 +380,7 @@ def test_items_like_those_that_hang_come_last(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text() == report.table(results)
 
 
-def test_errors_are_judged_by_the_tolerance_or_by_torchs_own() -> None:
+def test_errors_are_compared_with_the_tolerance_or_the_error_of_torch() -> None:
     facts = {"facts": row("n", "model", "bf16")}
     items = {
         "good": {**facts, "error": 0.02, "torch_error": 0.001},
@@ -392,7 +392,7 @@ def test_errors_are_judged_by_the_tolerance_or_by_torchs_own() -> None:
     assert report.failures(results) == ["wrong: error 0.04 > 0.03", "nan: error nan > 0.03"]
 
 
-def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
+def test_the_full_plan_covers_the_checks_of_tcc_in_time() -> None:
     items = [kernel_item(kernel).facts for kernel in kernels()]
     items += [{**item, "twin_of": item["name"]} for item in items if item["precision"] != "f32"]
     models = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
@@ -413,7 +413,7 @@ def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
     assert "(where time is left)" in forecast(steps, 470.0).splitlines()[-1]
 
 
-def test_goals_are_judged_by_what_was_measured() -> None:
+def test_goals_are_compared_with_measured_values() -> None:
     items = {
         "softmax_f32_8mb": {"facts": row("s", "kernel", "f32"), "share": 0.8},
         "gather_f32_8mb": {"facts": row("g", "kernel", "f32"), "share": 0.9},

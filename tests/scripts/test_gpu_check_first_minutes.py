@@ -87,13 +87,13 @@ def test_checks_watch_the_kernels_and_their_text_is_kept(watched: Path) -> None:
     assert answer == {"failed": "ERROR SUMMARY: 3 errors (see x.txt)"}
 
 
-def test_a_tool_that_takes_too_long_ends_with_what_it_started(watched: Path) -> None:
+def test_a_tool_that_takes_too_long_ends_with_its_children(watched: Path) -> None:
     answer = tools.watch("profile", "ncu_a", ["hangs"], watched, watched / "x.txt", 1.0)
     assert answer == {"failed": "took more than 1 s (see x.txt)"}
     assert "hangs: 0.001" in (watched / "x.txt").read_text()
 
 
-def test_what_tools_find_is_a_failure_of_ours_and_no_other(watched: Path, tmp_path: Path) -> None:
+def test_findings_of_tools_are_failures_of_tcc_alone(watched: Path, tmp_path: Path) -> None:
     write_tool(watched, "compute-sanitizer", errors=2, code=86)
     write_tool(watched, "ncu", code=1)
     items = [row("small_a", "small", "bf16"), row("softmax_f32_8mb", "kernel", "f32")]
@@ -133,7 +133,7 @@ def test_a_build_of_kernels_alone_reads_no_torch() -> None:
     [("", True), ("gemm", False), ("gemm,softmax_f32", False), ("bert", True), ("small_", False),
      ("gemm,vit_b16_bf16", True), ("bert_base.b16_bf16_triton", True)],
 )  # fmt: skip
-def test_models_are_built_where_they_are_asked_for(only: str, asked: bool) -> None:
+def test_models_are_built_on_request(only: str, asked: bool) -> None:
     assert asks_for_models(only) == asked
 
 
@@ -204,7 +204,7 @@ def test_a_start_has_time_of_its_own() -> None:
     assert granted == {"start": 150.0, "device": 60.0, "kernel": 30.0}
 
 
-def test_what_cannot_be_recorded_is_timed_call_by_call() -> None:
+def test_runs_that_cannot_be_recorded_are_timed_call_by_call() -> None:
     class Plain(Cpu):
         def recorded(self, batch: Any) -> Any:
             return None

@@ -19,7 +19,7 @@ CASES = list(operators())
 
 
 @pytest.mark.parametrize("operator", CASES[: len(CASES) // 2], ids=lambda o: o.name)
-def test_open_sizes_give_what_fixed_ones_give(operator: Operator) -> None:
+def test_symbolic_sizes_give_the_results_of_fixed_sizes(operator: Operator) -> None:
     count, feed = operator.chain(3), operator.feed(3)
     found = []
     for size in (None, 3):

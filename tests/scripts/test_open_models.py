@@ -61,7 +61,7 @@ def test_sizes_stand_on_the_open_axes(script: ModuleType) -> None:
     assert all(model.takes(size) for model in script.MODELS for size in model.sizes)
 
 
-def test_a_row_misses_what_it_does_not_reach(script: ModuleType) -> None:
+def test_a_row_misses_goals_that_it_does_not_reach(script: ModuleType) -> None:
     assert [len(script.misses(row)) for row in (GOOD, SLOW, LATE, WRONG)] == [0, 1, 1, 1]
 
 

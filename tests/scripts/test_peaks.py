@@ -28,7 +28,7 @@ def taken(looks: Any, turns: list[float]) -> tuple[float, bool]:
     return undisturbed(lambda: turns.pop(0), looks)
 
 
-def test_a_disturbed_turn_is_taken_again() -> None:
+def test_a_disturbed_measurement_is_repeated() -> None:
     # disturbed before: not run; disturbed after: run again; calm
     looks = Looks([False, True, False, True, True], [True, True])
     assert taken(looks, [9.0, 1.0]) == (1.0, True)

@@ -104,7 +104,7 @@ def test_regret_is_over_the_best_that_was_measured() -> None:
     assert (worst["rank"], worst["regret"]) == (pytest.approx(-1), 1.5)
 
 
-def test_a_model_is_judged_over_its_kernels() -> None:
+def test_the_error_of_a_model_is_taken_over_its_kernels() -> None:
     good = [kernel([1.0, 2.0, 3.0], [1.1, 2.0, 4.0], 2) for _ in range(9)]
     found = results(*good, kernel([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]))
     figures = found["figures"]["1"]

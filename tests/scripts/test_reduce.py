@@ -19,7 +19,7 @@ from tcc.ops import OPS
 
 
 @pytest.mark.parametrize("culprits", [{0}, {37}, {3, 20}, {1, 2, 39}, set(range(40))])
-def test_delta_debugging_finds_what_is_needed(culprits: set[int]) -> None:
+def test_delta_debugging_finds_the_needed_parts(culprits: set[int]) -> None:
     def fails(items: Sequence[int]) -> bool:
         return culprits <= set(items)
 

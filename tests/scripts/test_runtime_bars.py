@@ -64,7 +64,7 @@ def test_a_missed_bar_is_the_exit_code(
     assert len(lines) == 2
 
 
-def test_collectives_are_judged_by_the_worst_size_and_the_best_peer() -> None:
+def test_a_collective_is_compared_at_its_worst_size_with_the_best_peer() -> None:
     sizes = [4 << 10, 64 << 10, MIB, 8 * MIB, 32 * MIB]
     flat = dict.fromkeys(sizes, 2.0)
     times = CollectiveTimes(

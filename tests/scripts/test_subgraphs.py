@@ -191,7 +191,7 @@ def test_live_bytes_are_counted_by_hand() -> None:
     assert live_bytes(w.graph(a, c)) == 4004 + 4000 + 8000 + 8000  # a stays
 
 
-def test_what_does_not_fit_is_left_out_by_its_size() -> None:
+def test_cases_that_do_not_fit_are_left_out_by_size() -> None:
     sizes = {"batch": 1, "length": 4096}
     kept = SubgraphCase("causal (GPT-2)", attention.causal, sizes)
     left = replace(kept, sizes={**sizes, "batch": 8})
@@ -230,7 +230,7 @@ def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> 
     assert ResultStore(tmp_path, CONDITIONS).get(case) is None, "there may be more the next time"
 
 
-def test_the_table_names_what_is_slow_first() -> None:
+def test_the_table_names_slow_subgraphs_first() -> None:
     kernel = {"name": "k0", "source": "attn", "launches": 2, "measured": 3e-6, "bound": "flops",
               "share": 0.25}  # fmt: skip
     found = {
@@ -288,7 +288,7 @@ def judged(
         return unfit.result, asked
 
 
-def test_what_is_over_the_tolerance_is_judged_by_verify(
+def test_results_above_the_tolerance_are_checked_by_verify(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, artifact = tmp_path / "model.onnx", tmp_path / "model.so"
@@ -334,7 +334,7 @@ class Timed:
     ("ours", "rounds", "ratio"),
     [([0.5], [5], 2.0), ([2.0, 0.5], [5, 15], 2.0), ([2.0, 4.0], [5, 15], 0.25)],
 )
-def test_what_is_below_at_first_is_timed_for_longer(
+def test_subgraphs_that_first_seem_slow_are_timed_longer(
     ours: list[float], rounds: list[int], ratio: float, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

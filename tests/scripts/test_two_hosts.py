@@ -81,7 +81,7 @@ def arriving(loss: float, seed: int, source: int = 0) -> list[int]:
     return found
 
 
-def test_it_loses_the_asked_share_by_its_seed() -> None:
+def test_a_link_loses_the_requested_share_of_packets_by_its_seed() -> None:
     first = arriving(0.1, 1)
     assert 0.07 * PACKETS < PACKETS - len(first) < 0.13 * PACKETS
     assert first == arriving(0.1, 1) == sorted(first)
@@ -170,7 +170,7 @@ subprocess.run([sys.executable, *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("killed", ["program", "its parent"])
-def test_nothing_is_left_of_it_where_it_is_killed(hosts: None, killed: str) -> None:
+def test_a_killed_link_leaves_nothing_behind(hosts: None, killed: str) -> None:
     """All its processes hold its output open, which ends with the last of them."""
     inside = "$LINK_AGENT host2 'echo up; exec sleep 1000' & exec sleep 1000"
     starter = () if killed == "program" else ("-c", STARTER)

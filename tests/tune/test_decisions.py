@@ -138,7 +138,7 @@ def test_choices_that_fail_together_are_halved() -> None:
     assert sorted(rows[s].verdict for s in (FORM, SITES[0])) == ["changed", "kept"]
 
 
-def test_what_a_decision_adds_and_removes_is_said() -> None:
+def test_lines_name_the_sites_that_a_decision_adds_and_removes() -> None:
     new, lines = "3f" * 16, list[str]()
     win = (FORM, "F(4 x 4)")
     planted = world(makes={win: new}, removes={win: SITES[0]})
@@ -170,7 +170,7 @@ def test_a_lost_record_of_a_new_kernel_is_written_again() -> None:
     assert again.turns < 5
 
 
-def test_what_is_known_about_decisions_is_not_measured_again() -> None:
+def test_measured_decisions_are_not_measured_again() -> None:
     new = {(FORM, "F(4 x 4)"): "3f" * 16}
     measurements = swept(world(makes=new), 400.0, decisions=DECISIONS)
     again = world(makes=new)

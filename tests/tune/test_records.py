@@ -282,7 +282,7 @@ def test_each_site_is_in_one_shard() -> None:
 @pytest.mark.parametrize(
     "text", ["", "0/2", "3/2", "1/0", "1", "1/2/3", "-1/2", "1e1/20", "٣/5", "1/99999"]
 )
-def test_other_texts_are_no_shards(text: str) -> None:
+def test_invalid_shard_texts_are_refused(text: str) -> None:
     assert shard_of("2/5") == (2, 5)
     with pytest.raises(ValueError, match="is no part such as 2/5"):
         shard_of(text)

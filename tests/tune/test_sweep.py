@@ -198,7 +198,7 @@ def test_winners_are_halved_while_the_whole_model_is_slower() -> None:
     assert model[0] > 1.02
 
 
-def test_an_interrupted_sweep_keeps_what_was_confirmed() -> None:
+def test_an_interrupted_sweep_keeps_confirmed_winners() -> None:
     measurements = swept(handicapped())
     confirmed = [m for m in measurements if m.phase != MODEL]
     assert {e.site for e in entries(confirmed).values() if e.verdict == "changed"} == {
@@ -210,7 +210,7 @@ def test_an_interrupted_sweep_keeps_what_was_confirmed() -> None:
     assert {e.verdict for e in entries(once).values()} == {"kept", "skipped"}
 
 
-def test_what_is_known_is_not_measured_again() -> None:
+def test_measured_candidates_are_not_measured_again() -> None:
     first = handicapped()
     measurements = swept(first, 400.0)
     again = handicapped()

@@ -127,7 +127,7 @@ def with_nest(kernel: CoreKernel, **values: object) -> CoreKernel:
     return replace(kernel, schedule=replace(kernel.schedule, nests=nests))
 
 
-def test_what_does_not_fit_a_cpu_is_refused_by_name() -> None:
+def test_schedules_that_do_not_fit_a_cpu_are_refused_by_name() -> None:
     assert "16 vectors of 8 f32" in refused(lambda k: replace(k, lanes=8, registers=16))
     assert "extents (65, 64, 64)" in refused(lambda k: replace(k, loops=(65, 64, 64)))
     assert "no loop 'l9'" in refused(lambda k: with_nest(k, vector="l9"))
@@ -162,12 +162,12 @@ def test_what_does_not_fit_a_cpu_is_refused_by_name() -> None:
         "(" * 10000,
     ],
 )
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         core_choice.read_kernel(text, cpu_planner("x86-64-v4").core)
 
 
-def test_what_does_not_fit_a_gpu_is_refused_by_name() -> None:
+def test_schedules_that_do_not_fit_a_gpu_are_refused_by_name() -> None:
     planner = gpu_planner("cuda:sm_90")
     group = build_group(*kernels()[0], limits=planner.limits)
     schedule = by_position(candidates(group)[0], group)

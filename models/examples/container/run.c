@@ -11,8 +11,8 @@
 
 enum { MOST = 64 };
 
-static int fail(const char *what, const char *why) {
-    fprintf(stderr, "%s: %s\n", what, why);
+static int fail(const char *call, const char *why) {
+    fprintf(stderr, "%s: %s\n", call, why);
     return 1;
 }
 

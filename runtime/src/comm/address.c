@@ -88,14 +88,14 @@ static int look_up(const destination *to, int flags, tcc_places *out) {
  * likes.  The last of the two that is done with it, the thread or its caller, frees it. */
 typedef struct search {
     destination to;
-    tcc_places found;
+    tcc_places places;
     int code;
     enum { RUNNING, DONE, LEFT } _Atomic state;
 } search;
 
 static void *run_search(void *of) {
     search *self = of;
-    self->code = look_up(&self->to, 0, &self->found);
+    self->code = look_up(&self->to, 0, &self->places);
     if (atomic_exchange(&self->state, DONE) == LEFT) tcc_free(self);
     return NULL;
 }
@@ -131,7 +131,7 @@ static tcc_status search_in_time(const destination *to, int64_t deadline, tcc_pl
     if (self->code)
         snprintf(out->reason, sizeof out->reason, "%s", gai_strerror(self->code));
     else
-        *out = self->found;
+        *out = self->places;
     tcc_free(self);
     return TCC_OK;
 }
@@ -166,8 +166,8 @@ static tcc_status find_all(const destination *to, tcc_places *out) {
     return TCC_OK;
 }
 
-static tcc_status find_own(const char *address, int32_t port_offset, int64_t deadline,
-                           tcc_places *out, bool *out_all) {
+static tcc_status find_first(const char *address, int32_t port_offset, int64_t deadline,
+                             tcc_places *out, bool *out_all) {
     destination to;
     TCC_RETURN_IF_ERROR(divide(address, port_offset, &to));
     bool is_number = look_up(&to, AI_NUMERICHOST, out) == 0;
@@ -180,16 +180,16 @@ static tcc_status find_own(const char *address, int32_t port_offset, int64_t dea
 /* Returns a listening socket; -1 with errno set. */
 static int listen_on(const tcc_place *place) {
     const int yes = 1, no = 0;
-    int made = make_socket(place);
-    if (made < 0) return -1;
+    int connection = make_socket(place);
+    if (connection < 0) return -1;
     /* an earlier meeting's connections may linger */
-    (void)setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    (void)setsockopt(connection, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (place->at.ss_family == AF_INET6)
-        (void)setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-    if (!bind(made, (const struct sockaddr *)&place->at, place->bytes) && !listen(made, SOMAXCONN))
-        return made;
+        (void)setsockopt(connection, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    if (!bind(connection, (const struct sockaddr *)&place->at, place->bytes) && !listen(connection, SOMAXCONN))
+        return connection;
     int error = errno;
-    close(made);
+    close(connection);
     errno = error;
     return -1;
 }
@@ -198,7 +198,7 @@ tcc_status tcc_place_listen(const char *address, int32_t port_offset, int64_t de
                             int *out_listener, char text[TCC_PLACE_TEXT]) {
     tcc_places places = {.n = 0};
     bool all;
-    TCC_RETURN_IF_ERROR(find_own(address, port_offset, deadline, &places, &all));
+    TCC_RETURN_IF_ERROR(find_first(address, port_offset, deadline, &places, &all));
     if (!places.n)
         return tcc_fail(TCC_INVALID_ARGUMENT, "no address is known for '%s': %s", address,
                         places.reason);
@@ -237,12 +237,12 @@ static bool is_made(int connection, int64_t deadline) {
 }
 
 int tcc_place_call(const tcc_place *place, int64_t deadline) {
-    int made = make_socket(place);
-    if (made < 0) return -1;
-    if (connect(made, (const struct sockaddr *)&place->at, place->bytes) == 0) return made;
-    if (errno == EINPROGRESS && is_made(made, deadline)) return made;
+    int connection = make_socket(place);
+    if (connection < 0) return -1;
+    if (connect(connection, (const struct sockaddr *)&place->at, place->bytes) == 0) return connection;
+    if (errno == EINPROGRESS && is_made(connection, deadline)) return connection;
     int error = errno;
-    close(made);
+    close(connection);
     errno = error;
     return -1;
 }

@@ -121,10 +121,10 @@ tcc_status tcc_shared_gathers(void *of) {
                     shared->met.pids[absent]);
 }
 
-tcc_status tcc_shared_decide(tcc_shared *made, tcc_status status) {
+tcc_status tcc_shared_decide(tcc_shared *shared, tcc_status status) {
     enum { MADE = 1, GIVEN_UP = 2 };
     uint32_t decided = 0;
-    if (atomic_compare_exchange_strong(&made->segment->decided, &decided,
+    if (atomic_compare_exchange_strong(&shared->segment->decided, &decided,
                                        status == TCC_OK ? MADE : GIVEN_UP))
         return status;
     if (decided == MADE) return TCC_OK; /* the comm's operations report later failures */

@@ -96,10 +96,10 @@ static tcc_status find_type(tcc_dtype dtype, tcc_comm_type *out_type) {
 /* Returns the elements of a buffer: `parts` times the count, or the sum of counts; -1 where the
  * number is no valid size. */
 static int64_t total_elements(int64_t count, const int64_t *counts, int32_t parts, size_t element) {
-    int64_t total = 0, most = INT64_MAX / (int64_t)element;
+    int64_t total = 0, limit = INT64_MAX / (int64_t)element;
     for (int32_t i = 0; i < parts; i++) {
         int64_t part = counts ? counts[i] : count;
-        if (part < 0 || part > most - total) return -1;
+        if (part < 0 || part > limit - total) return -1;
         total += part;
     }
     return total;
@@ -132,21 +132,21 @@ static int64_t hash_of(const int64_t *counts, int32_t n) {
 }
 
 /* Reads a call of any version. A call of this version takes the fast path. */
-static tcc_status read_call(const tcc_comm_call *asked, tcc_comm_call *out_call) {
+static tcc_status read_call(const tcc_comm_call *caller_call, tcc_comm_call *out_call) {
     static const tcc_sized kind = {
-        "tcc_comm_call", sizeof *asked, TCC_END(tcc_comm_call, count),
+        "tcc_comm_call", sizeof *caller_call, TCC_END(tcc_comm_call, count),
         TCC_ENDS(tcc_comm_call, count) | TCC_ENDS(tcc_comm_call, send_counts) |
             TCC_ENDS(tcc_comm_call, receive_counts)};
-    if (TCC_UNLIKELY(!asked || asked->struct_size != sizeof *asked))
-        return tcc_sized_read(&kind, asked, out_call);
-    *out_call = *asked;
+    if (TCC_UNLIKELY(!caller_call || caller_call->struct_size != sizeof *caller_call))
+        return tcc_sized_read(&kind, caller_call, out_call);
+    *out_call = *caller_call;
     return TCC_OK;
 }
 
-tcc_status tcc_comm_check_call(const tcc_comm_call *asked, int32_t rank, int32_t size,
+tcc_status tcc_comm_check_call(const tcc_comm_call *caller_call, int32_t rank, int32_t size,
                                tcc_comm_work *out_work) {
     tcc_comm_work work = {.type = TCC_COMM_U8};
-    TCC_RETURN_IF_ERROR(read_call(asked, &work.call));
+    TCC_RETURN_IF_ERROR(read_call(caller_call, &work.call));
     const tcc_comm_call *call = &work.call;
     if ((uint32_t)call->kind >= KINDS || (uint32_t)call->reduction >= REDUCTIONS)
         return tcc_fail(TCC_INVALID_ARGUMENT, "no operation %d, or no reduction %d",

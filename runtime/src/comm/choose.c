@@ -20,8 +20,8 @@ static tcc_status find_local(tcc_comm_settings *settings) {
         tcc_comm_count_local(all, settings->size, settings->rank, &settings->local_rank,
                              &settings->local_size);
     tcc_free(all);
-    int64_t rest = (deadline - tcc_comm_now()) / 1000000;
-    settings->open_milliseconds = rest > 1 ? (int32_t)rest : 1;
+    int64_t milliseconds = (deadline - tcc_comm_now()) / 1000000;
+    settings->open_milliseconds = milliseconds > 1 ? (int32_t)milliseconds : 1;
     return status;
 }
 
@@ -32,8 +32,8 @@ static bool knows_hosts(const tcc_comm_settings *settings) {
 /* Decides whether a backend fits; `*out_reason` is NULL if it does.  For `shared`, ranks first find
  * out which ranks are on one host.  A rendezvous without a port joins ranks of one host only, so
  * that they need not ask. */
-static tcc_status judge(const tcc_comm_backend *backend, tcc_comm_settings *settings,
-                        const char **out_reason) {
+static tcc_status try_backend(const tcc_comm_backend *backend, tcc_comm_settings *settings,
+                              const char **out_reason) {
     *out_reason = backend->unfit(settings);
     if (*out_reason || backend != &tcc_comm_backend_shared || knows_hosts(settings)) return TCC_OK;
     TCC_RETURN_IF_ERROR(find_local(settings));
@@ -42,18 +42,18 @@ static tcc_status judge(const tcc_comm_backend *backend, tcc_comm_settings *sett
 }
 
 tcc_status tcc_comm_choose(tcc_comm_settings *settings, const tcc_comm_backend **out_backend) {
-    char list[sizeof settings->backends], reasons[512] = "", *rest = NULL;
+    char list[sizeof settings->backends], reasons[512] = "", *next = NULL;
     snprintf(list, sizeof list, "%s", settings->backends);
-    for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
-        const tcc_comm_backend *found = NULL;
+    for (char *name = strtok_r(list, ",", &next); name; name = strtok_r(NULL, ",", &next)) {
+        const tcc_comm_backend *backend = NULL;
         for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
-            if (strcmp(backends[i]->name, name) == 0) found = backends[i];
-        if (!found)
+            if (strcmp(backends[i]->name, name) == 0) backend = backends[i];
+        if (!backend)
             return tcc_fail(TCC_INVALID_ARGUMENT, "no backend '%s': expected shared, plugin or mpi",
                             name);
         const char *reason;
-        TCC_RETURN_IF_ERROR(judge(found, settings, &reason));
-        *out_backend = found;
+        TCC_RETURN_IF_ERROR(try_backend(backend, settings, &reason));
+        *out_backend = backend;
         if (!reason) return TCC_OK;
         size_t used = strlen(reasons);
         snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", name, reason);

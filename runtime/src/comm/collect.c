@@ -8,16 +8,16 @@ enum {
     EACH = 0,         /* a slice has a part of the slot for each rank */
 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static char *slot_of(const tcc_shared *shared, int32_t rank) {
-    size_t which = (size_t)rank * 2 + (shared->slices & 1);
-    return shared->slots + which * TCC_SHARED_SLOT;
+    size_t slot = (size_t)rank * 2 + (shared->slices & 1);
+    return shared->slots + slot * TCC_SHARED_SLOT;
 }
 
 /* Returns the elements of the current slice. */
 static int64_t slice_count(const tcc_shared *shared) {
-    return least(shared->slice, shared->length - shared->begin);
+    return smaller(shared->slice, shared->length - shared->begin);
 }
 
 static void use(tcc_shared *shared, const tcc_shared_method *method, int64_t length) {
@@ -35,12 +35,12 @@ static tcc_status compare(tcc_shared *shared) {
     for (int32_t i = 0; i < shared->size; i++) {
         tcc_comm_descriptor its = shared->segment->ranks[i].descriptors[turn];
         if (TCC_UNLIKELY(memcmp(mine, &its, sizeof its) != 0)) {
-            char own[TCC_COMM_TEXT], other[TCC_COMM_TEXT];
+            char own_text[TCC_COMM_TEXT], other_text[TCC_COMM_TEXT];
             tcc_shared_revoke(shared, TCC_MISMATCH,
                               "ranks differ: rank %d (pid %d) is in %s, rank %d (pid %d) in %s",
                               shared->rank, shared->met.pids[shared->rank],
-                              tcc_comm_text(mine, own), i, shared->met.pids[i],
-                              tcc_comm_text(&its, other));
+                              tcc_comm_text(mine, own_text), i, shared->met.pids[i],
+                              tcc_comm_text(&its, other_text));
             return tcc_shared_state(shared);
         }
     }
@@ -63,8 +63,8 @@ static tcc_status read_nothing(tcc_shared *shared, const tcc_comm_work *work) {
 
 /* Fills the slot with the slice, for all ranks to read. */
 static void fill_slice(tcc_shared *shared, const tcc_comm_work *work) {
-    const char *own = work->send + shared->begin * (int64_t)work->element;
-    tcc_shared_copy(slot_of(shared, shared->rank), own, slice_count(shared), work->element);
+    const char *own_slice = work->send + shared->begin * (int64_t)work->element;
+    tcc_shared_copy(slot_of(shared, shared->rank), own_slice, slice_count(shared), work->element);
 }
 
 /* Reduces a part of all slots' slices. This rank's own slice is read from its send buffer. */
@@ -92,10 +92,10 @@ static int64_t bound(const tcc_shared *shared, const tcc_comm_work *work, int32_
 static void fill_parts(tcc_shared *shared, const tcc_comm_work *work) {
     int64_t element = (int64_t)work->element;
     int64_t first = bound(shared, work, shared->rank), last = bound(shared, work, shared->rank + 1);
-    const char *own = work->send + shared->begin * element;
+    const char *own_slice = work->send + shared->begin * element;
     char *slot = slot_of(shared, shared->rank);
-    tcc_shared_copy(slot, own, first, work->element);
-    tcc_shared_copy(slot + last * element, own + last * element, slice_count(shared) - last,
+    tcc_shared_copy(slot, own_slice, first, work->element);
+    tcc_shared_copy(slot + last * element, own_slice + last * element, slice_count(shared) - last,
                     work->element);
 }
 
@@ -146,7 +146,7 @@ static int64_t count_of(const tcc_comm_work *work, const int64_t *counts, int32_
 /* Returns the elements of a rank's part in the current slice; 0 or less behind the part's end. */
 static int64_t in_slice(const tcc_shared *shared, const tcc_comm_work *work, const int64_t *counts,
                         int32_t rank) {
-    return least(shared->slice, count_of(work, counts, rank) - shared->begin);
+    return smaller(shared->slice, count_of(work, counts, rank) - shared->begin);
 }
 
 static void fill_own(tcc_shared *shared, const tcc_comm_work *work) {
@@ -232,9 +232,9 @@ static const tcc_shared_method one_shot = {1, SLICE, fill_slice, reduce_slots},
                                by_parts = {2, TCC_SHARED_SLOT, fill_parts, reduce_parts};
 
 static const tcc_shared_method *all_reduce(const tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
-    int64_t parts = 2 * others * (bytes / shared->size);
-    int64_t at_once = tcc_shared_price(shared, bytes / SLICE + 1, others * bytes);
+    int64_t bytes = work->call.count * (int64_t)work->element, peers = shared->size - 1;
+    int64_t parts = 2 * peers * (bytes / shared->size);
+    int64_t at_once = tcc_shared_price(shared, bytes / SLICE + 1, peers * bytes);
     int64_t by_slots = tcc_shared_price(shared, 2 * (bytes / by_parts.bytes + 1), parts);
     return at_once <= by_slots ? &one_shot : &by_parts;
 }
@@ -280,18 +280,18 @@ static int64_t length_of(const tcc_shared *shared, const tcc_comm_work *work) {
     return length;
 }
 
-tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *asked) {
+tcc_status tcc_shared_begin(tcc_comm *comm, const tcc_comm_work *work) {
     tcc_shared *shared = comm->state;
     TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
-    shared->begun = *asked;
+    shared->begun = *work;
     shared->work = &shared->begun;
     shared->agreed = false;
     shared->begin = shared->round = 0;
     /* three quarters of the last cache stay for other data */
-    int64_t touched = (int64_t)(asked->sent + asked->received) * shared->size;
+    int64_t touched = (int64_t)(work->sent + work->received) * shared->size;
     shared->past = touched > tcc_comm_last_cache() / 4 && tcc_comm_last_cache();
-    int64_t length = length_of(shared, asked);
-    use(shared, method_of(shared, asked), length);
+    int64_t length = length_of(shared, work);
+    use(shared, method_of(shared, work), length);
     const tcc_shared_method *in_place = tcc_shared_in_place(
         comm, &shared->begun, shared->method->steps * (length / shared->slice + 1));
     if (in_place) use(shared, in_place, length);

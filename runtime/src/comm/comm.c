@@ -53,11 +53,11 @@ static const tcc_sized config_kind = {
 tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
     if (!out_comm) return tcc_fail(TCC_INVALID_ARGUMENT, "tcc_comm_open: out_comm is NULL");
     *out_comm = NULL;
-    tcc_comm_config whole = TCC_COMM_CONFIG;
+    tcc_comm_config filled = TCC_COMM_CONFIG;
     tcc_comm_settings settings;
     const tcc_comm_backend *backend = NULL;
-    TCC_RETURN_IF_ERROR(tcc_sized_read(&config_kind, config, &whole));
-    TCC_RETURN_IF_ERROR(tcc_comm_settle(&whole, &settings));
+    TCC_RETURN_IF_ERROR(tcc_sized_read(&config_kind, config, &filled));
+    TCC_RETURN_IF_ERROR(tcc_comm_settle(&filled, &settings));
     int32_t patience = settings.open_milliseconds;
     TCC_RETURN_IF_ERROR(tcc_comm_choose(&settings, &backend));
     tcc_comm *comm = tcc_comm_make(&settings, settings.rank, settings.size);
@@ -78,8 +78,8 @@ static void leave_ranks(tcc_comm *comm) {
     tcc_comm_device_leave(comm);
     comm->backend->close(comm);
     for (int i = 0; i < TCC_COMM_ARENAS; i++) {
-        tcc_comm_memory_drop(comm->held[i]);
-        comm->held[i] = NULL;
+        tcc_comm_memory_drop(comm->mappings[i]);
+        comm->mappings[i] = NULL;
     }
 }
 
@@ -151,8 +151,8 @@ typedef struct choice {
     int32_t color, key, rank;
 } choice;
 
-static int by_key(const void *left, const void *right) {
-    const choice *a = left, *b = right;
+static int by_key(const void *a_item, const void *b_item) {
+    const choice *a = a_item, *b = b_item;
     if (a->key != b->key) return a->key < b->key ? -1 : 1;
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
@@ -195,11 +195,11 @@ static tcc_status make_party(tcc_comm *comm, int32_t color, const party *party,
     return make_child(comm, party->members, party->n, party->self, name, out_comm);
 }
 
-tcc_status tcc_comm_leave_with(tcc_comm *comm, tcc_status status, tcc_comm **made) {
+tcc_status tcc_comm_leave_with(tcc_comm *comm, tcc_status status, tcc_comm **out_comm) {
     status = tcc_comm_leave(comm, status);
-    if (status == TCC_OK || !made) return status;
-    tcc_comm_close(*made);
-    *made = NULL;
+    if (status == TCC_OK || !out_comm) return status;
+    tcc_comm_close(*out_comm);
+    *out_comm = NULL;
     return status;
 }
 
@@ -288,10 +288,10 @@ static tcc_status replace_arena(tcc_comm *comm, tcc_comm_arena arena, size_t byt
         return tcc_fail(TCC_UNSUPPORTED, "the backend %s has no symmetric arena",
                         comm->backend->name);
     void *memory;
-    tcc_comm_memory *held;
-    TCC_RETURN_IF_ERROR(comm->backend->symmetric(comm, arena, bytes, &memory, &held));
-    tcc_comm_memory_drop(comm->held[arena]);
-    comm->held[arena] = held;
+    tcc_comm_memory *mapping;
+    TCC_RETURN_IF_ERROR(comm->backend->symmetric(comm, arena, bytes, &memory, &mapping));
+    tcc_comm_memory_drop(comm->mappings[arena]);
+    comm->mappings[arena] = mapping;
     comm->memory[arena] = memory;
     comm->bytes[arena] = bytes;
     return TCC_OK;
@@ -337,15 +337,15 @@ static tcc_status agree_on_bytes(tcc_comm *comm, int64_t *bytes) {
 }
 
 static tcc_status find_scratch(tcc_comm *comm, size_t bytes, void **out_memory) {
-    int64_t most = (int64_t)bytes;
+    int64_t most_bytes = (int64_t)bytes;
     if (!out_memory || !bytes || bytes > MOST_SCRATCH)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "scratch: out_memory is NULL, or there are no bytes or too many");
     if (bytes > comm->bytes[TCC_COMM_SCRATCH]) {
-        if (comm->backend->symmetric) TCC_RETURN_IF_ERROR(agree_on_bytes(comm, &most));
+        if (comm->backend->symmetric) TCC_RETURN_IF_ERROR(agree_on_bytes(comm, &most_bytes));
         size_t room = LEAST_SCRATCH;
-        while (room < (size_t)most) room *= 2; /* doubled, so that growing sizes need few new
-                                                  arenas */
+        while (room < (size_t)most_bytes) room *= 2; /* doubled, so that growing sizes need few new
+                                                        arenas */
         tcc_comm *children = atomic_load(&comm->subgroups);
         TCC_RETURN_IF_ERROR(make_arena(comm, children, TCC_COMM_SCRATCH, room));
     }

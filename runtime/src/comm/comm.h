@@ -281,7 +281,7 @@ struct tcc_comm {
     tcc_comm_queue started; /* not done yet; the first has begun */
     void *memory[TCC_COMM_ARENAS]; /* this rank's parts */
     size_t bytes[TCC_COMM_ARENAS];
-    tcc_comm_memory *held[TCC_COMM_ARENAS]; /* the mappings that they are parts of */
+    tcc_comm_memory *mappings[TCC_COMM_ARENAS]; /* the mappings that they are parts of */
     _Atomic uint32_t turn;     /* word of the thread in the comm: see turn.c */
     _Atomic uint32_t visitors; /* threads in calls that take no turn */
     _Atomic bool ending, gone; /* ending: it is being closed; gone: its contents are about to be
@@ -298,7 +298,7 @@ struct tcc_comm {
 tcc_comm *tcc_comm_make(const tcc_comm_settings *settings, int32_t rank, int32_t size);
 /* Leaves the call and hands out a new comm.  If two threads met in the call, the comm is closed and
  * not handed out. */
-tcc_status tcc_comm_leave_with(tcc_comm *comm, tcc_status status, tcc_comm **made);
+tcc_status tcc_comm_leave_with(tcc_comm *comm, tcc_status status, tcc_comm **out_comm);
 
 /* Revokes the comm for all ranks.  A thread that only watches may call it, too. */
 static inline void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason) {
@@ -335,8 +335,8 @@ static inline tcc_status tcc_comm_enter(tcc_comm *comm) {
 /* Ends the call, whose status is `status`.  Returns it, or an error if another thread came
  * meanwhile. */
 static inline tcc_status tcc_comm_leave(tcc_comm *comm, tcc_status status) {
-    uint32_t taken = TCC_TURN_TAKEN;
-    if (TCC_UNLIKELY(!atomic_compare_exchange_strong(&comm->turn, &taken, 0)))
+    uint32_t turn = TCC_TURN_TAKEN;
+    if (TCC_UNLIKELY(!atomic_compare_exchange_strong(&comm->turn, &turn, 0)))
         return tcc_comm_leave_marked(comm, status);
     return status;
 }
@@ -369,10 +369,10 @@ tcc_comm_memory *tcc_comm_memory_make(void *base, size_t bytes);
 /* ---- operate.c: operations ------------------------------------------------------------------- */
 
 /* Carries out the call's operation.  The caller has entered the comm. */
-tcc_status tcc_comm_perform(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+tcc_status tcc_comm_perform(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                             void *receive);
 /* Does the same and takes its own turn; an entry of the comm's table. */
-tcc_status tcc_comm_issue(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+tcc_status tcc_comm_issue(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                           void *receive);
 /* Drops started operations, so that their buffers are no longer used, and tells the other ranks the
  * reason. */

@@ -10,13 +10,13 @@
 #include "comm.h"
 
 int64_t tcc_comm_last_cache(void) {
-    static _Atomic int64_t found = -1;
-    int64_t bytes = atomic_load_explicit(&found, memory_order_relaxed);
+    static _Atomic int64_t limit = -1;
+    int64_t bytes = atomic_load_explicit(&limit, memory_order_relaxed);
     if (bytes >= 0) return bytes;
     bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     if (bytes < 0) bytes = 0;
-    atomic_store_explicit(&found, bytes, memory_order_relaxed);
+    atomic_store_explicit(&limit, bytes, memory_order_relaxed);
     return bytes;
 }
 

@@ -110,7 +110,7 @@ static tcc_status state(const tcc_comm_device *device) {
 /* Evaluates a call that returned `result`. The caller has held the lock since before the call. The
  * watching thread may see the failure of a call in progress first, so the device stores the call's
  * name for that report. */
-static tcc_status judge(tcc_comm_device *device, int result, const char *call) {
+static tcc_status check_result(tcc_comm_device *device, int result, const char *call) {
     device->call = result == TCC_NCCL_IN_PROGRESS ? call : NULL;
     if (result != TCC_NCCL_SUCCESS && result != TCC_NCCL_IN_PROGRESS)
         fail_by(device, result, call);
@@ -239,12 +239,12 @@ static tcc_status agree(const hello *all, int32_t size) {
 
 /* Gives all ranks the id, or the news that one of them cannot open. */
 static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id) {
-    hello own, *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
+    hello own_hello, *all = tcc_allocate_zero((size_t)comm->size, sizeof *all);
     if (!all) return TCC_OUT_OF_MEMORY;
-    introduce(comm, device_type, &own);
+    introduce(comm, device_type, &own_hello);
     const tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_GATHER,
-                                .dtype = {1, 8, 1}, .count = sizeof own};
-    tcc_status status = tcc_comm_perform(comm, &call, &own, all);
+                                .dtype = {1, 8, 1}, .count = sizeof own_hello};
+    tcc_status status = tcc_comm_perform(comm, &call, &own_hello, all);
     if (status == TCC_OK) status = agree(all, comm->size);
     if (status == TCC_OK) *out_id = all[0].id;
     tcc_free(all);
@@ -252,7 +252,7 @@ static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id)
 }
 
 /* Waits while a call is in progress, and revokes the comm where the call fails or takes too long.
- * `result` is TCC_NCCL_SUCCESS or TCC_NCCL_IN_PROGRESS, because `judge` has handled failures. */
+ * `result` is TCC_NCCL_SUCCESS or TCC_NCCL_IN_PROGRESS, because `check_result` has handled failures. */
 static tcc_status settle(tcc_comm_device *device, int result, const char *call, int64_t patience) {
     int64_t deadline = tcc_comm_now() + patience;
     for (int looks = 0; result == TCC_NCCL_IN_PROGRESS; looks++) {
@@ -268,7 +268,7 @@ static tcc_status settle(tcc_comm_device *device, int result, const char *call, 
             if (result == TCC_NCCL_IN_PROGRESS && tcc_comm_now() > deadline)
                 fail_all(device, TCC_TIMEOUT, "rank %d waited %lld ms in vain for %s in %s",
                        device->rank, (long long)(patience / 1000000), call, device->doing);
-            status = judge(device, result, call);
+            status = check_result(device, result, call);
         }
         pthread_mutex_unlock(&device->lock);
         TCC_RETURN_IF_ERROR(status);
@@ -318,7 +318,7 @@ static tcc_status connect_ranks(tcc_comm_device *device, tcc_nccl_id id) {
     if (status == TCC_OK)
         result = device->nccl->CommInitRankConfig(&device->handle, device->size, id, device->rank,
                                                   &config);
-    if (status == TCC_OK) status = judge(device, result, "ncclCommInitRankConfig");
+    if (status == TCC_OK) status = check_result(device, result, "ncclCommInitRankConfig");
     int64_t patience = device->comm->settings.open_milliseconds * INT64_C(1000000);
     pthread_mutex_unlock(&device->lock);
     TCC_RETURN_IF_ERROR(status);
@@ -401,7 +401,7 @@ static tcc_status issue(tcc_comm_device *device, const tcc_nccl_work *works, int
         (void)tcc_comm_text(&works->work.descriptor, device->doing);
         result = tcc_nccl_issue(device->nccl, device->handle, device->rank, device->size, works, n,
                                 &call);
-        status = judge(device, result, call);
+        status = check_result(device, result, call);
     }
     pthread_mutex_unlock(&device->lock);
     return status != TCC_OK ? status : settle(device, result, call, device->patience);

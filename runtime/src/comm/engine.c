@@ -52,19 +52,19 @@ static tcc_status give_up(engine_comm *comm, tcc_status status, const char *reas
 }
 
 /* Revokes the comm after a failure of the engine, which has set the thread's message. */
-static tcc_status failed(engine_comm *comm, const char *what, tcc_status status) {
+static tcc_status failed(engine_comm *comm, const char *call, tcc_status status) {
     char reason[sizeof comm->reason];
-    snprintf(reason, sizeof reason, "%s: %s", what, tcc_last_error());
+    snprintf(reason, sizeof reason, "%s: %s", call, tcc_last_error());
     return give_up(comm, status, reason);
 }
 
 /* Waits for requests. Revokes the comm where they are not done in time. */
-static tcc_status await(engine_comm *comm, uintptr_t *requests, int32_t n, const char *what) {
+static tcc_status await(engine_comm *comm, uintptr_t *requests, int32_t n, const char *call) {
     int64_t deadline = tcc_comm_now() + comm->patience;
     for (int32_t first = 0, looks = 1; first < n; looks++) {
         int32_t done = 0;
         tcc_status status = comm->engine->test(comm->group, &requests[first], &done);
-        if (status != TCC_OK) return failed(comm, what, status);
+        if (status != TCC_OK) return failed(comm, call, status);
         if (done) {
             first++;
             continue;
@@ -73,12 +73,12 @@ static tcc_status await(engine_comm *comm, uintptr_t *requests, int32_t n, const
         TCC_RETURN_IF_ERROR(state(comm));
         char reason[160];
         if (tcc_comm_ends()) {
-            snprintf(reason, sizeof reason, "%s: rank %d was told to end", what, comm->rank);
+            snprintf(reason, sizeof reason, "%s: rank %d was told to end", call, comm->rank);
             return give_up(comm, TCC_CANCELLED, reason);
         }
         if (tcc_comm_now() > deadline) {
             snprintf(reason, sizeof reason, "%s: rank %d waited %lld ms in vain for other ranks",
-                     what, comm->rank, (long long)(comm->patience / 1000000));
+                     call, comm->rank, (long long)(comm->patience / 1000000));
             return give_up(comm, TCC_TIMEOUT, reason);
         }
         sched_yield(); /* there may be more ranks than CPUs */
@@ -86,9 +86,9 @@ static tcc_status await(engine_comm *comm, uintptr_t *requests, int32_t n, const
     return TCC_OK;
 }
 
-static tcc_status await_one(engine_comm *comm, tcc_status begun, uintptr_t *request,
-                            const char *what) {
-    return begun == TCC_OK ? await(comm, request, 1, what) : failed(comm, what, begun);
+static tcc_status await_request(engine_comm *comm, tcc_status begun, uintptr_t *request,
+                                const char *call) {
+    return begun == TCC_OK ? await(comm, request, 1, call) : failed(comm, call, begun);
 }
 
 /* ---- movement -------------------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static char *scratch(engine_comm *comm, size_t bytes) {
 static tcc_status gather(engine_comm *comm, void *receive) {
     uintptr_t request = 0;
     tcc_status begun = comm->engine->all_gather(comm->group, receive, comm->counts, &request);
-    return await_one(comm, begun, &request, "all_gather");
+    return await_request(comm, begun, &request, "all_gather");
 }
 
 static void count_equal(engine_comm *comm, size_t bytes) {
@@ -132,7 +132,7 @@ static tcc_status exchange(engine_comm *comm, const void *send, void *receive) {
     uintptr_t request = 0;
     tcc_status begun = comm->engine->all_to_all(comm->group, send, comm->send_counts,
                                                 comm->send_places, receive, comm->counts, &request);
-    return await_one(comm, begun, &request, "all_to_all");
+    return await_request(comm, begun, &request, "all_to_all");
 }
 
 /* ---- agreement ------------------------------------------------------------------------------- */
@@ -194,29 +194,29 @@ static tcc_status reduce_small(engine_comm *comm, const tcc_comm_work *work, con
 static tcc_status reduce_chunk(engine_comm *comm, const tcc_comm_work *work, int64_t begin,
                                int64_t count, const void **inputs) {
     size_t element = work->element, n = (size_t)comm->size;
-    int64_t part = (count + comm->size - 1) / comm->size, own = 0;
+    int64_t part = (count + comm->size - 1) / comm->size, own_count = 0;
     char *pieces = scratch(comm, (size_t)part * element * n), *out = work->receive;
     if (!pieces) return TCC_OUT_OF_MEMORY;
     for (int32_t i = 0; i < comm->size; i++) {
         int64_t first = i * part < count ? i * part : count;
         int64_t last = first + part < count ? first + part : count;
         comm->send_counts[i] = (size_t)(last - first) * element;
-        if (i == comm->rank) own = last - first;
+        if (i == comm->rank) own_count = last - first;
     }
     for (int32_t i = 0; i < comm->size; i++) comm->counts[i] = comm->send_counts[comm->rank];
     line_up(comm->send_counts, comm->send_places, comm->size);
     TCC_RETURN_IF_ERROR(exchange(comm, work->send + (size_t)begin * element, pieces));
     out += (size_t)begin * element;
-    reduce_pieces(comm, work, pieces, own, out + comm->send_places[comm->rank], inputs);
+    reduce_pieces(comm, work, pieces, own_count, out + comm->send_places[comm->rank], inputs);
     memcpy(comm->counts, comm->send_counts, n * sizeof *comm->counts);
     return gather(comm, out);
 }
 
 static tcc_status all_reduce(engine_comm *comm, const tcc_comm_work *work, const void **inputs) {
-    int64_t total = work->call.count, most = CHUNK / (int64_t)work->element;
+    int64_t total = work->call.count, chunk = CHUNK / (int64_t)work->element;
     if ((size_t)total * work->element <= SMALL) return reduce_small(comm, work, inputs);
-    for (int64_t begin = 0; begin < total; begin += most) {
-        int64_t count = total - begin < most ? total - begin : most;
+    for (int64_t begin = 0; begin < total; begin += chunk) {
+        int64_t count = total - begin < chunk ? total - begin : chunk;
         TCC_RETURN_IF_ERROR(reduce_chunk(comm, work, begin, count, inputs));
     }
     return TCC_OK;
@@ -224,9 +224,9 @@ static tcc_status all_reduce(engine_comm *comm, const tcc_comm_work *work, const
 
 static tcc_status reduce_scatter(engine_comm *comm, const tcc_comm_work *work,
                                  const void **inputs) {
-    int64_t total = work->call.count, most = CHUNK / (int64_t)work->element / comm->size + 1;
-    for (int64_t begin = 0; begin < total; begin += most) {
-        int64_t count = total - begin < most ? total - begin : most;
+    int64_t total = work->call.count, chunk = CHUNK / (int64_t)work->element / comm->size + 1;
+    for (int64_t begin = 0; begin < total; begin += chunk) {
+        int64_t count = total - begin < chunk ? total - begin : chunk;
         size_t bytes = (size_t)count * work->element;
         char *pieces = scratch(comm, bytes * (size_t)comm->size);
         if (!pieces) return TCC_OUT_OF_MEMORY;
@@ -259,9 +259,9 @@ static tcc_status all_gather(engine_comm *comm, const tcc_comm_work *work) {
         comm->counts[i] = (size_t)count * work->element;
     }
     line_up(comm->counts, comm->places, comm->size);
-    char *own = work->receive + comm->places[comm->rank];
-    if (comm->counts[comm->rank] && own != work->send)
-        memcpy(own, work->send, comm->counts[comm->rank]);
+    char *own_part = work->receive + comm->places[comm->rank];
+    if (comm->counts[comm->rank] && own_part != work->send)
+        memcpy(own_part, work->send, comm->counts[comm->rank]);
     return gather(comm, work->receive);
 }
 
@@ -290,23 +290,23 @@ static tcc_status broadcast(engine_comm *comm, const tcc_comm_work *work) {
         memcpy(work->receive, work->send, bytes);
     tcc_status begun =
         comm->engine->broadcast(comm->group, work->receive, bytes, work->call.root, &request);
-    return await_one(comm, begun, &request, "broadcast");
+    return await_request(comm, begun, &request, "broadcast");
 }
 
 /* Fails where the engine cannot move the operation's bytes. */
 static tcc_status check_size(const engine_comm *comm, const tcc_comm_work *work) {
     int64_t elements = work->call.count, most_bytes = comm->engine->most_bytes;
-    int64_t most = (most_bytes ? most_bytes : INT64_MAX) / (int64_t)work->element;
+    int64_t limit = (most_bytes ? most_bytes : INT64_MAX) / (int64_t)work->element;
     if (work->call.kind != TCC_COMM_ALL_REDUCE && work->call.kind != TCC_COMM_BROADCAST &&
         !tcc_comm_is_transfer(work->call.kind))
-        elements = elements > most / comm->size ? most + 1 : elements * comm->size;
+        elements = elements > limit / comm->size ? limit + 1 : elements * comm->size;
     if (work->call.kind == TCC_COMM_ALL_REDUCE) elements = 0; /* it goes in chunks */
     for (int32_t i = 0; work->call.send_counts && i < comm->size; i++) {
         elements += work->call.send_counts[i];
-        if (work->call.receive_counts && work->call.receive_counts[i] > most - elements)
-            elements = most + 1;
+        if (work->call.receive_counts && work->call.receive_counts[i] > limit - elements)
+            elements = limit + 1;
     }
-    if (elements <= most) return TCC_OK;
+    if (elements <= limit) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "more than %lld bytes in one operation over %s: divide it",
                     (long long)most_bytes, comm->engine->name);
 }
@@ -351,33 +351,33 @@ tcc_status tcc_engine_advance(tcc_comm *of, bool wait, bool *out_done) {
 
 /* A message: its descriptor and its data. */
 typedef struct letter {
-    tcc_comm_descriptor said;
+    tcc_comm_descriptor descriptor;
     uintptr_t requests[2];
 } letter;
 
 static tcc_status post_letter(engine_comm *comm, const tcc_comm_work *work, letter *out) {
     const tcc_comm_engine *engine = comm->engine;
-    size_t bytes = (size_t)work->call.count * work->element, said = sizeof out->said;
+    size_t bytes = (size_t)work->call.count * work->element, header_bytes = sizeof out->descriptor;
     int32_t peer = work->call.root;
-    out->said = work->descriptor;
+    out->descriptor = work->descriptor;
     if (work->call.kind == TCC_COMM_SEND) {
         TCC_RETURN_IF_ERROR(
-            engine->send(comm->group, &out->said, said, peer, HEADER_TAG, &out->requests[0]));
+            engine->send(comm->group, &out->descriptor, header_bytes, peer, HEADER_TAG, &out->requests[0]));
         return engine->send(comm->group, work->send, bytes, peer, DATA_TAG, &out->requests[1]);
     }
     TCC_RETURN_IF_ERROR(
-        engine->receive(comm->group, &out->said, said, peer, HEADER_TAG, &out->requests[0]));
+        engine->receive(comm->group, &out->descriptor, header_bytes, peer, HEADER_TAG, &out->requests[0]));
     return engine->receive(comm->group, work->receive, bytes, peer, DATA_TAG, &out->requests[1]);
 }
 
 static tcc_status end_letter(engine_comm *comm, const tcc_comm_work *work, letter *of) {
     TCC_RETURN_IF_ERROR(await(comm, of->requests, 1, "a message"));
     if (work->call.kind == TCC_COMM_RECEIVE &&
-        (of->said.count != work->call.count || of->said.type != work->type)) {
-        char own[TCC_COMM_TEXT], other[TCC_COMM_TEXT], reason[sizeof comm->reason];
+        (of->descriptor.count != work->call.count || of->descriptor.type != work->type)) {
+        char own_text[TCC_COMM_TEXT], other_text[TCC_COMM_TEXT], reason[sizeof comm->reason];
         snprintf(reason, sizeof reason, "ranks differ: rank %d is in %s, rank %d in %s", comm->rank,
-                 tcc_comm_text(&work->descriptor, own), work->call.root,
-                 tcc_comm_text(&of->said, other));
+                 tcc_comm_text(&work->descriptor, own_text), work->call.root,
+                 tcc_comm_text(&of->descriptor, other_text));
         return give_up(comm, TCC_MISMATCH, reason);
     }
     return await(comm, &of->requests[1], 1, "a message");

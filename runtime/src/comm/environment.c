@@ -28,18 +28,18 @@ static tcc_status check(const tcc_comm_settings *settings) {
 
 tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out) {
     tcc_launch launch;
-    bool found = true;
+    bool has_launcher = true;
     if ((config->rank < 0) != (config->size < 0))
         return tcc_fail(TCC_INVALID_ARGUMENT, "rank %d and size %d: give both or none",
                         config->rank, config->size);
     if (config->rank < 0) {
-        TCC_RETURN_IF_ERROR(tcc_launch_read(&launch, &found));
+        TCC_RETURN_IF_ERROR(tcc_launch_read(&launch, &has_launcher));
     } else {
         TCC_RETURN_IF_ERROR(tcc_launch_name(&launch));
         launch.rank = config->rank;
         launch.size = config->size;
     }
-    if (!found)
+    if (!has_launcher)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "no launcher says which rank this process is: start it by mpirun, torchrun "
                         "or srun, or set TCC_RANK, TCC_SIZE and TCC_RENDEZVOUS");

@@ -32,7 +32,7 @@ tcc_comm_exchange tcc_comm_exchange_of(const tcc_comm_settings *settings, int64_
 /* Checks that there is a secret, or the explicit choice of none, which every process prints
  * once. */
 static tcc_status check_secret(const tcc_comm_exchange *about) {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (*about->token || !tcc_comm_address_port(about->address)) return TCC_OK;
     if (!about->unguarded)
         return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -41,7 +41,7 @@ static tcc_status check_secret(const tcc_comm_exchange *about) {
                         "TCC_TOKEN=$(openssl rand -hex 16)` before srun, or to `none` where "
                         "whoever reaches the port is trusted",
                         about->rank, about->address);
-    if (atomic_flag_test_and_set(&said)) return TCC_OK;
+    if (atomic_flag_test_and_set(&warned)) return TCC_OK;
     char text[400];
     int n = snprintf(text, sizeof text,
                      "tcc: rank %d of %d meets the others at '%s' without a secret "

@@ -39,11 +39,11 @@ typedef struct host {
     char *all;
 } host;
 
-static void close_visitor(host *host, int32_t which) {
-    visitor gone = host->visitors[which];
+static void close_visitor(host *host, int32_t index) {
+    visitor gone = host->visitors[index];
     close(gone.connection);
-    size_t later = (size_t)(--host->n_visitors - which);
-    memmove(&host->visitors[which], &host->visitors[which + 1], later * sizeof gone);
+    size_t later = (size_t)(--host->n_visitors - index);
+    memmove(&host->visitors[index], &host->visitors[index + 1], later * sizeof gone);
     /* the freed buffer serves the next visitor */
     host->visitors[host->n_visitors].message = gone.message;
 }
@@ -60,13 +60,13 @@ static greeting greeting_from(const visitor *from) {
 static void refuse(const host *host, visitor *to, int32_t status, const char *text) {
     static const uint8_t nothing[TCC_COMM_HASH];
     greeting its = greeting_from(to);
-    answer said;
-    memset(&said, 0, sizeof said);
-    said.magic = ANSWER;
-    said.status = status;
-    snprintf(said.text, sizeof said.text, "%s", text);
-    tcc_wire_prove_answer(host->about, &its, to->number, &said, nothing, said.proof);
-    (void)!send(to->connection, &said, sizeof said, MSG_NOSIGNAL);
+    answer reply;
+    memset(&reply, 0, sizeof reply);
+    reply.magic = ANSWER;
+    reply.status = status;
+    snprintf(reply.text, sizeof reply.text, "%s", text);
+    tcc_wire_prove_answer(host->about, &its, to->number, &reply, nothing, reply.proof);
+    (void)!send(to->connection, &reply, sizeof reply, MSG_NOSIGNAL);
     /* the socket is closed only after all input is read, else TCP may lose this answer */
     (void)shutdown(to->connection, SHUT_WR);
     to->rank = REFUSED;
@@ -105,19 +105,19 @@ static tcc_status check_same(const host *host, const greeting *its) {
 }
 
 /* Answers a greeting with a fresh number and this side's proof.  Hangs up on invalid greetings. */
-static tcc_status ask(host *host, int32_t which) {
-    visitor *from = &host->visitors[which];
+static tcc_status ask(host *host, int32_t index) {
+    visitor *from = &host->visitors[index];
     greeting its = greeting_from(from);
-    challenge said;
-    memset(&said, 0, sizeof said);
-    said.magic = CHALLENGE;
-    said.version = WIRE;
+    challenge question;
+    memset(&question, 0, sizeof question);
+    question.magic = CHALLENGE;
+    question.version = WIRE;
     TCC_RETURN_IF_ERROR(tcc_comm_fresh(from->number));
-    memcpy(said.number, from->number, sizeof said.number);
-    tcc_wire_prove_challenge(host->about, &its, from->number, said.proof);
+    memcpy(question.number, from->number, sizeof question.number);
+    tcc_wire_prove_challenge(host->about, &its, from->number, question.proof);
     if (its.magic != GREETING ||
-        send(from->connection, &said, sizeof said, MSG_NOSIGNAL) < (ssize_t)sizeof said) {
-        close_visitor(host, which);
+        send(from->connection, &question, sizeof question, MSG_NOSIGNAL) < (ssize_t)sizeof question) {
+        close_visitor(host, index);
     } else if (its.version != WIRE) { /* tells the visitor which version this is */
         (void)shutdown(from->connection, SHUT_WR);
         from->rank = REFUSED;
@@ -127,17 +127,17 @@ static tcc_status ask(host *host, int32_t which) {
 
 /* Handles a visitor's complete promise: a right proof makes its greeting valid.  Returns an error
  * where the whole meeting fails. */
-static tcc_status hear_promise(host *host, int32_t which) {
-    visitor *from = &host->visitors[which];
+static tcc_status hear_promise(host *host, int32_t index) {
+    visitor *from = &host->visitors[index];
     greeting its = greeting_from(from);
-    promise said;
+    promise its_promise;
     uint8_t expected[TCC_COMM_HASH];
     char text[TEXT];
-    memcpy(&said, from->message + sizeof its, sizeof said);
-    tcc_wire_prove_promise(host->about, &its, from->number, &said, expected);
-    if (!tcc_comm_same_hash(expected, said.proof)) {
+    memcpy(&its_promise, from->message + sizeof its, sizeof its_promise);
+    tcc_wire_prove_promise(host->about, &its, from->number, &its_promise, expected);
+    if (!tcc_comm_same_hash(expected, its_promise.proof)) {
         tcc_place_peer(from->connection, host->stranger);
-        close_visitor(host, which);
+        close_visitor(host, index);
         return TCC_OK;
     }
     tcc_wire_clean(its.name, sizeof its.name);
@@ -153,17 +153,17 @@ static tcc_status hear_promise(host *host, int32_t which) {
 }
 
 /* Counts a visitor as a rank: all its messages have come. */
-static void count_in(host *host, int32_t which) {
-    visitor *from = &host->visitors[which];
+static void count_in(host *host, int32_t index) {
+    visitor *from = &host->visitors[index];
     greeting its = greeting_from(from);
     const char *blob = from->message + sizeof its + sizeof(promise);
-    promise said;
+    promise its_promise;
     uint8_t expected[TCC_COMM_HASH];
-    memcpy(&said, from->message + sizeof its, sizeof said);
+    memcpy(&its_promise, from->message + sizeof its, sizeof its_promise);
     tcc_sha256(blob, its.bytes, expected);
     tcc_wire_clean(its.name, sizeof its.name);
-    if (!tcc_comm_same_hash(expected, said.blob) || *host->names[its.rank]) {
-        close_visitor(host, which); /* the rank visits again */
+    if (!tcc_comm_same_hash(expected, its_promise.blob) || *host->names[its.rank]) {
+        close_visitor(host, index); /* the rank visits again */
         return;
     }
     from->rank = its.rank;
@@ -173,41 +173,41 @@ static void count_in(host *host, int32_t which) {
 }
 
 /* Handles the next message of a visitor that is not a rank yet. */
-static tcc_status hear_on(host *host, int32_t which) {
-    visitor *from = &host->visitors[which];
+static tcc_status hear_on(host *host, int32_t index) {
+    visitor *from = &host->visitors[index];
     size_t greeted = sizeof(greeting), promised = greeted + sizeof(promise);
-    size_t whole = promised + host->mine.bytes;
-    size_t end = from->got < greeted ? greeted : from->got < promised ? promised : whole;
+    size_t complete = promised + host->mine.bytes;
+    size_t end = from->got < greeted ? greeted : from->got < promised ? promised : complete;
     ssize_t got = recv(from->connection, from->message + from->got, end - from->got, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TCC_OK;
     if (got <= 0) {
         if (from->got >= greeted) tcc_place_peer(from->connection, host->stranger);
-        close_visitor(host, which);
+        close_visitor(host, index);
         return TCC_OK;
     }
     bool had_promised = from->got >= promised;
     from->got += (size_t)got;
-    if (from->got == greeted) return ask(host, which);
+    if (from->got == greeted) return ask(host, index);
     if (from->got < promised) return TCC_OK;
     if (!had_promised) {
         int32_t before = host->n_visitors;
-        TCC_RETURN_IF_ERROR(hear_promise(host, which));
+        TCC_RETURN_IF_ERROR(hear_promise(host, index));
         if (host->n_visitors < before || from->rank == REFUSED) return TCC_OK;
     }
-    if (from->got == whole) count_in(host, which);
+    if (from->got == complete) count_in(host, index);
     return TCC_OK;
 }
 
-static tcc_status hear_visitor(host *host, int32_t which) {
-    visitor *from = &host->visitors[which];
-    if (from->rank == NEW) return hear_on(host, which);
-    char rest[64]; /* further bytes are dropped */
-    ssize_t got = recv(from->connection, rest, sizeof rest, 0);
+static tcc_status hear_visitor(host *host, int32_t index) {
+    visitor *from = &host->visitors[index];
+    if (from->rank == NEW) return hear_on(host, index);
+    char dropped[64]; /* further bytes are dropped */
+    ssize_t got = recv(from->connection, dropped, sizeof dropped, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TCC_OK;
     if (from->rank >= 0) /* a rank sends nothing more, so it has hung up */
         return tcc_fail(TCC_PEER_DEAD, "rank %d (%s) gave up or ended while ranks met rank 0 (%s)",
                         from->rank, host->names[from->rank], host->mine.name);
-    if (got <= 0) close_visitor(host, which);
+    if (got <= 0) close_visitor(host, index);
     return TCC_OK;
 }
 
@@ -282,19 +282,19 @@ static tcc_status listen_at(host *host) {
 static tcc_status send_all(host *host) {
     size_t bytes = (size_t)host->about->size * host->about->bytes;
     uint8_t hash[TCC_COMM_HASH];
-    answer said;
-    memset(&said, 0, sizeof said);
-    said.magic = ANSWER;
-    said.bytes = bytes;
+    answer reply;
+    memset(&reply, 0, sizeof reply);
+    reply.magic = ANSWER;
+    reply.bytes = bytes;
     tcc_sha256(host->all, bytes, hash);
     for (int32_t i = 0; i < host->n_visitors; i++) {
         const visitor *to = &host->visitors[i];
         int64_t deadline = host->about->deadline;
         if (to->rank < 0) continue;
         greeting its = greeting_from(to);
-        tcc_wire_prove_answer(host->about, &its, to->number, &said, hash, said.proof);
+        tcc_wire_prove_answer(host->about, &its, to->number, &reply, hash, reply.proof);
         int connection = to->connection;
-        if (tcc_wire_move(connection, true, (char *)&said, sizeof said, deadline) < sizeof said ||
+        if (tcc_wire_move(connection, true, (char *)&reply, sizeof reply, deadline) < sizeof reply ||
             tcc_wire_move(connection, true, host->all, bytes, deadline) < bytes)
             return tcc_fail(TCC_PEER_DEAD,
                             "rank %d (%s) does not hear what rank 0 (%s) has gathered", to->rank,
@@ -304,16 +304,16 @@ static tcc_status send_all(host *host) {
 }
 
 static tcc_status make_room_for_ranks(host *host) {
-    size_t size = (size_t)host->about->size, most = size + STRANGERS;
+    size_t size = (size_t)host->about->size, room = size + STRANGERS;
     size_t message = sizeof(greeting) + sizeof(promise) + host->about->bytes;
-    host->most_visitors = (int32_t)most;
-    host->visitors = tcc_allocate_zero(most, sizeof *host->visitors);
-    host->polled = tcc_allocate_zero(most + 1, sizeof *host->polled);
+    host->most_visitors = (int32_t)room;
+    host->visitors = tcc_allocate_zero(room, sizeof *host->visitors);
+    host->polled = tcc_allocate_zero(room + 1, sizeof *host->polled);
     host->names = tcc_allocate_zero(size, sizeof *host->names);
-    host->messages = tcc_allocate_zero(most, message);
+    host->messages = tcc_allocate_zero(room, message);
     if (!host->visitors || !host->polled || !host->names || !host->messages)
         return TCC_OUT_OF_MEMORY;
-    for (size_t i = 0; i < most; i++) host->visitors[i].message = host->messages + i * message;
+    for (size_t i = 0; i < room; i++) host->visitors[i].message = host->messages + i * message;
     return TCC_OK;
 }
 

@@ -37,7 +37,7 @@ static tcc_status reduce_for_all(tcc_shared *shared, const tcc_comm_work *work) 
     return TCC_OK;
 }
 
-static tcc_status reduce_own(tcc_shared *shared, const tcc_comm_work *work) {
+static tcc_status reduce_part(tcc_shared *shared, const tcc_comm_work *work) {
     if (shared->round) return TCC_OK;
     reduce(shared, work, shared->rank * work->call.count, work->call.count,
            (char *[]){work->receive}, 1);
@@ -76,7 +76,7 @@ typedef struct kind_row {
 
 static const kind_row kinds[TCC_COMM_SEND] = {
     [TCC_COMM_ALL_REDUCE] = ROW(true, true, reduce_for_all),
-    [TCC_COMM_REDUCE_SCATTER] = ROW(true, false, reduce_own),
+    [TCC_COMM_REDUCE_SCATTER] = ROW(true, false, reduce_part),
     [TCC_COMM_ALL_GATHER] = ROW(false, true, hand_to_all),
     [TCC_COMM_ALL_GATHER_V] = ROW(false, true, hand_to_all),
     [TCC_COMM_ALL_TO_ALL] = ROW(true, true, take_from_all),
@@ -88,28 +88,28 @@ static const kind_row kinds[TCC_COMM_SEND] = {
  * they do not lie in it. */
 static bool lies_in(const tcc_shared_arena *arena, int32_t part, const tcc_comm_work *work,
                     const kind_row *kind, uint64_t *where) {
-    const char *own = arena->memory + (size_t)part * arena->bytes;
+    const char *begin = arena->memory + (size_t)part * arena->bytes;
     const char *buffers[] = {work->send, work->receive};
     size_t sizes[] = {work->sent, work->received};
     *where = 0;
     for (int i = 0; arena->memory && i < 2; i++) {
         if (!(i ? kind->receive : kind->send)) continue;
-        if (!buffers[i] || buffers[i] < own || buffers[i] + sizes[i] > own + arena->bytes)
+        if (!buffers[i] || buffers[i] < begin || buffers[i] + sizes[i] > begin + arena->bytes)
             return false;
-        *where = *where * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(buffers[i] - own);
+        *where = *where * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(buffers[i] - begin);
     }
     return arena->memory;
 }
 
 /* Returns how many more bytes a method with slots moves. */
 static int64_t staged(const tcc_shared *shared, const tcc_comm_work *work) {
-    int64_t bytes = work->call.count * (int64_t)work->element, others = shared->size - 1;
+    int64_t bytes = work->call.count * (int64_t)work->element, peers = shared->size - 1;
     switch (work->call.kind) {
     /* a method with slots fills the slot and writes all results; one without reads and writes
      * parts */
-    case TCC_COMM_ALL_REDUCE: return (others + 2) * bytes - 2 * others * (bytes / shared->size);
+    case TCC_COMM_ALL_REDUCE: return (peers + 2) * bytes - 2 * peers * (bytes / shared->size);
     case TCC_COMM_REDUCE_SCATTER:
-    case TCC_COMM_ALL_TO_ALL: return others * bytes;
+    case TCC_COMM_ALL_TO_ALL: return peers * bytes;
     case TCC_COMM_ALL_GATHER_V: return (int64_t)work->received / shared->size;
     default: return bytes; /* all_gather */
     }
@@ -123,14 +123,14 @@ const tcc_shared_method *tcc_shared_in_place(tcc_comm *comm, tcc_comm_work *work
     /* in place, a rank would receive data where others have not read yet */
     if (work->call.kind == TCC_COMM_ALL_TO_ALL && work->send == work->receive) return NULL;
     for (int i = 0; i < 2 * TCC_COMM_ARENAS; i++) {
-        bool kept = i >= TCC_COMM_ARENAS;
-        if (kept && !comm->keeper) break;
-        tcc_shared *owner = kept ? comm->keeper->state : shared;
+        bool is_keeper = i >= TCC_COMM_ARENAS;
+        if (is_keeper && !comm->keeper) break;
+        tcc_shared *owner = is_keeper ? comm->keeper->state : shared;
         const tcc_shared_arena *arena = &owner->arenas[i % TCC_COMM_ARENAS];
         uint64_t where;
         if (!lies_in(arena, owner->rank, work, kind, &where)) continue;
         shared->arena = arena;
-        shared->members = kept ? comm->members : NULL;
+        shared->members = is_keeper ? comm->members : NULL;
         work->descriptor.place = (uint8_t)(1 + i);
         work->descriptor.where = where;
     }

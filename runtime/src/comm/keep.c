@@ -101,9 +101,9 @@ static tcc_status keep_memory(tcc_comm *comm, const void *memory, tcc_comm_memor
     uintptr_t place = (uintptr_t)memory;
     for (int i = 0; i < TCC_COMM_ARENAS; i++) {
         uintptr_t begin = (uintptr_t)comm->memory[i];
-        if (!comm->held[i] || place < begin || place >= begin + comm->bytes[i]) continue;
-        atomic_fetch_add(&comm->held[i]->users, 1);
-        *out_kept = comm->held[i];
+        if (!comm->mappings[i] || place < begin || place >= begin + comm->bytes[i]) continue;
+        atomic_fetch_add(&comm->mappings[i]->users, 1);
+        *out_kept = comm->mappings[i];
         return TCC_OK;
     }
     return tcc_fail(TCC_INVALID_ARGUMENT, "memory_keep: the comm has no memory at this address");

@@ -13,8 +13,8 @@ typedef struct mpi_group {
     int *counts, *places, *send_counts, *send_places; /* bytes, by rank */
 } mpi_group;
 
-static tcc_status check(const mpi_group *group, const char *what, int code) {
-    return code ? tcc_mpi_fail(group->mpi, what, code) : TCC_OK;
+static tcc_status check(const mpi_group *group, const char *call, int code) {
+    return code ? tcc_mpi_fail(group->mpi, call, code) : TCC_OK;
 }
 
 static void to_int(const size_t *from, int *out, int32_t n) {
@@ -112,10 +112,10 @@ static mpi_group *make(const tcc_mpi *mpi, int32_t size) {
 }
 
 /* Keeps a group whose communicator was made with return code `code`, else closes it. */
-static tcc_status keep(mpi_group *group, const char *what, int code, void **out_group) {
+static tcc_status keep(mpi_group *group, const char *call, int code, void **out_group) {
     if (!code) code = group->mpi->Comm_set_errhandler(group->handle, group->mpi->errors_return);
     if (code) {
-        tcc_status status = tcc_mpi_fail(group->mpi, what, code);
+        tcc_status status = tcc_mpi_fail(group->mpi, call, code);
         mpi_close(group);
         return status;
     }

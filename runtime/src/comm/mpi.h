@@ -58,6 +58,6 @@ const tcc_mpi *tcc_mpi_library(void);
  * unless a comm failed, because finalising waits for all ranks. */
 tcc_status tcc_mpi_start(const tcc_mpi *mpi);
 void tcc_mpi_stay(void); /* MPI is not finalised at exit */
-tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *what, int code);
+tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *call, int code);
 
 #endif

@@ -38,7 +38,7 @@ static const tcc_comm_function functions[] = {
 };
 
 static tcc_mpi the_library;
-static bool found;
+static bool is_filled;
 static char reason[512];
 
 static bool fill_functions(void *library, tcc_mpi *out) {
@@ -83,13 +83,13 @@ static interface interface_of(void *library, const char *name) {
 
 static bool take(void *library, const char *name) {
     the_library = (tcc_mpi){.name = name, .in_place = (void *)1};
-    found = fill_functions(library, &the_library) &&
+    is_filled = fill_functions(library, &the_library) &&
             fill_constants(library, interface_of(library, name), &the_library);
-    return found;
+    return is_filled;
 }
 
 static void find(void) {
-    const char *asked = secure_getenv("TCC_MPI_LIBRARY");
+    const char *path = secure_getenv("TCC_MPI_LIBRARY");
     /* Open MPI's launcher needs Open MPI's library */
     bool open_mpi = secure_getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     snprintf(reason, sizeof reason,
@@ -99,10 +99,10 @@ static void find(void) {
         void *loaded = dlopen(files[i].name, RTLD_NOW | RTLD_NOLOAD);
         if (loaded && take(loaded, files[i].name)) return;
     }
-    if (asked && *asked) {
-        void *loaded = dlopen(asked, RTLD_NOW | RTLD_GLOBAL);
+    if (path && *path) {
+        void *loaded = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
         if (!loaded) snprintf(reason, sizeof reason, "TCC_MPI_LIBRARY: %s", dlerror());
-        if (loaded) take(loaded, asked);
+        if (loaded) take(loaded, path);
         return;
     }
     for (int turn = 0; turn < 2; turn++)
@@ -116,7 +116,7 @@ static void find(void) {
 const tcc_mpi *tcc_mpi_library(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find);
-    if (found) return &the_library;
+    if (is_filled) return &the_library;
     tcc_fail(TCC_UNSUPPORTED, "%s", reason);
     return NULL;
 }
@@ -147,10 +147,10 @@ tcc_status tcc_mpi_start(const tcc_mpi *mpi) {
     return TCC_OK;
 }
 
-tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *what, int code) {
+tcc_status tcc_mpi_fail(const tcc_mpi *mpi, const char *call, int code) {
     char text[8192] = "";
     int length = 0;
     if (mpi->Error_string(code, text, &length)) snprintf(text, sizeof text, "error %d", code);
     tcc_status status = mpi->ended && code == mpi->ended ? TCC_PEER_DEAD : TCC_SYSTEM;
-    return tcc_fail(status, "%s of %s: %.400s", what, mpi->name, text);
+    return tcc_fail(status, "%s of %s: %.400s", call, mpi->name, text);
 }

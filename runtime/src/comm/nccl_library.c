@@ -27,21 +27,21 @@ static const tcc_comm_function functions[] = {
     ROW(Send),              ROW(Recv),           ROW(GroupStart),         ROW(GroupEnd),
 };
 
-typedef struct found {
+typedef struct loaded_library {
     tcc_nccl nccl;
     bool usable;
     char file[256], reason[512];
-} found;
+} loaded_library;
 
-static found all[LIBRARIES];
+static loaded_library all[LIBRARIES];
 
 /* Loads the named file only, if a variable names one; else a library in the process, else any. */
-static void *load(const library *row, found *out) {
-    const char *asked = secure_getenv(row->variable);
-    if (asked && *asked) {
-        void *loaded = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
+static void *load(const library *row, loaded_library *out) {
+    const char *path = secure_getenv(row->variable);
+    if (path && *path) {
+        void *loaded = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!loaded) snprintf(out->reason, sizeof out->reason, "%s: %s", row->variable, dlerror());
-        snprintf(out->file, sizeof out->file, "%s", asked);
+        snprintf(out->file, sizeof out->file, "%s", path);
         return loaded;
     }
     for (int turn = 0; turn < 2; turn++)
@@ -57,7 +57,7 @@ static void *load(const library *row, found *out) {
     return NULL;
 }
 
-static bool fill(void *loaded, found *out) {
+static bool fill(void *loaded, loaded_library *out) {
     size_t n = sizeof functions / sizeof *functions;
     const char *lacks = tcc_comm_fill(loaded, functions, n, &out->nccl);
     if (lacks)
@@ -66,7 +66,7 @@ static bool fill(void *loaded, found *out) {
     return !lacks;
 }
 
-static void find_one(const library *row, found *out) {
+static void find_library(const library *row, loaded_library *out) {
     void *loaded = load(row, out); /* never unloaded, because its threads may run */
     if (!loaded || !fill(loaded, out)) return;
     out->nccl.name = row->name;
@@ -79,7 +79,7 @@ static void find_one(const library *row, found *out) {
 }
 
 static void find(void) {
-    for (int i = 0; i < LIBRARIES; i++) find_one(&libraries[i], &all[i]);
+    for (int i = 0; i < LIBRARIES; i++) find_library(&libraries[i], &all[i]);
 }
 
 const tcc_nccl *tcc_nccl_library(int32_t device_type) {

@@ -62,17 +62,17 @@ static tcc_status issue(tcc_comm *comm, tcc_comm_work *work, const void *send, v
     return append(&comm->group.queue, work);
 }
 
-tcc_status tcc_comm_perform(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+tcc_status tcc_comm_perform(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                             void *receive) {
     tcc_comm_work work;
-    TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(call, comm->rank, comm->size, &work));
     return issue(comm, &work, send, receive);
 }
 
-tcc_status tcc_comm_issue(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+tcc_status tcc_comm_issue(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                           void *receive) {
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
-    return tcc_comm_leave_operation(comm, tcc_comm_perform(comm, asked, send, receive));
+    return tcc_comm_leave_operation(comm, tcc_comm_perform(comm, call, send, receive));
 }
 
 #define CALL(...) (&(tcc_comm_call){.struct_size = sizeof(tcc_comm_call), __VA_ARGS__})
@@ -197,11 +197,11 @@ static tcc_status start(tcc_comm *comm, tcc_comm_work *work, const void *send, v
     return TCC_OK;
 }
 
-tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
+tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *call, const void *send,
                           void *receive, uint64_t *out_ticket) {
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
     tcc_comm_work work;
-    tcc_status status = tcc_comm_check_call(asked, comm->rank, comm->size, &work);
+    tcc_status status = tcc_comm_check_call(call, comm->rank, comm->size, &work);
     if (status == TCC_OK) status = start(comm, &work, send, receive, out_ticket);
     return tcc_comm_leave_operation(comm, status);
 }
@@ -226,9 +226,9 @@ struct tcc_comm_plan {
     int64_t counts[]; /* counts to send, then counts to receive */
 };
 
-static tcc_status make_plan(tcc_comm *comm, const tcc_comm_call *asked, tcc_comm_plan **out_plan) {
+static tcc_status make_plan(tcc_comm *comm, const tcc_comm_call *call, tcc_comm_plan **out_plan) {
     tcc_comm_work work;
-    TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(call, comm->rank, comm->size, &work));
     size_t n = (size_t)comm->size, bytes = n * sizeof(int64_t);
     tcc_comm_plan *plan = tcc_allocate_zero(1, sizeof *plan + 2 * bytes);
     if (!plan) return TCC_OUT_OF_MEMORY;
@@ -256,12 +256,12 @@ void tcc_comm_plan_free(tcc_comm_plan *plan) {
     tcc_free(plan);
 }
 
-tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
+tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *call,
                               tcc_comm_plan **out_plan) {
     if (!out_plan) return tcc_fail(TCC_INVALID_ARGUMENT, "plan_make: out_plan is NULL");
     tcc_comm_plan *plan = NULL;
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
-    tcc_status status = tcc_comm_leave(comm, make_plan(comm, asked, &plan));
+    tcc_status status = tcc_comm_leave(comm, make_plan(comm, call, &plan));
     if (status == TCC_OK)
         *out_plan = plan;
     else

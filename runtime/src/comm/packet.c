@@ -8,9 +8,9 @@
 #include "packet.h"
 
 int tcc_packet_socket(void) {
-    int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (made < 0) tcc_fail(TCC_SYSTEM, "a local socket: %s", strerror(errno));
-    return made;
+    int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (connection < 0) tcc_fail(TCC_SYSTEM, "a local socket: %s", strerror(errno));
+    return connection;
 }
 
 socklen_t tcc_packet_address(const char *name, const char *token, struct sockaddr_un *out_address) {
@@ -75,20 +75,20 @@ tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const
 
 /* Copies up to `n` descriptors, closes further ones, and returns how many came. */
 static int32_t take_descriptors(struct msghdr *message, int *descriptors, int32_t n) {
-    int32_t found = 0;
+    int32_t n_descriptors = 0;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h; h = CMSG_NXTHDR(message, h)) {
         if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
         size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (size_t i = 0; i < count; i++) {
-            int one;
-            memcpy(&one, CMSG_DATA(h) + i * sizeof one, sizeof one);
-            if (found < n)
-                descriptors[found++] = one;
+            int descriptor;
+            memcpy(&descriptor, CMSG_DATA(h) + i * sizeof descriptor, sizeof descriptor);
+            if (n_descriptors < n)
+                descriptors[n_descriptors++] = descriptor;
             else
-                close(one);
+                close(descriptor);
         }
     }
-    return found;
+    return n_descriptors;
 }
 
 void tcc_packet_close(int *descriptors, int32_t n) {
@@ -97,7 +97,7 @@ void tcc_packet_close(int *descriptors, int32_t n) {
 }
 
 tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *descriptors,
-                                 int32_t most, int32_t *out_n) {
+                                 int32_t room, int32_t *out_n) {
     control beside;
     struct iovec part = {bytes, size};
     struct msghdr message = {
@@ -105,7 +105,7 @@ tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *
     *out_n = 0;
     ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
     if (got < 0) return errno == EAGAIN || errno == EINTR ? TCC_PACKET_NONE : TCC_PACKET_END;
-    *out_n = take_descriptors(&message, descriptors, most);
+    *out_n = take_descriptors(&message, descriptors, room);
     bool cut = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
     if (got == (ssize_t)size && !cut) return TCC_PACKET_WHOLE;
     tcc_packet_close(descriptors, *out_n);

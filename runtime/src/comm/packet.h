@@ -35,11 +35,11 @@ typedef enum tcc_packet_state {
     TCC_PACKET_END
 } tcc_packet_state;
 
-/* Takes a message of exactly `size` bytes with up to `most` descriptors, which the caller closes.
+/* Takes a message of exactly `size` bytes with up to `room` descriptors, which the caller closes.
  * Any other message, and the end of the connection, gives TCC_PACKET_END and leaves no
  * descriptor. */
 tcc_packet_state tcc_packet_take(int connection, void *bytes, size_t size, int *descriptors,
-                                 int32_t most, int32_t *out_n);
+                                 int32_t room, int32_t *out_n);
 void tcc_packet_close(int *descriptors, int32_t n); /* closes those that are not negative */
 
 /* ---- memory.c: memory files ------------------------------------------------------------------ */

@@ -7,10 +7,10 @@
 #include "../sized.h"
 #include "engine.h"
 
-static tcc_comm_engine found; /* its name is NULL until one is found */
+static tcc_comm_engine the_engine; /* its name is NULL until one is found */
 static char reason[512];
 
-static bool is_whole(const tcc_comm_engine *engine) {
+static bool is_complete(const tcc_comm_engine *engine) {
     return engine->name && engine->open && engine->split && engine->close && engine->all_gather &&
            engine->all_to_all && engine->broadcast && engine->send && engine->receive &&
            engine->test;
@@ -41,24 +41,24 @@ static void find(void) {
                  "TCC_COMM_PLUGIN=%s: its tcc_comm_engine has %u bytes, and needs %zu of the %zu "
                  "that this library knows",
                  file, engine->struct_size, TCC_END(tcc_comm_engine, test), sizeof *engine);
-    else if (!is_whole(engine))
+    else if (!is_complete(engine))
         snprintf(reason, sizeof reason, "TCC_COMM_PLUGIN=%s: a function of its engine is NULL",
                  file);
     else
-        memcpy(&found, engine,
-               engine->struct_size < sizeof found ? engine->struct_size : sizeof found);
+        memcpy(&the_engine, engine,
+               engine->struct_size < sizeof the_engine ? engine->struct_size : sizeof the_engine);
 }
 
 static const char *unfit(const tcc_comm_settings *settings) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)settings;
     pthread_once(&once, find);
-    return found.name ? NULL : reason;
+    return the_engine.name ? NULL : reason;
 }
 
 static tcc_status open_comm(tcc_comm *comm, const tcc_comm_settings *settings) {
     (void)settings; /* the comm uses them */
-    return tcc_engine_open(comm, &found);
+    return tcc_engine_open(comm, &the_engine);
 }
 
 const tcc_comm_backend tcc_comm_backend_plugin = {

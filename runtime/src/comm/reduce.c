@@ -58,8 +58,8 @@ static inline float widened_f16(uint16_t half) {
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t normal = bits + (112u << 23), special = bits + (224u << 23);
     uint32_t small = bits_of(float_of(bits + (113u << 23)) - float_of(113u << 23));
-    uint32_t found = bits < 1u << 23 ? small : bits >= 31u << 23 ? special : normal;
-    return float_of(found | sign);
+    uint32_t magnitude = bits < 1u << 23 ? small : bits >= 31u << 23 ? special : normal;
+    return float_of(magnitude | sign);
 }
 
 /* Rounds to nearest, ties to even; from 65520 on the result is infinity.  Below 2^-14 a sum with
@@ -69,10 +69,10 @@ static inline uint16_t narrowed_f16(float value) {
     uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13;
     uint32_t small = bits_of(float_of(bits) + 0.5f) - bits_of(0.5f);
     uint32_t nan = 0x7e00 | (bits >> 13 & 0x3ff);
-    uint32_t found = bits < 0x38800000 ? small : normal;
-    found = bits >= 0x477ff000 ? 0x7c00 : found;
-    found = bits > 0x7f800000 ? nan : found;
-    return (uint16_t)(found | sign);
+    uint32_t magnitude = bits < 0x38800000 ? small : normal;
+    magnitude = bits >= 0x477ff000 ? 0x7c00 : magnitude;
+    magnitude = bits > 0x7f800000 ? nan : magnitude;
+    return (uint16_t)(magnitude | sign);
 }
 
 #define LOOPS any_cpu
@@ -157,7 +157,7 @@ void tcc_comm_reduce(void *out, const void *const *inputs, int32_t n, int64_t co
     }
     _Alignas(64) char total[BLOCK * 8], wide[BLOCK * 8];
     for (int64_t begin = 0; begin < count; begin += BLOCK) {
-        int64_t left = count - begin;
-        reduce_block(&work, out, inputs, n, begin, left < BLOCK ? left : BLOCK, total, wide);
+        int64_t remaining = count - begin;
+        reduce_block(&work, out, inputs, n, begin, remaining < BLOCK ? remaining : BLOCK, total, wide);
     }
 }

@@ -54,7 +54,7 @@ typedef struct answer {
 typedef struct visitor {
     int connection;
     int32_t pid, rank; /* rank -1: not proved yet */
-    question asked;
+    question question;
 } visitor;
 
 /* Rank 0's side. */
@@ -92,35 +92,35 @@ static hello hello_of(const tcc_comm_meeting *meeting) {
 }
 
 static void begin_proof(tcc_comm_proof *proof, const tcc_comm_meeting *meeting, const char *word,
-                        const question *asked) {
+                        const question *its_question) {
     tcc_comm_proof_begin(proof, meeting->token, strlen(meeting->token));
     tcc_comm_proof_add(proof, word, strlen(word) + 1);
-    tcc_comm_proof_add(proof, asked, sizeof *asked);
+    tcc_comm_proof_add(proof, its_question, sizeof *its_question);
 }
 
-static void prove_hello(const tcc_comm_meeting *meeting, const question *asked, const hello *said,
+static void prove_hello(const tcc_comm_meeting *meeting, const question *its_question, const hello *its,
                         uint8_t out[TCC_COMM_HASH]) {
     tcc_comm_proof proof;
-    begin_proof(&proof, meeting, "tcc-comm hello", asked);
-    tcc_comm_proof_add(&proof, said, offsetof(hello, proof));
+    begin_proof(&proof, meeting, "tcc-comm hello", its_question);
+    tcc_comm_proof_add(&proof, its, offsetof(hello, proof));
     tcc_comm_proof_end(&proof, out);
 }
 
-static void prove_answer(const tcc_comm_meeting *meeting, const question *asked, const hello *to,
-                         const answer *said, uint8_t out[TCC_COMM_HASH]) {
+static void prove_answer(const tcc_comm_meeting *meeting, const question *its_question, const hello *to,
+                         const answer *reply, uint8_t out[TCC_COMM_HASH]) {
     tcc_comm_proof proof;
-    begin_proof(&proof, meeting, "tcc-comm answer", asked);
+    begin_proof(&proof, meeting, "tcc-comm answer", its_question);
     tcc_comm_proof_add(&proof, to->number, sizeof to->number);
-    tcc_comm_proof_add(&proof, said, offsetof(answer, proof));
+    tcc_comm_proof_add(&proof, reply, offsetof(answer, proof));
     tcc_comm_proof_end(&proof, out);
 }
 
-static int own_process(void) {
-    int found = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    if (found < 0)
+static int open_process(void) {
+    int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (process < 0)
         tcc_fail(TCC_SYSTEM, "a descriptor of this process (pidfd_open, Linux 5.3): %s",
                  strerror(errno));
-    return found;
+    return process;
 }
 
 static tcc_status look_around(const tcc_comm_meeting *meeting) {
@@ -133,10 +133,10 @@ static tcc_status look_around(const tcc_comm_meeting *meeting) {
  * yet taken may not exceed the number that a process may open (`ulimit -n`); beyond it the function
  * waits until ranks have taken some. */
 static tcc_status answer_visitor(const host *host, const visitor *to, const hello *its,
-                                 answer *said, const int *passed, int32_t n) {
-    prove_answer(host->meeting, &to->asked, its, said, said->proof);
+                                 answer *reply, const int *passed, int32_t n) {
+    prove_answer(host->meeting, &to->question, its, reply, reply->proof);
     for (;;) {
-        tcc_status status = tcc_packet_send(to->connection, said, sizeof *said, passed, n);
+        tcc_status status = tcc_packet_send(to->connection, reply, sizeof *reply, passed, n);
         bool full = status == TCC_SYSTEM && errno == ETOOMANYREFS;
         if (!full || tcc_comm_now() > host->meeting->deadline) return status;
         tcc_comm_pause(FULL);
@@ -145,37 +145,37 @@ static tcc_status answer_visitor(const host *host, const visitor *to, const hell
 
 static void say(const host *host, const visitor *to, const hello *its, answer_kind kind,
                 tcc_status status, const char *text) {
-    answer said;
-    memset(&said, 0, sizeof said);
-    said.kind = kind;
-    said.status = status;
-    snprintf(said.text, sizeof said.text, "%s", text);
-    (void)answer_visitor(host, to, its, &said, NULL, 0); /* the visitor may be gone */
+    answer reply;
+    memset(&reply, 0, sizeof reply);
+    reply.kind = kind;
+    reply.status = status;
+    snprintf(reply.text, sizeof reply.text, "%s", text);
+    (void)answer_visitor(host, to, its, &reply, NULL, 0); /* the visitor may be gone */
 }
 
-static void drop_visitor(host *host, int32_t which) {
-    close(host->visitors[which].connection);
-    size_t later = (size_t)(--host->n_visitors - which);
-    memmove(&host->visitors[which], &host->visitors[which + 1], later * sizeof(visitor));
+static void drop_visitor(host *host, int32_t index) {
+    close(host->visitors[index].connection);
+    size_t later = (size_t)(--host->n_visitors - index);
+    memmove(&host->visitors[index], &host->visitors[index + 1], later * sizeof(visitor));
 }
 
-static void refuse(host *host, int32_t which, const hello *its, answer_kind kind,
+static void refuse(host *host, int32_t index, const hello *its, answer_kind kind,
                    const char *text) {
-    say(host, &host->visitors[which], its, kind, TCC_INVALID_ARGUMENT, text);
-    drop_visitor(host, which);
+    say(host, &host->visitors[index], its, kind, TCC_INVALID_ARGUMENT, text);
+    drop_visitor(host, index);
 }
 
 /* Returns true if the visitor uses this library and knows the token. */
 static bool is_proved(const host *host, const visitor *from, const hello *its) {
     uint8_t expected[TCC_COMM_HASH];
-    prove_hello(host->meeting, &from->asked, its, expected);
+    prove_hello(host->meeting, &from->question, its, expected);
     return its->magic == MAGIC && tcc_comm_same_hash(expected, its->proof);
 }
 
 /* Admits a newcomer that has proved its hello.  Returns an error where the whole meeting fails. */
-static tcc_status admit(host *host, int32_t which, const hello *its, int process) {
+static tcc_status admit(host *host, int32_t index, const hello *its, int process) {
     const hello *mine = &host->hellos[0];
-    visitor *from = &host->visitors[which];
+    visitor *from = &host->visitors[index];
     char text[160] = "";
     answer_kind kind = REFUSED;
     tcc_status status = TCC_OK;
@@ -206,7 +206,7 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
     }
     if (*text) {
         close(process);
-        refuse(host, which, its, kind, text);
+        refuse(host, index, its, kind, text);
         return status;
     }
     from->rank = its->rank;
@@ -230,8 +230,8 @@ static const char *missing_ranks(const host *host, char list[LIST]) {
     return used ? list : "none";
 }
 
-static tcc_status hear_visitor(host *host, int32_t which) {
-    visitor *from = &host->visitors[which];
+static tcc_status hear_visitor(host *host, int32_t index) {
+    visitor *from = &host->visitors[index];
     hello its;
     int process = -1;
     int32_t n = 0;
@@ -239,12 +239,12 @@ static tcc_status hear_visitor(host *host, int32_t which) {
         switch (tcc_packet_take(from->connection, &its, sizeof its, &process, 1, &n)) {
         case TCC_PACKET_NONE: return TCC_OK;
         case TCC_PACKET_WHOLE:
-            if (n == 1 && is_proved(host, from, &its)) return admit(host, which, &its, process);
+            if (n == 1 && is_proved(host, from, &its)) return admit(host, index, &its, process);
             tcc_packet_close(&process, n);
             break;
         case TCC_PACKET_END: break;
         }
-        drop_visitor(host, which);
+        drop_visitor(host, index);
         return TCC_OK;
     }
     /* a rank sends nothing more, so it has hung up */
@@ -273,8 +273,8 @@ static tcc_status greet_visitors(host *host) {
         }
         visitor *newcomer = &host->visitors[host->n_visitors++];
         *newcomer = (visitor){.connection = connection, .pid = peer.pid, .rank = -1};
-        TCC_RETURN_IF_ERROR(tcc_comm_fresh(newcomer->asked.number));
-        if (tcc_packet_send(connection, &newcomer->asked, sizeof newcomer->asked, NULL, 0))
+        TCC_RETURN_IF_ERROR(tcc_comm_fresh(newcomer->question.number));
+        if (tcc_packet_send(connection, &newcomer->question, sizeof newcomer->question, NULL, 0))
             drop_visitor(host, host->n_visitors - 1);
     }
     return TCC_OK;
@@ -344,11 +344,11 @@ static tcc_status complete(host *host) {
     int32_t size = host->meeting->size;
     TCC_RETURN_IF_ERROR(tcc_memory_make(host->meeting->memory, &host->met->memory));
     host->met->cpus = count_cpus(host);
-    answer said;
-    memset(&said, 0, sizeof said);
-    said.kind = COMPLETE;
-    said.cpus = host->met->cpus;
-    memcpy(said.pids, host->met->pids, sizeof said.pids);
+    answer reply;
+    memset(&reply, 0, sizeof reply);
+    reply.kind = COMPLETE;
+    reply.cpus = host->met->cpus;
+    memcpy(reply.pids, host->met->pids, sizeof reply.pids);
     int passed[TCC_COMM_MOST_DESCRIPTORS];
     memcpy(passed, host->met->processes, (size_t)size * sizeof *passed);
     passed[size] = host->met->memory;
@@ -356,7 +356,7 @@ static tcc_status complete(host *host) {
         const visitor *to = &host->visitors[i];
         if (to->rank > 0)
             TCC_RETURN_IF_ERROR(
-                answer_visitor(host, to, &host->hellos[to->rank], &said, passed, size + 1));
+                answer_visitor(host, to, &host->hellos[to->rank], &reply, passed, size + 1));
     }
     return TCC_OK;
 }
@@ -379,7 +379,7 @@ static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *me
     met->pids[0] = getpid();
     self->listener = -1;
     tcc_status status = TCC_SYSTEM;
-    if ((met->processes[0] = own_process()) >= 0) status = listen_at(self);
+    if ((met->processes[0] = open_process()) >= 0) status = listen_at(self);
     if (status == TCC_OK) status = gather(self);
     if (status == TCC_OK) status = complete(self);
     char reason[sizeof((answer *)0)->text] = "";
@@ -402,22 +402,22 @@ typedef struct guest {
     const tcc_comm_meeting *meeting;
     int process;
     tcc_comm_met *met;
-    question asked;
+    question question;
     hello mine;
     bool greeted, accepted; /* in this visit */
-    char found[160];        /* description of the process in rank 0's place that is not rank 0, for
+    char occupant[160];     /* description of the process in rank 0's place that is not rank 0, for
                                messages */
     int error;              /* errno of the last call */
 } guest;
 
 static visit hear_question(guest *self, int connection) {
     int32_t n;
-    switch (tcc_packet_take(connection, &self->asked, sizeof self->asked, NULL, 0, &n)) {
+    switch (tcc_packet_take(connection, &self->question, sizeof self->question, NULL, 0, &n)) {
     case TCC_PACKET_NONE: return WAITING;
     case TCC_PACKET_END: return AGAIN;
     case TCC_PACKET_WHOLE: break;
     }
-    prove_hello(self->meeting, &self->asked, &self->mine, self->mine.proof);
+    prove_hello(self->meeting, &self->question, &self->mine, self->mine.proof);
     self->greeted = true;
     tcc_status sent =
         tcc_packet_send(connection, &self->mine, sizeof self->mine, &self->process, 1);
@@ -425,12 +425,12 @@ static visit hear_question(guest *self, int connection) {
 }
 
 static visit hear_answer(guest *self, int connection, tcc_status *out_status) {
-    answer said;
+    answer reply;
     int passed[TCC_COMM_MOST_DESCRIPTORS];
     int32_t n, size = self->meeting->size;
     uint8_t expected[TCC_COMM_HASH];
     tcc_packet_state state =
-        tcc_packet_take(connection, &said, sizeof said, passed, TCC_COMM_MOST_DESCRIPTORS, &n);
+        tcc_packet_take(connection, &reply, sizeof reply, passed, TCC_COMM_MOST_DESCRIPTORS, &n);
     if (state == TCC_PACKET_NONE) return WAITING;
     if (state == TCC_PACKET_END) {
         if (!self->accepted) return AGAIN; /* it was the end of an earlier meeting */
@@ -441,26 +441,26 @@ static visit hear_answer(guest *self, int connection, tcc_status *out_status) {
                      size + 1);
         return FAILED;
     }
-    prove_answer(self->meeting, &self->asked, &self->mine, &said, expected);
-    if (!tcc_comm_same_hash(expected, said.proof)) {
+    prove_answer(self->meeting, &self->question, &self->mine, &reply, expected);
+    if (!tcc_comm_same_hash(expected, reply.proof)) {
         tcc_packet_close(passed, n);
         return AGAIN;
     }
-    if (said.kind == COMPLETE && n == size + 1) {
+    if (reply.kind == COMPLETE && n == size + 1) {
         memcpy(self->met->processes, passed, (size_t)size * sizeof *passed);
         self->met->memory = passed[size];
-        memcpy(self->met->pids, said.pids, sizeof said.pids);
-        self->met->cpus = said.cpus;
+        memcpy(self->met->pids, reply.pids, sizeof reply.pids);
+        self->met->cpus = reply.cpus;
         return DONE;
     }
     tcc_packet_close(passed, n);
-    if (said.kind == ACCEPTED) {
+    if (reply.kind == ACCEPTED) {
         self->accepted = true;
         return WAITING;
     }
-    if (said.kind != REFUSED) return AGAIN;
-    said.text[sizeof said.text - 1] = 0;
-    *out_status = tcc_fail((tcc_status)said.status, "%s", said.text);
+    if (reply.kind != REFUSED) return AGAIN;
+    reply.text[sizeof reply.text - 1] = 0;
+    *out_status = tcc_fail((tcc_status)reply.status, "%s", reply.text);
     return FAILED;
 }
 
@@ -477,7 +477,7 @@ static tcc_status in_time(const guest *self) {
     TCC_RETURN_IF_ERROR(look_around(meeting));
     if (tcc_comm_now() <= meeting->deadline) return TCC_OK;
     return tcc_fail(TCC_TIMEOUT, "rank %d waited in vain for rank 0 and the others at '%s'%s%s%s",
-                    meeting->rank, meeting->name, self->found, self->error ? ": " : "",
+                    meeting->rank, meeting->name, self->occupant, self->error ? ": " : "",
                     why(self));
 }
 
@@ -487,7 +487,7 @@ static tcc_status call_on(guest *self, int connection, bool *out_done) {
     tcc_packet_peer peer;
     bool same_user = tcc_packet_same_user(connection, &peer);
     self->greeted = self->accepted = false;
-    snprintf(self->found, sizeof self->found, ": pid %d of user %u had its place%s", peer.pid,
+    snprintf(self->occupant, sizeof self->occupant, ": pid %d of user %u had its place%s", peer.pid,
              peer.user, same_user ? " and did not accept this rank" : "");
     if (!same_user) return TCC_OK;
     int64_t patience = tcc_comm_now() + STRANGER * INT64_C(1000000);
@@ -503,7 +503,7 @@ static tcc_status call_on(guest *self, int connection, bool *out_done) {
         case DONE: *out_done = true; return TCC_OK;
         case FAILED: return status;
         }
-        if (self->accepted) *self->found = 0;
+        if (self->accepted) *self->occupant = 0;
         TCC_RETURN_IF_ERROR(in_time(self));
     }
     return TCC_OK;
@@ -529,7 +529,7 @@ static tcc_status visit_host(guest *self) {
 }
 
 static tcc_status meet_as_visitor(const tcc_comm_meeting *meeting, tcc_comm_met *met) {
-    guest self = {.meeting = meeting, .process = own_process(), .met = met};
+    guest self = {.meeting = meeting, .process = open_process(), .met = met};
     if (self.process < 0) return TCC_SYSTEM;
     self.mine = hello_of(meeting);
     tcc_status status = visit_host(&self);

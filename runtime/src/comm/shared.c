@@ -27,8 +27,8 @@ static tcc_status map_segment(tcc_shared *shared) {
     shared->segment = memory;
     shared->slots = (char *)memory + slots_at(shared->size);
     shared->channels = (tcc_shared_channel *)(void *)((char *)memory + channels_at(shared->size));
-    size_t own = 2 * TCC_SHARED_SLOT;
-    return tcc_memory_populate(shared->slots + (size_t)shared->rank * own, own);
+    size_t slot_bytes = 2 * TCC_SHARED_SLOT;
+    return tcc_memory_populate(shared->slots + (size_t)shared->rank * slot_bytes, slot_bytes);
 }
 
 static void release(tcc_shared *shared) {
@@ -44,12 +44,12 @@ static int64_t deadline_of(const tcc_comm *comm) {
 static tcc_status parent_alive(void *parent) { return tcc_shared_alive(parent); }
 
 static tcc_status is_parent_alive(tcc_shared *self) { return tcc_shared_alive(self->parent); }
-static tcc_status are_left(tcc_shared *self) { return tcc_shared_gathers(self->parent); }
+static tcc_status are_survivors_alive(tcc_shared *self) { return tcc_shared_gathers(self->parent); }
 
 /* The origin of a comm. */
 typedef struct origin {
     tcc_shared *parent; /* NULL: the comm is opened, not made from another */
-    bool left;          /* the comm has the parent's remaining ranks */
+    bool shrinks;       /* the comm has the parent's remaining ranks */
     int64_t deadline;
 } origin;
 
@@ -62,7 +62,7 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, origin of) {
         .size = comm->size,
         .epoch = comm->settings.epoch,
         .deadline = of.deadline,
-        .alive = !of.parent ? NULL : of.left ? tcc_shared_gathers : parent_alive,
+        .alive = !of.parent ? NULL : of.shrinks ? tcc_shared_gathers : parent_alive,
         .alive_of = of.parent,
         .memory = segment_bytes(comm->size),
     };
@@ -70,15 +70,15 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, origin of) {
     TCC_RETURN_IF_ERROR(map_segment(shared));
     tcc_packet_close(&shared->met.memory, 1);
     shared->met.memory = -1;
-    bool may_spin = !of.parent || of.left || of.parent->spin;
+    bool may_spin = !of.parent || of.shrinks || of.parent->spin;
     shared->spin = comm->size <= shared->met.cpus && may_spin ? TCC_SHARED_MOST_SPIN : 0;
-    int64_t rest = of.deadline - tcc_comm_now();
-    shared->patience = rest > 0 ? rest : 1;
+    int64_t patience = of.deadline - tcc_comm_now();
+    shared->patience = patience > 0 ? patience : 1;
     shared->parent = of.parent;
-    shared->alive = !of.parent ? NULL : of.left ? are_left : is_parent_alive;
+    shared->alive = !of.parent ? NULL : of.shrinks ? are_survivors_alive : is_parent_alive;
     tcc_shared_publish(shared);
     tcc_status status = tcc_shared_arrive(shared);
-    TCC_RETURN_IF_ERROR(of.left ? tcc_shared_decide(shared, status) : status);
+    TCC_RETURN_IF_ERROR(of.shrinks ? tcc_shared_decide(shared, status) : status);
     shared->parent = NULL;
     shared->alive = NULL;
     shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
@@ -160,7 +160,7 @@ static void shared_failed(tcc_comm *comm, bool *out_gone) {
 }
 
 /* Numbers the remaining ranks, and makes their comm. */
-static tcc_status make_of_left(tcc_comm *child, origin of) {
+static tcc_status make_shrunk(tcc_comm *child, origin of) {
     const tcc_shared *above = of.parent;
     char name[48];
     meeting_name full;
@@ -176,12 +176,12 @@ static tcc_status make_of_left(tcc_comm *child, origin of) {
 
 static tcc_status shared_shrink(tcc_comm *parent, const bool *excluded, tcc_comm *child) {
     tcc_shared *above = parent->state;
-    origin of = {.parent = above, .left = true, .deadline = deadline_of(parent)};
+    origin of = {.parent = above, .shrinks = true, .deadline = deadline_of(parent)};
     (void)tcc_shared_alive(above); /* the end of a process ends what other ranks still wait for */
     tcc_shared_enter(above, excluded);
     tcc_status status = tcc_shared_agree(above, of.deadline);
     while (status == TCC_OK) {
-        status = make_of_left(child, of);
+        status = make_shrunk(child, of);
         if (status != TCC_PEER_DEAD || tcc_comm_now() > of.deadline) break;
         tcc_shared_again(above);
         status = tcc_shared_agree(above, of.deadline);
@@ -190,11 +190,11 @@ static tcc_status shared_shrink(tcc_comm *parent, const bool *excluded, tcc_comm
     return status;
 }
 
-static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t bytes,
+static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena arena, size_t bytes,
                                    void **out_memory, tcc_comm_memory **out_held) {
     tcc_shared *shared = comm->state;
     char name[sizeof shared->name + 32];
-    snprintf(name, sizeof name, "%s/arena%d.%zu", shared->name, (int)which, bytes);
+    snprintf(name, sizeof name, "%s/arena%d.%zu", shared->name, (int)arena, bytes);
     tcc_comm_meeting meeting = {
         .name = name,
         .token = comm->settings.token,
@@ -212,15 +212,15 @@ static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t 
     tcc_status status = tcc_memory_map(met.memory, meeting.memory, &memory);
     tcc_comm_part(&met);
     TCC_RETURN_IF_ERROR(status);
-    char *own = (char *)memory + (size_t)comm->rank * bytes;
-    status = tcc_memory_populate(own, bytes);
+    char *own_part = (char *)memory + (size_t)comm->rank * bytes;
+    status = tcc_memory_populate(own_part, bytes);
     *out_held = status == TCC_OK ? tcc_comm_memory_make(memory, meeting.memory) : NULL;
     if (!*out_held) {
         munmap(memory, meeting.memory);
         return status == TCC_OK ? TCC_OUT_OF_MEMORY : status;
     }
-    shared->arenas[which] = (tcc_shared_arena){memory, bytes};
-    *out_memory = own;
+    shared->arenas[arena] = (tcc_shared_arena){memory, bytes};
+    *out_memory = own_part;
     return TCC_OK;
 }
 

@@ -35,7 +35,7 @@ typedef struct tcc_shared_rank {
 /* Messages from one rank to another.  Places are filled and taken alternately. */
 typedef struct tcc_shared_channel {
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t filled;
-    _Alignas(TCC_SHARED_LINE) _Atomic uint32_t taken;
+    _Alignas(TCC_SHARED_LINE) _Atomic uint32_t emptied;
     struct tcc_shared_place {
         _Alignas(TCC_SHARED_LINE) int64_t count; /* elements of the whole message */
         uint32_t type, bytes;                    /* in this place */
@@ -108,11 +108,11 @@ struct tcc_shared {
 
 /* Returns true if the awaited condition holds.  Otherwise `awaited` is the first rank that it still
  * needs. */
-typedef bool tcc_shared_ready(tcc_shared *shared, void *what, int32_t *awaited);
+typedef bool tcc_shared_ready(tcc_shared *shared, void *object, int32_t *awaited);
 
 /* Returns when `ready` returns true, or with the error that revoked the comm.  Revokes the comm
  * where a needed rank has ended or closed the comm, or the deadline has passed. */
-tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what);
+tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *object);
 /* Wakes the ranks that sleep until this rank has made a change.  Called after each change that
  * others may wait for. */
 void tcc_shared_ring(tcc_shared *shared);
@@ -150,9 +150,9 @@ void tcc_shared_depart(tcc_shared *shared);
 /* Checks ranks that meet after an agreement.  Fails where one of them is gone or is in another
  * turn. */
 tcc_status tcc_shared_gathers(void *shared);
-/* Decides whether the comm `made` is made: TCC_OK on all ranks or on none.  `status` is the outcome
+/* Decides whether the comm `shared` is made: TCC_OK on all ranks or on none.  `status` is the outcome
  * of this rank's wait for the others. */
-tcc_status tcc_shared_decide(tcc_shared *made, tcc_status status);
+tcc_status tcc_shared_decide(tcc_shared *shared, tcc_status status);
 
 /* ---- move.c: bytes and elements of the operation at hand ------------------------------------- */
 

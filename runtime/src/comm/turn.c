@@ -85,13 +85,13 @@ static void end_turns(tcc_comm *comm) {
 
 bool tcc_comm_end(tcc_comm *comm) {
     if (atomic_exchange(&comm->ending, true)) return false;
-    bool own = comm->forks == tcc_comm_forks(); /* in a fork's child, threads of the parent never
-                                                   leave */
-    if (own)
+    bool is_own = comm->forks == tcc_comm_forks(); /* in a fork's child, threads of the parent never
+                                                      leave */
+    if (is_own)
         end_turns(comm);
     else
         atomic_store(&comm->turn, TCC_TURN_ENDED);
     atomic_store(&comm->gone, true);
-    while (own && atomic_load(&comm->visitors)) tcc_comm_pause(PERIOD);
+    while (is_own && atomic_load(&comm->visitors)) tcc_comm_pause(PERIOD);
     return true;
 }

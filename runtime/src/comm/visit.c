@@ -22,25 +22,25 @@ typedef struct guest {
     tcc_places places;
     int64_t looked_up; /* time of the look-up; 0: not yet */
     char round[400];   /* outcome of this round's visits */
-    char found[400];   /* outcome of the last complete round, for messages */
+    char last_round[400]; /* outcome of the last complete round, for messages */
     char stranger[200]; /* a peer of any visit that answered without proof; "": none */
     bool done;
 } guest;
 
-static void note(guest *self, const tcc_place *place, const char *what, bool answered) {
+static void note(guest *self, const tcc_place *place, const char *event, bool answered) {
     size_t used = strlen(self->round);
     char text[TCC_PLACE_TEXT];
     tcc_place_text(place, text);
-    snprintf(self->round + used, sizeof self->round - used, "; %s: %s", text, what);
-    if (answered) snprintf(self->stranger, sizeof self->stranger, "; %s: %s", text, what);
+    snprintf(self->round + used, sizeof self->round - used, "; %s: %s", text, event);
+    if (answered) snprintf(self->stranger, sizeof self->stranger, "; %s: %s", text, event);
 }
 
 static tcc_status in_time(const guest *self) {
     if (tcc_comm_now() <= self->about->deadline) return TCC_OK;
     /* rank 0, whose deadline is the same, may have left since */
-    const char *before = strstr(self->found, self->stranger) ? "" : self->stranger;
+    const char *before = strstr(self->last_round, self->stranger) ? "" : self->stranger;
     return tcc_fail(TCC_TIMEOUT, "rank %d (%s) waited in vain for rank 0 at '%s'%s%s",
-                    self->about->rank, self->mine.name, self->about->address, before, self->found);
+                    self->about->rank, self->mine.name, self->about->address, before, self->last_round);
 }
 
 /* Greets the listener. Returns NULL where its challenge proves the secret, else a description of
@@ -67,10 +67,10 @@ static const char *greet(guest *self, int connection, int64_t deadline, challeng
 static bool send_blob(const guest *self, int connection, const challenge *heard) {
     size_t bytes = self->about->bytes;
     int64_t deadline = self->about->deadline;
-    promise said;
-    tcc_sha256(self->blob, bytes, said.blob);
-    tcc_wire_prove_promise(self->about, &self->mine, heard->number, &said, said.proof);
-    return tcc_wire_move(connection, true, (char *)&said, sizeof said, deadline) == sizeof said &&
+    promise its;
+    tcc_sha256(self->blob, bytes, its.blob);
+    tcc_wire_prove_promise(self->about, &self->mine, heard->number, &its, its.proof);
+    return tcc_wire_move(connection, true, (char *)&its, sizeof its, deadline) == sizeof its &&
            tcc_wire_move(connection, true, (char *)(uintptr_t)self->blob, bytes, deadline) == bytes;
 }
 
@@ -78,22 +78,22 @@ static bool send_blob(const guest *self, int connection, const challenge *heard)
 static tcc_status hear_answer(guest *self, int connection, const challenge *heard) {
     size_t bytes = (size_t)self->about->size * self->about->bytes;
     int64_t deadline = self->about->deadline;
-    answer said;
+    answer reply;
     uint8_t expected[TCC_COMM_HASH], hash[TCC_COMM_HASH] = {0};
-    if (tcc_wire_move(connection, false, (char *)&said, sizeof said, deadline) < sizeof said)
+    if (tcc_wire_move(connection, false, (char *)&reply, sizeof reply, deadline) < sizeof reply)
         return TCC_OK;
-    bool has_all = said.status == TCC_OK && said.bytes == bytes;
+    bool has_all = reply.status == TCC_OK && reply.bytes == bytes;
     if (has_all) {
         if (tcc_wire_move(connection, false, self->all, bytes, deadline) < bytes) return TCC_OK;
         tcc_sha256(self->all, bytes, hash);
     }
-    tcc_wire_prove_answer(self->about, &self->mine, heard->number, &said, hash, expected);
-    if (!tcc_comm_same_hash(expected, said.proof) || said.status == COME_AGAIN) return TCC_OK;
+    tcc_wire_prove_answer(self->about, &self->mine, heard->number, &reply, hash, expected);
+    if (!tcc_comm_same_hash(expected, reply.proof) || reply.status == COME_AGAIN) return TCC_OK;
     self->done = has_all;
     if (has_all) return TCC_OK;
-    tcc_wire_clean(said.text, sizeof said.text);
-    bool known = said.status > TCC_OK && said.status <= TCC_SYSTEM;
-    return tcc_fail(known ? (tcc_status)said.status : TCC_SYSTEM, "%s", said.text);
+    tcc_wire_clean(reply.text, sizeof reply.text);
+    bool is_known = reply.status > TCC_OK && reply.status <= TCC_SYSTEM;
+    return tcc_fail(is_known ? (tcc_status)reply.status : TCC_SYSTEM, "%s", reply.text);
 }
 
 static tcc_status visit_place(guest *self, const tcc_place *place, int64_t patience) {
@@ -112,8 +112,8 @@ static tcc_status visit_place(guest *self, const tcc_place *place, int64_t patie
         status = hear_answer(self, connection, &heard);
     if (status == TCC_OK && !self->done) {
         bool late = tcc_comm_now() > self->about->deadline;
-        const char *what = late ? "rank 0 waits for others" : "rank 0 hung up";
-        note(self, place, wrong ? wrong : what, wrong && heard.magic);
+        const char *event = late ? "rank 0 waits for others" : "rank 0 hung up";
+        note(self, place, wrong ? wrong : event, wrong && heard.magic);
     }
     close(connection);
     return status;
@@ -137,8 +137,8 @@ static tcc_status visit_all(guest *self, int64_t patience) {
         TCC_RETURN_IF_ERROR(visit_place(self, &self->places.all[visited++], patience));
         if (tcc_comm_now() > about->deadline) break;
     }
-    if (visited == self->places.n || !*self->found)
-        memcpy(self->found, self->round, sizeof self->found);
+    if (visited == self->places.n || !*self->last_round)
+        memcpy(self->last_round, self->round, sizeof self->last_round);
     return TCC_OK;
 }
 

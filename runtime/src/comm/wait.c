@@ -136,33 +136,33 @@ static const char *at_hand(const tcc_shared *shared, char text[TCC_COMM_TEXT]) {
 
 /* Checks a wait for `*awaited`.  Fails where the wait cannot end, and sets `*out_ready` where it
  * need not go on. */
-static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *what,
+static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void *object,
                               int32_t *awaited, bool *out_ready) {
-    int32_t needed = *awaited;
-    uint64_t pending = needed == TCC_SHARED_ANY ? shared->pending : 0;
-    for (; pending && needed < 0; pending &= pending - 1) /* one of several needed ranks has left */
-        if (is_closed(shared, __builtin_ctzll(pending))) needed = __builtin_ctzll(pending);
+    int32_t rank = *awaited;
+    uint64_t pending = rank == TCC_SHARED_ANY ? shared->pending : 0;
+    for (; pending && rank < 0; pending &= pending - 1) /* one of several needed ranks has left */
+        if (is_closed(shared, __builtin_ctzll(pending))) rank = __builtin_ctzll(pending);
     int32_t before = *awaited, ended = first_ended(shared, *awaited);
     bool late = tcc_comm_now() > shared->deadline, ends = tcc_comm_ends();
-    bool closed = needed >= 0 && is_closed(shared, needed);
+    bool closed = rank >= 0 && is_closed(shared, rank);
     if (ended < 0 && !closed && !late && !ends)
         return shared->alive ? shared->alive(shared) : TCC_OK;
     /* a rank may have done its part before it left */
-    *out_ready = ready(shared, what, awaited);
+    *out_ready = ready(shared, object, awaited);
     if (*out_ready || *awaited != before) return TCC_OK;
     if (ended >= 0) return report_ended(shared, ended);
     char text[TCC_COMM_TEXT];
-    int32_t pid = needed >= 0 ? shared->met.pids[needed] : 0;
+    int32_t pid = rank >= 0 ? shared->met.pids[rank] : 0;
     if (closed)
         tcc_shared_revoke(shared, TCC_MISMATCH,
-                          "rank %d (pid %d) closed the comm; rank %d is in %s", needed, pid,
+                          "rank %d (pid %d) closed the comm; rank %d is in %s", rank, pid,
                           shared->rank, at_hand(shared, text));
     else if (!late)
         tcc_shared_revoke(shared, TCC_CANCELLED, "rank %d was told to end; it is in %s", shared->rank,
                           at_hand(shared, text));
     else
         tcc_shared_revoke(shared, TCC_TIMEOUT,
-                          "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", needed,
+                          "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", rank,
                           pid, (long long)(shared->patience / 1000000), shared->rank,
                           at_hand(shared, text));
     return tcc_shared_state(shared);
@@ -170,11 +170,11 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
+static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *object, int32_t *awaited) {
     int64_t end = tcc_comm_now() + shared->spin;
     do {
         for (int i = 0; i < LOOKS_A_TIME; i++) {
-            if (ready(shared, what, awaited)) return true;
+            if (ready(shared, object, awaited)) return true;
             relax();
         }
         if (atomic_load_explicit(&shared->segment->revoked, memory_order_relaxed)) return false;
@@ -184,7 +184,7 @@ static bool spin(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
 
 /* Sleeps until this rank is woken, for a slice at most.  Returns true where `ready` holds
  * already. */
-static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_t *awaited) {
+static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *object, int32_t *awaited) {
     tcc_shared_segment *segment = shared->segment;
     tcc_shared_rank *self = &segment->ranks[shared->rank];
     uint64_t bit = UINT64_C(1) << shared->rank;
@@ -192,7 +192,7 @@ static bool doze(tcc_shared *shared, tcc_shared_ready *ready, void *what, int32_
     atomic_store(&self->awaited, *awaited);
     atomic_fetch_or(&segment->asleep, bit);
     struct timespec slice = {0, SLICE * 1000000};
-    bool is_ready = ready(shared, what, awaited);
+    bool is_ready = ready(shared, object, awaited);
     bool same = atomic_load(&self->awaited) == *awaited; /* otherwise the rank that it needs would
                                                             not wake it */
     if (!is_ready && same && !atomic_load(&segment->revoked))
@@ -209,22 +209,22 @@ static void adapt_spin(tcc_shared *shared, int64_t waited) {
     if (shared->spin) shared->spin = waited < TCC_SHARED_MOST_SPIN ? TCC_SHARED_MOST_SPIN : LEAST_SPIN;
 }
 
-tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *what) {
+tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *object) {
     int32_t awaited = TCC_SHARED_ANY;
-    if (ready(shared, what, &awaited)) return TCC_OK;
+    if (ready(shared, object, &awaited)) return TCC_OK;
     int64_t begun = tcc_comm_now();
-    if (shared->spin && spin(shared, ready, what, &awaited)) return TCC_OK;
+    if (shared->spin && spin(shared, ready, object, &awaited)) return TCC_OK;
     shared->deadline = tcc_comm_now() + shared->patience;
     bool is_ready = false;
     for (int64_t looked = 0; !is_ready;) {
-        if (ready(shared, what, &awaited)) break; /* also where another rank has failed since */
+        if (ready(shared, object, &awaited)) break; /* also where another rank has failed since */
         int64_t now = tcc_comm_now();
         TCC_RETURN_IF_ERROR(tcc_shared_state(shared));
         if (now - looked >= SLICE * 1000000) { /* at first, and later not at every wake-up */
-            TCC_RETURN_IF_ERROR(look_around(shared, ready, what, &awaited, &is_ready));
+            TCC_RETURN_IF_ERROR(look_around(shared, ready, object, &awaited, &is_ready));
             looked = now;
         }
-        if (!is_ready) is_ready = doze(shared, ready, what, &awaited);
+        if (!is_ready) is_ready = doze(shared, ready, object, &awaited);
     }
     adapt_spin(shared, tcc_comm_now() - begun);
     return TCC_OK;
@@ -232,8 +232,8 @@ tcc_status tcc_shared_wait(tcc_shared *shared, tcc_shared_ready *ready, void *wh
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-static bool all_there(tcc_shared *shared, void *what, int32_t *awaited) {
-    int32_t *first = what; /* the ranks before it were there */
+static bool all_there(tcc_shared *shared, void *object, int32_t *awaited) {
+    int32_t *first = object; /* the ranks before it were there */
     for (; *first < shared->size; ++*first) {
         uint32_t stage = atomic_load(&shared->segment->ranks[*first].stage);
         if ((int32_t)(stage - shared->stage) < 0) {

@@ -47,23 +47,23 @@ void tcc_wire_prove_challenge(const tcc_comm_exchange *about, const greeting *it
 }
 
 void tcc_wire_prove_promise(const tcc_comm_exchange *about, const greeting *its,
-                          const uint8_t number[TCC_COMM_HASH], const promise *said,
+                          const uint8_t number[TCC_COMM_HASH], const promise *promised,
                           uint8_t out[TCC_COMM_HASH]) {
-    prove(about, "tcc-comm promise", its, number, said, offsetof(promise, proof), NULL, out);
+    prove(about, "tcc-comm promise", its, number, promised, offsetof(promise, proof), NULL, out);
 }
 
 void tcc_wire_prove_answer(const tcc_comm_exchange *about, const greeting *its,
-                         const uint8_t number[TCC_COMM_HASH], const answer *said,
+                         const uint8_t number[TCC_COMM_HASH], const answer *reply,
                          const uint8_t hash[TCC_COMM_HASH], uint8_t out[TCC_COMM_HASH]) {
-    prove(about, "tcc-comm reply", its, number, said, offsetof(answer, proof), hash, out);
+    prove(about, "tcc-comm reply", its, number, reply, offsetof(answer, proof), hash, out);
 }
 
-size_t tcc_wire_move(int connection, bool send_them, char *bytes, size_t n, int64_t deadline) {
+size_t tcc_wire_move(int connection, bool sends, char *bytes, size_t n, int64_t deadline) {
     size_t done = 0;
     while (done < n && tcc_comm_now() <= deadline) {
-        struct pollfd polled = {connection, send_them ? POLLOUT : POLLIN, 0};
+        struct pollfd polled = {connection, sends ? POLLOUT : POLLIN, 0};
         if (poll(&polled, 1, SLICE) <= 0) continue;
-        ssize_t moved = send_them ? send(connection, bytes + done, n - done, MSG_NOSIGNAL)
+        ssize_t moved = sends ? send(connection, bytes + done, n - done, MSG_NOSIGNAL)
                                   : recv(connection, bytes + done, n - done, 0);
         if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) break;
         if (moved > 0) done += (size_t)moved;

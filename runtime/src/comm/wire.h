@@ -49,15 +49,15 @@ greeting tcc_wire_greeting(const tcc_comm_exchange *about);
 void tcc_wire_prove_challenge(const tcc_comm_exchange *about, const greeting *its,
                               const uint8_t number[TCC_COMM_HASH], uint8_t out[TCC_COMM_HASH]);
 void tcc_wire_prove_promise(const tcc_comm_exchange *about, const greeting *its,
-                            const uint8_t number[TCC_COMM_HASH], const promise *said,
+                            const uint8_t number[TCC_COMM_HASH], const promise *promised,
                             uint8_t out[TCC_COMM_HASH]);
 /* Computes the proof of an answer.  `hash` is the hash of all blobs, or zeros without blobs. */
 void tcc_wire_prove_answer(const tcc_comm_exchange *about, const greeting *its,
-                           const uint8_t number[TCC_COMM_HASH], const answer *said,
+                           const uint8_t number[TCC_COMM_HASH], const answer *reply,
                            const uint8_t hash[TCC_COMM_HASH], uint8_t out[TCC_COMM_HASH]);
 /* Moves all bytes, or as many as possible before the deadline or the connection's end.  Returns how
  * many. */
-size_t tcc_wire_move(int connection, bool send_them, char *bytes, size_t n, int64_t deadline);
+size_t tcc_wire_move(int connection, bool sends, char *bytes, size_t n, int64_t deadline);
 /* Replaces unprintable bytes of a text that came from another process. */
 void tcc_wire_clean(char *text, size_t room);
 

@@ -18,15 +18,15 @@ tcc_status tcc_gpu_join(tcc_run *run) {
     if (!TCC_HAS(table, device_wait))
         return tcc_fail(TCC_UNSUPPORTED,
                         "the comm's library is older than this model and knows no GPUs");
-    tcc_comm_device *found = NULL;
-    tcc_status status = table->device_open(run->comm, device->gpu->driver->device_type, &found);
+    tcc_comm_device *joined = NULL;
+    tcc_status status = table->device_open(run->comm, device->gpu->driver->device_type, &joined);
     if (status != TCC_OK) return tcc_collective_failed(run, -1, status);
-    if (found == device->joined) { /* the device has joined it already */
-        table->device_close(found);
+    if (joined == device->joined) { /* the device has joined it already */
+        table->device_close(joined);
         return TCC_OK;
     }
     tcc_gpu_part(device);
-    device->joined = found;
+    device->joined = joined;
     device->talk = table;
     device->party_groups = run->instance->model->program.groups;
     for (int64_t i = 0; i < run->instance->model->program.n_groups; i++) {
@@ -96,13 +96,13 @@ static tcc_status compare_counts(const tcc_run *run, const tcc_comm_call *call, 
     tcc_comm *comm = group < 0 ? run->comm : instance->groups[group];
     const tcc_comm_table *table = tcc_collective_table(comm);
     int32_t rank = table->rank(comm);
-    bool each = call->kind == TCC_COMM_ALL_TO_ALL_V;
+    bool per_rank = call->kind == TCC_COMM_ALL_TO_ALL_V;
     const int64_t *due = call->receive_counts;
     int64_t *theirs = &instance->counts[instance->model->program.n_counts + (due - instance->counts)];
     const tcc_comm_call exchange = {.struct_size = sizeof exchange,
-                                    .kind = each ? TCC_COMM_ALL_TO_ALL : TCC_COMM_ALL_GATHER,
+                                    .kind = per_rank ? TCC_COMM_ALL_TO_ALL : TCC_COMM_ALL_GATHER,
                                     .dtype = {0, 64, 1}, .count = 1};
-    tcc_status status = table->issue(comm, &exchange, each ? call->send_counts : &due[rank], theirs);
+    tcc_status status = table->issue(comm, &exchange, per_rank ? call->send_counts : &due[rank], theirs);
     if (status != TCC_OK) return tcc_collective_failed(run, group, status);
     for (int32_t i = 0; i < table->size(comm); i++)
         if (theirs[i] != due[i])

@@ -56,14 +56,14 @@ static bool sees_some(const tcc_gpu_driver *driver) {
 static tcc_status find_local_rank(tcc_launch *out) {
     tcc_comm *comm = tcc_collective_shared();
     const tcc_comm_table *table = comm ? tcc_collective_table(comm) : NULL;
-    bool found, tells = table && table->version == TCC_COMM_VERSION &&
+    bool has_launcher, tells = table && table->version == TCC_COMM_VERSION &&
                         TCC_HAS(table, local_size);
     if (tells) {
         out->local_rank = table->local_rank(comm);
         out->local_size = table->local_size(comm);
     }
     tcc_collective_drop(comm);
-    return tells ? TCC_OK : tcc_launch_read(out, &found);
+    return tells ? TCC_OK : tcc_launch_read(out, &has_launcher);
 }
 
 /* Chooses the device by this rank's number on its host.  If the process sees only one device, the
@@ -172,16 +172,16 @@ static tcc_status check_launch(const tcc_gpu *gpu, const tcc_code *code) {
 }
 
 static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc_body body,
-                             survey *found) {
+                             survey *survey) {
     for (int64_t i = 0; i < body.count; i++) {
         const tcc_code *code = &body.code[i];
         switch (code->kind) {
         case TCC_CODE_LAUNCH:
-            found->launches++;
+            survey->launches++;
             TCC_RETURN_IF_ERROR(check_launch(gpu, code));
             break;
         case TCC_CODE_CALL:
-            found->fixed = false;
+            survey->fixed = false;
             if (!(gpu->images.flags & TCC_IMAGES_HOST_CALLS))
                 return tcc_fail(TCC_UNSUPPORTED,
                                 "the program calls '%.64s', which runs on the host only: compile "
@@ -190,25 +190,25 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
             break;
         case TCC_CODE_ALLOCATE:
             if (program->buffers[code->as.allocate.buffer].place == TCC_PLACE_DYNAMIC)
-                found->fixed = false;
+                survey->fixed = false;
             break;
         case TCC_CODE_READ:
-            found->reads = true;
-            found->fixed = false;
+            survey->reads = true;
+            survey->fixed = false;
             break;
         case TCC_CODE_BRANCH:
-            if (code->as.branch.condition >= 0) found->fixed = false;
-            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.then, found));
-            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.otherwise, found));
+            if (code->as.branch.condition >= 0) survey->fixed = false;
+            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.then, survey));
+            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.otherwise, survey));
             break;
         case TCC_CODE_COLLECTIVE:
             if (i + 1 == body.count || body.code[i + 1].kind != TCC_CODE_WAIT)
-                found->overlaps = true;
+                survey->overlaps = true;
             break;
         case TCC_CODE_LOOP:
-            if (code->as.loop.condition >= 0) found->fixed = false;
-            found->launches++; /* counts several, for a launch inside a loop */
-            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.loop.body, found));
+            if (code->as.loop.condition >= 0) survey->fixed = false;
+            survey->launches++; /* counts several, for a launch inside a loop */
+            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.loop.body, survey));
             break;
         default: break;
         }
@@ -222,15 +222,15 @@ static bool is_set(const char *name) {
 }
 
 static tcc_status check_program(tcc_gpu *gpu, const tcc_program *program) {
-    survey found = {.fixed = true};
-    TCC_RETURN_IF_ERROR(check_body(gpu, program, program->body, &found));
+    survey its = {.fixed = true};
+    TCC_RETURN_IF_ERROR(check_body(gpu, program, program->body, &its));
     const char *graphs = secure_getenv("TCC_GRAPHS");
     gpu->wait = is_set("TCC_SYNC");
-    gpu->overlaps = found.overlaps;
-    gpu->reads = found.reads;
+    gpu->overlaps = its.overlaps;
+    gpu->reads = its.reads;
     for (int64_t i = 0; i < program->prologue.count; i++)
         gpu->reads |= program->prologue.code[i].kind == TCC_CODE_READ;
-    gpu->graphs = found.fixed && found.launches > 1 && !gpu->wait && !(graphs && !strcmp(graphs, "0"));
+    gpu->graphs = its.fixed && its.launches > 1 && !gpu->wait && !(graphs && !strcmp(graphs, "0"));
     return TCC_OK;
 }
 
@@ -242,26 +242,26 @@ static tcc_status check_memory(const tcc_gpu *gpu, const tcc_program *program, s
     TCC_GPU_TRY(gpu->driver, memory_info(&free_bytes, &total), "%s does not tell its free memory",
                 gpu->name);
     uint64_t arena = (uint64_t)program->known_arena, state = (uint64_t)program->state_bytes;
-    uint64_t needed = weights + arena + state;
-    if (needed <= free_bytes) return TCC_OK;
+    uint64_t required = weights + arena + state;
+    if (required <= free_bytes) return TCC_OK;
     return tcc_fail(TCC_OUT_OF_MEMORY,
                     "model '%s' needs %llu bytes on the device (weights %llu, arena %llu, state "
                     "%llu), but %s has %llu of %llu free",
-                    model, (unsigned long long)needed, (unsigned long long)weights,
+                    model, (unsigned long long)required, (unsigned long long)weights,
                     (unsigned long long)arena, (unsigned long long)state, gpu->name,
                     (unsigned long long)free_bytes, (unsigned long long)total);
 }
 
 static tcc_status check_shared(const tcc_gpu *gpu) {
-    int most = 0;
-    TCC_GPU_TRY(gpu->driver, device_attribute(&most, gpu->driver->most_shared, gpu->device),
+    int max_shared = 0;
+    TCC_GPU_TRY(gpu->driver, device_attribute(&max_shared, gpu->driver->max_shared, gpu->device),
                 "%s does not tell its shared memory", gpu->name);
     for (int64_t i = 0; i < gpu->images.n_kernels; i++) {
         const tcc_gpu_kernel *kernel = &gpu->variant->kernels[i];
-        if (kernel->shared > (uint32_t)most)
+        if (kernel->shared > (uint32_t)max_shared)
             return tcc_fail(TCC_UNSUPPORTED,
                             "kernel '%.128s' needs %u bytes of shared memory, %s has %d",
-                            kernel->symbol, kernel->shared, gpu->name, most);
+                            kernel->symbol, kernel->shared, gpu->name, max_shared);
     }
     return TCC_OK;
 }

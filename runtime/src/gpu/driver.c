@@ -75,7 +75,7 @@ static const row rows[] = {
 
 static const struct {
     const char *name, *libraries[5], *remedy;
-    int32_t device_type, most_shared, pools_attribute;
+    int32_t device_type, max_shared, pools_attribute;
 } platforms[TCC_PLATFORM_COUNT] = {
     {"CUDA", {"libcuda.so.1", "libcuda.so"}, "install NVIDIA's driver, version 525 or newer",
      TCC_DEVICE_CUDA, 97, 115},
@@ -120,7 +120,7 @@ static tcc_status open_driver(int32_t platform, tcc_gpu_driver *driver) {
     driver->name = platforms[platform].name;
     driver->platform = platform;
     driver->device_type = platforms[platform].device_type;
-    driver->most_shared = platforms[platform].most_shared;
+    driver->max_shared = platforms[platform].max_shared;
     driver->pools_attribute = platforms[platform].pools_attribute;
     TCC_RETURN_IF_ERROR(fill_table(platform, library, driver));
     int error = driver->init(0);
@@ -145,14 +145,14 @@ tcc_status tcc_gpu_driver_get(int32_t platform, const tcc_gpu_driver **out_drive
 /* ---- failures --------------------------------------------------------------------------------------- */
 
 tcc_status tcc_gpu_fail(const tcc_gpu_driver *driver, int error, const char *format, ...) {
-    char what[1024];
+    char call[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
+    vsnprintf(call, sizeof call, format, arguments);
     va_end(arguments);
     const char *name = NULL, *text = NULL;
     if (driver->error_name(error, &name) || !name) name = "unknown error";
     if (driver->error_text(error, &text) || !text) text = "no description";
     return tcc_fail(error == TCC_GPU_OUT_OF_MEMORY ? TCC_OUT_OF_MEMORY : TCC_DEVICE,
-                    "%s: %s (%s error %d, %s)", what, text, driver->name, error, name);
+                    "%s: %s (%s error %d, %s)", call, text, driver->name, error, name);
 }

@@ -37,7 +37,7 @@ typedef struct tcc_gpu_driver {
     const char *name;       /* name for messages */
     int32_t platform;
     int32_t device_type;    /* DLPack's */
-    int32_t most_shared;    /* the driver's number of an attribute: bytes of shared memory that a
+    int32_t max_shared;     /* the driver's number of an attribute: bytes of shared memory that a
                                block may have */
     int32_t pools_attribute;
 

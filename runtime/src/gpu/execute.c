@@ -98,9 +98,9 @@ static const char *host_copy(const tcc_run *run, int64_t id) {
     const tcc_buffer *buffer = &instance->model->program.buffers[id];
     if (buffer->place != TCC_PLACE_INPUT || !tcc_gpu_is_host(run->inputs[buffer->a].device))
         return NULL;
-    const char *given = instance->device->given_inputs[buffer->a].data;
-    if (!given) return instance->spans[id].data; /* the input is not uploaded yet, or empty */
-    return tcc_ports_feeds_state(&instance->model->program, (int32_t)buffer->a) ? NULL : given;
+    const char *caller_data = instance->device->caller_inputs[buffer->a].data;
+    if (!caller_data) return instance->spans[id].data; /* the input is not uploaded yet, or empty */
+    return tcc_ports_feeds_state(&instance->model->program, (int32_t)buffer->a) ? NULL : caller_data;
 }
 
 static tcc_status fetch(tcc_run *run, int64_t buffer, int64_t offset, int64_t size,
@@ -116,15 +116,15 @@ static tcc_status fetch(tcc_run *run, int64_t buffer, int64_t offset, int64_t si
         tcc_gpu_unless_recorded(device, "it reads data of the device to decide what runs"));
     const tcc_span *span = &instance->spans[buffer];
     if (span->data != device->read_from || offset + size > device->read_bytes) {
-        bool whole = span->size <= TCC_GPU_READ; /* neighbouring words are likely to be read next */
-        int64_t bytes = whole ? span->size : size;
+        bool is_small = span->size <= TCC_GPU_READ; /* neighbouring words are likely to be read next */
+        int64_t bytes = is_small ? span->size : size;
         device->read_from = NULL;
         TCC_GPU_TRY(device->gpu->driver,
-                    copy_to_host(device->word, span->data + (whole ? 0 : offset), (size_t)bytes,
+                    copy_to_host(device->word, span->data + (is_small ? 0 : offset), (size_t)bytes,
                                  device->queue),
                     "%lld bytes cannot be read from the device", (long long)bytes);
         TCC_RETURN_IF_ERROR(tcc_gpu_wait(device));
-        if (!whole) {
+        if (!is_small) {
             memcpy(out_bytes, device->word, (size_t)size);
             return TCC_OK;
         }

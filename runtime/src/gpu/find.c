@@ -46,11 +46,11 @@ static tcc_status no_variant(const search *in, const tcc_gpu *gpu) {
     size_t used = 0;
     for (int32_t i = 0; i < in->artifact->n_variants; i++)
         for (int64_t v = 0; is_of(in, i, driver->platform) && v < in->tables[i].n_variants; v++) {
-            const tcc_gpu_variant *one = &in->tables[i].variants[v];
+            const tcc_gpu_variant *variant = &in->tables[i].variants[v];
             if (used < sizeof list)
                 used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s",
-                                         used ? ", " : "", one->arch,
-                                         one->form == TCC_FORM_PTX ? " (PTX)" : "");
+                                         used ? ", " : "", variant->arch,
+                                         variant->form == TCC_FORM_PTX ? " (PTX)" : "");
         }
     return tcc_fail(TCC_UNSUPPORTED,
                     "%s is a %s, and the model was compiled for %s: compile it with --target %s:%.*s",
@@ -63,18 +63,18 @@ static tcc_status no_variant(const search *in, const tcc_gpu *gpu) {
 static tcc_status choose(const search *in, int32_t platform, tcc_gpu *gpu, int32_t *out_index) {
     TCC_RETURN_IF_ERROR(tcc_gpu_driver_get(platform, &gpu->driver));
     TCC_RETURN_IF_ERROR(tcc_gpu_find_device(gpu));
-    long most = 0;
+    long best_rank = 0;
     for (int32_t i = 0; i < in->artifact->n_variants; i++) {
         long rank = 0;
         if (!is_of(in, i, platform)) continue;
-        const tcc_gpu_variant *found = tcc_gpu_images_choose(&in->tables[i], gpu->arch, false, &rank);
-        if (rank > most) {
-            most = rank;
-            gpu->variant = found;
+        const tcc_gpu_variant *variant = tcc_gpu_images_choose(&in->tables[i], gpu->arch, false, &rank);
+        if (rank > best_rank) {
+            best_rank = rank;
+            gpu->variant = variant;
             *out_index = i;
         }
     }
-    return most ? TCC_OK : no_variant(in, gpu);
+    return best_rank ? TCC_OK : no_variant(in, gpu);
 }
 
 /* Tries the platforms in the order of the file. Fails with all reasons where none will do. */

@@ -21,7 +21,7 @@ struct tcc_gpu {
     void **functions; /* by kernel */
     char *weights;
     int processors;    /* multiprocessors; kernels with `stays` need at most as many programs */
-    int32_t most_maps; /* tensor maps of the kernel that has the most */
+    int32_t max_maps;  /* tensor maps of the kernel that has the most */
     int driver_version;
     bool pools;  /* memory can be taken and given in stream order */
     bool graphs; /* runs of equal sizes are recorded as graphs */
@@ -59,16 +59,16 @@ typedef struct tcc_gpu_array {
     size_t size;
 } tcc_gpu_array;
 
-/* Makes `array` hold at least `size` bytes; its contents may be lost.  `what` names it in
+/* Makes `array` hold at least `size` bytes; its contents may be lost.  `purpose` names it in
  * errors. */
-tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size, const char *what);
+tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size, const char *purpose);
 /* Does the same for an instance's array.  Memory that callers' graphs use stays mapped until the
  * instance ends. */
 tcc_status tcc_gpu_grow(tcc_gpu_instance *device, tcc_gpu_array *array, size_t size,
-                        const char *what);
-/* Fails where the caller records the run in progress in a graph; `what` names the action that is
+                        const char *purpose);
+/* Fails where the caller records the run in progress in a graph; `action` names the action that is
  * impossible then. */
-tcc_status tcc_gpu_unless_recorded(const tcc_gpu_instance *device, const char *what);
+tcc_status tcc_gpu_unless_recorded(const tcc_gpu_instance *device, const char *action);
 void tcc_gpu_release_array(const tcc_gpu *gpu, tcc_gpu_array *array);
 
 /* ---- instance.c -------------------------------------------------------------------------------------- */
@@ -80,10 +80,10 @@ enum {
 };
 
 /* Replaced memory that callers' graphs still use. */
-typedef struct tcc_gpu_kept {
-    struct tcc_gpu_kept *next;
+typedef struct tcc_gpu_replaced {
+    struct tcc_gpu_replaced *next;
     tcc_gpu_array array;
-} tcc_gpu_kept;
+} tcc_gpu_replaced;
 
 /* A recorded run, or a run seen once (`executable` is NULL). */
 typedef struct tcc_gpu_graph {
@@ -109,7 +109,7 @@ struct tcc_gpu_instance {
     bool recorded; /* the caller captures the run in progress: it may neither wait nor take
                       memory */
     bool replayed; /* the caller's graphs use this instance's memory */
-    tcc_gpu_kept *kept;
+    tcc_gpu_replaced *replaced;
     int32_t phase;
     bool host_arrays; /* the run has arrays in host memory */
     tcc_device results; /* device for outputs that the caller left to the allocator */
@@ -117,9 +117,9 @@ struct tcc_gpu_instance {
     tcc_gpu_array arena, state;
     tcc_gpu_array *inputs, *outputs; /* copies on the device of caller's arrays that cannot be used
                                         in place */
-    tcc_span *given_inputs;          /* those host arrays; data is NULL where the array is used in
+    tcc_span *caller_inputs;         /* those host arrays; data is NULL where the array is used in
                                         place */
-    tcc_span *given_outputs;
+    tcc_span *caller_outputs;
     bool *host_outputs;              /* the caller's array is in host memory */
     size_t *capacities; /* bytes of dynamic buffers, by buffer */
     void *word;         /* pinned memory of TCC_GPU_READ bytes that the host reads into */

@@ -6,8 +6,8 @@
 
 #include "../program.h"
 
-static tcc_status damaged(const char *what) {
-    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its table of GPU kernels has %s", what);
+static tcc_status damaged(const char *defect) {
+    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its table of GPU kernels has %s", defect);
 }
 
 /* ---- sections ------------------------------------------------------------------------------------ */
@@ -210,10 +210,10 @@ static long cuda_number(const char *arch, char *out_suffix) {
 /* Returns how well code for `arch` suits a CUDA device; 0: not at all. */
 static long cuda_rank(const tcc_gpu_variant *variant, const char *device) {
     char suffix = 0, none = 0;
-    long code = cuda_number(variant->arch, &suffix), own = cuda_number(device, &none);
-    if (!code || code > own || (suffix && code != own)) return 0;
+    long code = cuda_number(variant->arch, &suffix), device_code = cuda_number(device, &none);
+    if (!code || code > device_code || (suffix && code != device_code)) return 0;
     if (variant->form == TCC_FORM_PTX) return code * 2 + (suffix != 0);
-    bool same = code / 10 == own / 10;
+    bool same = code / 10 == device_code / 10;
     return same ? 100000 + code * 2 + (suffix != 0) : 0;
 }
 
@@ -225,17 +225,17 @@ static long hip_rank(const tcc_gpu_variant *variant, const char *device) {
 const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
                                              bool portable, long *out_rank) {
     const tcc_gpu_variant *best = NULL;
-    long most = 0;
+    long best_rank = 0;
     for (int64_t i = 0; i < images->n_variants; i++) {
         const tcc_gpu_variant *variant = &images->variants[i];
         if (portable && variant->form != TCC_FORM_PTX) continue;
         long rank = images->platform == TCC_PLATFORM_HIP ? hip_rank(variant, arch)
                                                          : cuda_rank(variant, arch);
-        if (rank > most) {
-            most = rank;
+        if (rank > best_rank) {
+            best_rank = rank;
             best = variant;
         }
     }
-    *out_rank = most;
+    *out_rank = best_rank;
     return best;
 }

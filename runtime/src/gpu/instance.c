@@ -19,13 +19,13 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
     } tables[] = {
         {(void **)&device->inputs, program->n_inputs, sizeof(tcc_gpu_array)},
         {(void **)&device->outputs, program->n_outputs, sizeof(tcc_gpu_array)},
-        {(void **)&device->given_inputs, program->n_inputs, sizeof(tcc_span)},
-        {(void **)&device->given_outputs, program->n_outputs, sizeof(tcc_span)},
+        {(void **)&device->caller_inputs, program->n_inputs, sizeof(tcc_span)},
+        {(void **)&device->caller_outputs, program->n_outputs, sizeof(tcc_span)},
         {(void **)&device->host_outputs, program->n_outputs, sizeof(bool)},
         {(void **)&device->capacities, program->n_buffers, sizeof(size_t)},
         {(void **)&device->values, params, sizeof(uint64_t)},
         {(void **)&device->params, params, sizeof(void *)},
-        {&device->map_room, device->gpu->most_maps + 1, sizeof(tcc_gpu_tensor_map)},
+        {&device->map_room, device->gpu->max_maps + 1, sizeof(tcc_gpu_tensor_map)},
         {(void **)&device->key, tcc_gpu_key_words(program), sizeof(int64_t)},
         {(void **)&device->ended, program->n_tickets, sizeof(void *)},
         {(void **)&device->parties, program->n_groups, sizeof(void *)},
@@ -111,8 +111,8 @@ static void release_memory(tcc_instance *instance) {
     tcc_gpu_drop_graphs(device);
     tcc_gpu_release_array(device->gpu, &device->arena);
     tcc_gpu_release_array(device->gpu, &device->state);
-    for (tcc_gpu_kept *kept = device->kept; kept; kept = kept->next)
-        tcc_gpu_release_array(device->gpu, &kept->array);
+    for (tcc_gpu_replaced *item = device->replaced; item; item = item->next)
+        tcc_gpu_release_array(device->gpu, &item->array);
     for (int32_t i = 0; device->inputs && i < program->n_inputs; i++)
         tcc_gpu_release_array(device->gpu, &device->inputs[i]);
     for (int32_t i = 0; device->outputs && i < program->n_outputs; i++)
@@ -135,16 +135,16 @@ void tcc_gpu_instance_destroy(tcc_instance *instance) {
         release_memory(instance);
         tcc_gpu_leave(device->gpu, &scope);
     }
-    while (device->kept) {
-        tcc_gpu_kept *next = device->kept->next;
-        tcc_free(device->kept);
-        device->kept = next;
+    while (device->replaced) {
+        tcc_gpu_replaced *next = device->replaced->next;
+        tcc_free(device->replaced);
+        device->replaced = next;
     }
     for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_free(device->graphs[i].key);
     tcc_free(device->inputs);
     tcc_free(device->outputs);
-    tcc_free(device->given_inputs);
-    tcc_free(device->given_outputs);
+    tcc_free(device->caller_inputs);
+    tcc_free(device->caller_outputs);
     tcc_free(device->host_outputs);
     tcc_free(device->capacities);
     tcc_free(device->values);
@@ -190,8 +190,8 @@ static tcc_status begin(tcc_run *run) {
     for (int32_t i = 0; i < program->n_inputs; i++)
         if (!tcc_gpu_is_host(run->inputs[i].device))
             device->results = (tcc_device){gpu->driver->device_type, gpu->ordinal};
-    memset(device->given_inputs, 0, (size_t)program->n_inputs * sizeof *device->given_inputs);
-    memset(device->given_outputs, 0, (size_t)program->n_outputs * sizeof *device->given_outputs);
+    memset(device->caller_inputs, 0, (size_t)program->n_inputs * sizeof *device->caller_inputs);
+    memset(device->caller_outputs, 0, (size_t)program->n_outputs * sizeof *device->caller_outputs);
     /* the run before may still use this instance's memory, on another stream */
     if (device->pending && !device->recorded)
         TCC_GPU_TRY(gpu->driver, stream_wait_event(device->queue, device->event, 0),

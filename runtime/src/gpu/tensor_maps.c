@@ -13,7 +13,7 @@ tcc_status tcc_gpu_check_maps(tcc_gpu *gpu) {
     for (int64_t i = 0; i < gpu->images.n_kernels; i++) {
         const tcc_gpu_kernel *kernel = &gpu->variant->kernels[i];
         stays |= kernel->stays;
-        if (kernel->n_maps > gpu->most_maps) gpu->most_maps = kernel->n_maps;
+        if (kernel->n_maps > gpu->max_maps) gpu->max_maps = kernel->n_maps;
         if (kernel->n_maps && !driver->encode_map)
             return tcc_fail(TCC_UNSUPPORTED,
                             "kernel '%.128s' needs cuTensorMapEncodeTiled, which the %s driver "
@@ -24,7 +24,7 @@ tcc_status tcc_gpu_check_maps(tcc_gpu *gpu) {
     if (stays && driver->platform == TCC_PLATFORM_CUDA)
         TCC_GPU_TRY(driver, device_attribute(&gpu->processors, PROCESSORS, gpu->device),
                     "%s does not describe itself", gpu->name);
-    if (gpu->most_maps)
+    if (gpu->max_maps)
         TCC_GPU_TRY(driver, driver_version(&gpu->driver_version), "the driver has no version");
     return TCC_OK;
 }

@@ -39,7 +39,7 @@ static tcc_status bring_input(tcc_run *run, int32_t index) {
         TCC_GPU_TRY(driver, copy(room->data, span->data, bytes, device->queue),
                     "input '%.128s' cannot be copied on the device", name);
     device->host_arrays |= host;
-    device->given_inputs[index] = (tcc_span){span->data, (int64_t)bytes};
+    device->caller_inputs[index] = (tcc_span){span->data, (int64_t)bytes};
     span->data = room->data;
     return TCC_OK;
 }
@@ -61,8 +61,8 @@ tcc_status tcc_gpu_upload(tcc_run *run) {
 tcc_status tcc_gpu_place_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
     tcc_instance *instance = run->instance;
     tcc_gpu_instance *device = instance->device;
-    bool given = run->outputs && run->outputs[index].data;
-    tcc_device where = given ? run->outputs[index].device : device->results;
+    bool has_array = run->outputs && run->outputs[index].data;
+    tcc_device where = has_array ? run->outputs[index].device : device->results;
     TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, device->results, span));
     if (instance->model->program.outputs[index].port.state >= 0 || span->size == 0) return TCC_OK;
     bool host = tcc_gpu_is_host(where);
@@ -74,7 +74,7 @@ tcc_status tcc_gpu_place_output(tcc_run *run, int32_t index, int64_t size, tcc_s
     if (host || !is_aligned(span->data)) {
         tcc_gpu_array *room = &device->outputs[index];
         TCC_RETURN_IF_ERROR(tcc_gpu_grow(device, room, (size_t)span->size, "an output"));
-        device->given_outputs[index] = *span;
+        device->caller_outputs[index] = *span;
         span->data = room->data;
     }
     if (instance->flags & TCC_POISON)
@@ -103,10 +103,10 @@ tcc_status tcc_gpu_download(tcc_run *run) {
         const tcc_port *port = &program->outputs[i].port;
         if (port->state >= 0) {
             bool host = tcc_gpu_is_host(run->inputs[port->state].device);
-            TCC_RETURN_IF_ERROR(bring_back(device, device->given_inputs[port->state],
+            TCC_RETURN_IF_ERROR(bring_back(device, device->caller_inputs[port->state],
                                            device->inputs[port->state].data, host, port->name));
         } else {
-            TCC_RETURN_IF_ERROR(bring_back(device, device->given_outputs[i],
+            TCC_RETURN_IF_ERROR(bring_back(device, device->caller_outputs[i],
                                            device->outputs[i].data, device->host_outputs[i],
                                            port->name));
         }

@@ -12,19 +12,19 @@ enum {
 };
 
 typedef struct range {
-    int64_t least, largest;
+    int64_t smallest, largest;
 } range;
 
 typedef struct search {
     const tcc_op_tensor *indices;
     int64_t period, number, low, high;
     int64_t length; /* elements of a part, a multiple of the period */
-    range found[PARTS];
+    range ranges[PARTS];
     tcc_ending *ending;
 } search;
 
 static range widened(range r, int64_t low, int64_t high) {
-    if (low < r.least) r.least = low;
+    if (low < r.smallest) r.smallest = low;
     if (high > r.largest) r.largest = high;
     return r;
 }
@@ -42,7 +42,7 @@ static range widened(range r, int64_t low, int64_t high) {
                 outside |= ((UNSIGNED)x[n + i] - (UNSIGNED)low) |                                  \
                            ((UNSIGNED)high - (UNSIGNED)x[n + i]);                                  \
             if (outside > (UNSIGNED)(LARGEST)) break;                                              \
-            found = (range){low, high};                                                            \
+            bounds = (range){low, high};                                                           \
         }                                                                                          \
     } while (0)
 
@@ -50,19 +50,19 @@ static range widened(range r, int64_t low, int64_t high) {
 #define FIND_RANGE(TYPE)                                                                           \
     do {                                                                                           \
         const TYPE *x = s->indices->data;                                                          \
-        range other = found;                                                                       \
+        range other = bounds;                                                                      \
         for (; n + period < stop; n += 2 * period) {                                               \
-            found = widened(found, x[n], x[n]);                                                    \
+            bounds = widened(bounds, x[n], x[n]);                                                  \
             other = widened(other, x[n + period], x[n + period]);                                  \
         }                                                                                          \
-        if (n < stop) found = widened(found, x[n], x[n]);                                          \
-        found = widened(found, other.least, other.largest);                                        \
+        if (n < stop) bounds = widened(bounds, x[n], x[n]);                                        \
+        bounds = widened(bounds, other.smallest, other.largest);                                   \
     } while (0)
 
 /* Returns the range of elements n, n + period, ... before `stop`. */
 static range range_between(const search *s, int64_t n, int64_t stop) {
     int64_t period = s->period;
-    range found = {INT64_MAX, INT64_MIN};
+    range bounds = {INT64_MAX, INT64_MIN};
     if (s->indices->dtype.bits == 32) {
         PASS_INSIDE(int32_t, uint32_t, INT32_MAX);
         FIND_RANGE(int32_t);
@@ -70,15 +70,15 @@ static range range_between(const search *s, int64_t n, int64_t stop) {
         PASS_INSIDE(int64_t, uint64_t, INT64_MAX);
         FIND_RANGE(int64_t);
     }
-    return found;
+    return bounds;
 }
 
 static void search_parts(void *context, int64_t begin, int64_t end, void *room) {
     search *s = context;
     (void)room;
     for (int64_t part = begin; part < end && !tcc_run_ends(s->ending); part++) {
-        int64_t first = s->number + part * s->length, left = s->indices->count - first;
-        s->found[part] = range_between(s, first, first + (left < s->length ? left : s->length));
+        int64_t first = s->number + part * s->length, remaining = s->indices->count - first;
+        s->ranges[part] = range_between(s, first, first + (remaining < s->length ? remaining : s->length));
     }
 }
 
@@ -91,14 +91,14 @@ tcc_status tcc_op_index_range(tcc_op_call *call) {
         (dtype.bits != 32 && dtype.bits != 64))
         return tcc_fail(TCC_CORRUPT, "index range: the program is damaged");
     int64_t count = s.indices->count - s.number;
-    int64_t least = count / PARTS < PART ? PART : count / PARTS + 1;
-    s.length = (least + s.period - 1) / s.period * s.period;
+    int64_t min_length = count / PARTS < PART ? PART : count / PARTS + 1;
+    s.length = (min_length + s.period - 1) / s.period * s.period;
     int64_t parts = count > 0 ? (count + s.length - 1) / s.length : 0;
     TCC_RETURN_IF_ERROR(tcc_op_parallel(call, search_parts, &s, parts, 0));
-    range found = {INT64_MAX, INT64_MIN};
+    range bounds = {INT64_MAX, INT64_MIN};
     for (int64_t part = 0; part < parts; part++)
-        found = widened(found, s.found[part].least, s.found[part].largest);
-    call->results[0] = found.least;
-    call->results[1] = found.largest;
+        bounds = widened(bounds, s.ranges[part].smallest, s.ranges[part].largest);
+    call->results[0] = bounds.smallest;
+    call->results[1] = bounds.largest;
     return TCC_OK;
 }

@@ -23,17 +23,17 @@ static tcc_dtype type_of(int64_t word) {
 
 static tcc_status misfit(void) { return tcc_fail(TCC_INTERNAL, "lists: operands do not fit"); }
 
-static bool is_one(const tcc_op_tensor *tensor, int code) {
+static bool is_scalar(const tcc_op_tensor *tensor, int code) {
     return tensor->count == 1 && tensor->dtype.code == code && tensor->dtype.bits == 64;
 }
 
 static tcc_status read_list(const tcc_op_call *call, tcc_list_value *out_list) {
-    if (call->n_inputs < 1 || !is_one(&call->inputs[0], 1)) return misfit();
+    if (call->n_inputs < 1 || !is_scalar(&call->inputs[0], 1)) return misfit();
     return tcc_heap_list(call->heap, *(const uint64_t *)call->inputs[0].data, out_list);
 }
 
 static tcc_status write_list(const tcc_op_call *call, tcc_list_value list) {
-    if (call->n_outputs != 1 || !is_one(&call->outputs[0], 1)) return misfit();
+    if (call->n_outputs != 1 || !is_scalar(&call->outputs[0], 1)) return misfit();
     return tcc_heap_name_list(call->heap, list, call->outputs[0].data);
 }
 
@@ -43,7 +43,7 @@ static tcc_status read_place(const tcc_op_call *call, int32_t number, int64_t co
                              int64_t *out_place) {
     int64_t at = places - 1;
     if (call->n_inputs > number) {
-        if (!is_one(&call->inputs[number], 0)) return misfit();
+        if (!is_scalar(&call->inputs[number], 0)) return misfit();
         at = *(const int64_t *)call->inputs[number].data;
     }
     *out_place = at < 0 && at >= -count ? at + count : at;
@@ -58,14 +58,14 @@ static bool is_list(tcc_dtype dtype) { return tcc_is_opaque(dtype) && !tcc_is_st
  * itself. */
 static tcc_status take_entry(const tcc_op_call *call, const tcc_op_tensor *x, int64_t word,
                              tcc_op_tensor *out_entry) {
-    tcc_list_value held;
-    tcc_op_tensor own = *x;
-    own.dtype = type_of(word);
-    if (tcc_stored_bytes(own.dtype, 8) != tcc_stored_bytes(x->dtype, 8)) return misfit();
-    if (is_list(own.dtype) && x->count != 1) return misfit();
-    if (is_list(own.dtype))
-        TCC_RETURN_IF_ERROR(tcc_heap_list(call->heap, *(const uint64_t *)x->data, &held));
-    return tcc_heap_copy(call->heap, &own, out_entry);
+    tcc_list_value entries;
+    tcc_op_tensor viewed = *x;
+    viewed.dtype = type_of(word);
+    if (tcc_stored_bytes(viewed.dtype, 8) != tcc_stored_bytes(x->dtype, 8)) return misfit();
+    if (is_list(viewed.dtype) && x->count != 1) return misfit();
+    if (is_list(viewed.dtype))
+        TCC_RETURN_IF_ERROR(tcc_heap_list(call->heap, *(const uint64_t *)x->data, &entries));
+    return tcc_heap_copy(call->heap, &viewed, out_entry);
 }
 
 tcc_status tcc_op_list_make(tcc_op_call *call) {
@@ -80,45 +80,45 @@ tcc_status tcc_op_list_make(tcc_op_call *call) {
 }
 
 tcc_status tcc_op_list_insert(tcc_op_call *call) {
-    tcc_list_value list, made;
+    tcc_list_value list, result;
     tcc_op_tensor entry;
     int64_t place = 0;
     if (call->n_inputs < 2 || call->n_ints != 1) return misfit();
     TCC_RETURN_IF_ERROR(read_list(call, &list));
     TCC_RETURN_IF_ERROR(read_place(call, 2, list.count, list.count + 1, &place));
     TCC_RETURN_IF_ERROR(take_entry(call, &call->inputs[1], call->ints[0], &entry));
-    made = (tcc_list_value){list.entries, place};
-    TCC_RETURN_IF_ERROR(tcc_heap_append(call->heap, made, &entry, &made));
+    result = (tcc_list_value){list.entries, place};
+    TCC_RETURN_IF_ERROR(tcc_heap_append(call->heap, result, &entry, &result));
     for (int64_t i = place; i < list.count; i++)
-        TCC_RETURN_IF_ERROR(tcc_heap_append(call->heap, made, &list.entries->items[i], &made));
-    return write_list(call, made);
+        TCC_RETURN_IF_ERROR(tcc_heap_append(call->heap, result, &list.entries->items[i], &result));
+    return write_list(call, result);
 }
 
 tcc_status tcc_op_list_erase(tcc_op_call *call) {
-    tcc_list_value list, made;
+    tcc_list_value list, result;
     int64_t place = 0;
     TCC_RETURN_IF_ERROR(read_list(call, &list));
     TCC_RETURN_IF_ERROR(read_place(call, 1, list.count, list.count, &place));
-    made = (tcc_list_value){list.entries, place};
+    result = (tcc_list_value){list.entries, place};
     for (int64_t i = place + 1; i < list.count; i++)
-        TCC_RETURN_IF_ERROR(tcc_heap_append(call->heap, made, &list.entries->items[i], &made));
-    return write_list(call, made);
+        TCC_RETURN_IF_ERROR(tcc_heap_append(call->heap, result, &list.entries->items[i], &result));
+    return write_list(call, result);
 }
 
 tcc_status tcc_op_list_length(tcc_op_call *call) {
     tcc_list_value list;
     TCC_RETURN_IF_ERROR(read_list(call, &list));
-    if (call->n_outputs != 1 || !is_one(&call->outputs[0], 0)) return misfit();
+    if (call->n_outputs != 1 || !is_scalar(&call->outputs[0], 0)) return misfit();
     *(int64_t *)call->outputs[0].data = list.count;
     return TCC_OK;
 }
 
 /* ---- entries as tensors ---------------------------------------------------------------------------- */
 
-static tcc_status wrong_entry(const tcc_op_tensor *entry, const char *what) {
+static tcc_status wrong_entry(const tcc_op_tensor *entry, const char *expected) {
     char type[16];
     return tcc_fail(TCC_INVALID_ARGUMENT, "an entry of a sequence (%s, %d dimensions) has another %s "
-                    "than the model takes", tcc_dtype_name(entry->dtype, type), entry->ndim, what);
+                    "than the model takes", tcc_dtype_name(entry->dtype, type), entry->ndim, expected);
 }
 
 /* Checks an entry against `words`: type, rank and sizes, `count` words in all. */
@@ -195,7 +195,7 @@ static tcc_status expect(const tcc_heap *heap, uint64_t handle, const int64_t *w
 tcc_status tcc_op_list_expect(tcc_op_call *call) {
     tcc_list_value list;
     TCC_RETURN_IF_ERROR(read_list(call, &list));
-    if (call->n_outputs != 1 || !is_one(&call->outputs[0], 1)) return misfit();
+    if (call->n_outputs != 1 || !is_scalar(&call->outputs[0], 1)) return misfit();
     uint64_t handle = *(const uint64_t *)call->inputs[0].data;
     TCC_RETURN_IF_ERROR(expect(call->heap, handle, call->ints, call->n_ints));
     *(uint64_t *)call->outputs[0].data = handle;
@@ -302,15 +302,15 @@ tcc_status tcc_op_list_split(tcc_op_call *call) {
     tcc_list_value list = {NULL, 0};
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 3, 0, "list_split"));
     TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, ".ih", "list_split"));
-    const tcc_op_tensor *x = &call->inputs[0], *given = &call->inputs[1];
+    const tcc_op_tensor *x = &call->inputs[0], *split = &call->inputs[1];
     tcc_dtype type = type_of(call->ints[2]);
     if (x->dtype.bits % 8 || is_list(type) || tcc_stored_bytes(type, 8) != tcc_stored_bytes(x->dtype, 8))
         return misfit();
     TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &axis));
-    const int64_t *sizes = given->data;
-    bool equal = given->ndim == 0;
+    const int64_t *sizes = split->data;
+    bool equal = split->ndim == 0;
     int64_t at = 0, number = 0;
-    for (; equal ? at < axis.size : number < given->count; number++) {
+    for (; equal ? at < axis.size : number < split->count; number++) {
         int64_t size = sizes[equal ? 0 : number];
         if (size < equal || (!equal && size > axis.size - at))
             return tcc_fail(TCC_INVALID_ARGUMENT, "a piece of %lld of an axis of %lld",

@@ -79,9 +79,9 @@ static int64_t pivot_row(const double *a, int64_t rows, int64_t columns, int64_t
 
 static void swap_rows(double *a, int64_t columns, int64_t first, int64_t second) {
     for (int64_t i = 0; i < columns; i++) {
-        double held = a[first * columns + i];
+        double value = a[first * columns + i];
         a[first * columns + i] = a[second * columns + i];
-        a[second * columns + i] = held;
+        a[second * columns + i] = value;
     }
 }
 
@@ -148,12 +148,12 @@ tcc_status tcc_op_pivot_order(tcc_op_call *call) {
         const int32_t *exchanged = (const int32_t *)pivots->data + first / rows * steps;
         for (int64_t row = 0; row < rows; row++) places[row] = row;
         for (int64_t step = 0; step < steps; step++) {
-            int64_t other = (int64_t)exchanged[step] - 1, held = places[step];
+            int64_t other = (int64_t)exchanged[step] - 1, place = places[step];
             if (other < 0 || other >= rows)
                 return tcc_fail(TCC_INVALID_ARGUMENT, "pivot %lld is outside the %lld rows",
                                 (long long)other + 1, (long long)rows);
             places[step] = places[other];
-            places[other] = held;
+            places[other] = place;
         }
     }
     return TCC_OK;
@@ -217,13 +217,13 @@ static void solve_row(const double *a, double *b, int64_t n, int64_t columns, in
 
 static void triangle_part(void *context, int64_t begin, int64_t end, void *room) {
     const tcc_op_call *call = context;
-    const tcc_op_tensor *given = &call->inputs[1];
-    int64_t n = given->dims[given->ndim - 2], columns = given->dims[given->ndim - 1];
+    const tcc_op_tensor *triangle = &call->inputs[1];
+    int64_t n = triangle->dims[triangle->ndim - 2], columns = triangle->dims[triangle->ndim - 1];
     bool upper = call->ints[0], unit = call->ints[1];
     double *a = room, *b = a + n * n;
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(&call->inputs[0], i * n * n, n * n, a);
-        tcc_matrix_widen(given, i * n * columns, n * columns, b);
+        tcc_matrix_widen(triangle, i * n * columns, n * columns, b);
         for (int64_t step = 0; step < n && !tcc_matrix_ends(call->ending, n); step++) {
             int64_t row = upper ? n - 1 - step : step;
             solve_row(a, b, n, columns, row, upper ? row + 1 : 0, upper ? n : row, unit);

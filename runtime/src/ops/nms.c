@@ -50,22 +50,22 @@ static bool overlaps(const boxes *b, box a, float area, float threshold) {
 
 typedef struct suppression {
     const tcc_op_tensor *all_boxes, *all_scores;
-    int64_t boxes, most;
+    int64_t boxes, limit;
     float iou, score;
     bool centre;
-    int64_t *chosen; /* `most` box numbers for every class of every batch */
+    int64_t *box_numbers; /* `limit` box numbers for every class of every batch */
     int64_t *counts; /* by class of every batch: how many are chosen */
     tcc_ending *ending;
 } suppression;
 
 /* Returns the bytes that choosing among `s->boxes` boxes needs. */
 static size_t room_of(const suppression *s) {
-    size_t kept = (size_t)(s->most / BESIDE + 1) * sizeof(boxes);
-    return (size_t)s->boxes * 2 * sizeof(tcc_keyed) + kept;
+    size_t block_bytes = (size_t)(s->limit / BESIDE + 1) * sizeof(boxes);
+    return (size_t)s->boxes * 2 * sizeof(tcc_keyed) + block_bytes;
 }
 
-static void put_box(boxes *held, int64_t number, box box, float area) {
-    boxes *b = &held[number / BESIDE];
+static void put_box(boxes *blocks, int64_t number, box box, float area) {
+    boxes *b = &blocks[number / BESIDE];
     int64_t at = number % BESIDE;
     if (at == 0) memset(b, 0, sizeof *b);
     b->y1[at] = box.y1;
@@ -76,26 +76,26 @@ static void put_box(boxes *held, int64_t number, box box, float area) {
 }
 
 /* Chooses boxes of one class of one batch; returns how many. */
-static int64_t choose(const suppression *s, const float *data, const float *scores, int64_t *chosen,
+static int64_t choose(const suppression *s, const float *data, const float *scores, int64_t *box_numbers,
                       void *room) {
     static const tcc_dtype f32 = {2, 32, 1};
     tcc_keyed *items = room;
-    boxes *held = (boxes *)(void *)(items + 2 * s->boxes);
+    boxes *blocks = (boxes *)(void *)(items + 2 * s->boxes);
     int64_t candidates = 0, count = 0;
     for (int64_t i = 0, look; (look = tcc_next_look(s->ending, i, s->boxes)) > i;)
         for (; i < look; i++)
             if (scores[i] > s->score)
                 tcc_order_load(f32, &scores[i], 1, UINT64_MAX, i, &items[candidates++]);
     tcc_order_sort(items, items + s->boxes, candidates, s->ending);
-    for (int64_t i = 0; i < candidates && count < s->most && !tcc_ends_at(s->ending, i, LOOKS); i++) {
+    for (int64_t i = 0; i < candidates && count < s->limit && !tcc_ends_at(s->ending, i, LOOKS); i++) {
         box candidate = load_box(data + items[i].index * 4, s->centre);
         float area = (candidate.y2 - candidate.y1) * (candidate.x2 - candidate.x1);
         bool keep = true;
         for (int64_t block = 0; block * BESIDE < count && keep; block++)
-            keep = !overlaps(&held[block], candidate, area, s->iou);
+            keep = !overlaps(&blocks[block], candidate, area, s->iou);
         if (!keep) continue;
-        put_box(held, count, candidate, area);
-        chosen[count++] = items[i].index;
+        put_box(blocks, count, candidate, area);
+        box_numbers[count++] = items[i].index;
     }
     return count;
 }
@@ -107,7 +107,7 @@ static void choose_classes(void *context, int64_t begin, int64_t end, void *room
     for (int64_t line = begin; line < end; line++) {
         const float *data = (const float *)s->all_boxes->data + line / classes * s->boxes * 4;
         const float *scores = (const float *)s->all_scores->data + line * s->boxes;
-        s->counts[line] = choose(s, data, scores, s->chosen + line * s->most, room);
+        s->counts[line] = choose(s, data, scores, s->box_numbers + line * s->limit, room);
     }
 }
 
@@ -134,25 +134,25 @@ static tcc_status read_limit(const tcc_op_call *call, int32_t bit, int32_t *next
 
 static tcc_status prepare(const tcc_op_call *call, suppression *out) {
     static const tcc_dtype i64 = {0, 64, 1}, f32 = {2, 32, 1};
-    int64_t given = call->n_ints == 2 ? call->ints[1] : 0;
-    int32_t next = 2, expected = 2 + (given & 1) + (given >> 1 & 1) + (given >> 2 & 1);
+    int64_t limits = call->n_ints == 2 ? call->ints[1] : 0;
+    int32_t next = 2, expected = 2 + (limits & 1) + (limits >> 1 & 1) + (limits >> 2 & 1);
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, expected, call->n_outputs, 2, call->n_results,
                                       "non-max suppression"));
     if (!fits(call))
         return tcc_fail(TCC_INVALID_ARGUMENT, "non-max suppression: boxes [B,N,4] and scores "
                                               "[B,C,N] do not fit each other");
-    int64_t most = 0;
+    int64_t limit = 0;
     *out = (suppression){.boxes = call->inputs[0].dims[1], .score = -INFINITY, .ending = call->ending,
                          .centre = call->ints[0] != 0};
-    TCC_RETURN_IF_ERROR(read_limit(call, 0, &next, i64, &most));
+    TCC_RETURN_IF_ERROR(read_limit(call, 0, &next, i64, &limit));
     TCC_RETURN_IF_ERROR(read_limit(call, 1, &next, f32, &out->iou));
     TCC_RETURN_IF_ERROR(read_limit(call, 2, &next, f32, &out->score));
-    out->most = most < 0 ? 0 : most < out->boxes ? most : out->boxes;
+    out->limit = limit < 0 ? 0 : limit < out->boxes ? limit : out->boxes;
     out->all_boxes = &call->inputs[0];
     out->all_scores = &call->inputs[1];
     int64_t lines = out->all_boxes->dims[0] * out->all_scores->dims[1], words;
     if (out->boxes <= INT64_MAX / 256 &&
-        !__builtin_mul_overflow(lines, 8 * (out->most + 1), &words))
+        !__builtin_mul_overflow(lines, 8 * (out->limit + 1), &words))
         return TCC_OK;
     return tcc_fail(TCC_OUT_OF_MEMORY, "non-max suppression: too many boxes");
 }
@@ -163,17 +163,17 @@ static tcc_status suppress(tcc_op_call *call, int64_t *row, int64_t room, int64_
     TCC_RETURN_IF_ERROR(prepare(call, &s));
     int64_t classes = s.all_scores->dims[1], lines = s.all_boxes->dims[0] * classes;
     void *memory = NULL;
-    size_t bytes = (size_t)(lines * (s.most + 1)) * sizeof(int64_t);
+    size_t bytes = (size_t)(lines * (s.limit + 1)) * sizeof(int64_t);
     TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
     s.counts = memory;
-    s.chosen = s.counts + lines;
+    s.box_numbers = s.counts + lines;
     TCC_RETURN_IF_ERROR(tcc_op_parallel(call, choose_classes, &s, lines, room_of(&s)));
     int64_t count = 0;
     for (int64_t line = 0; line < lines; count += s.counts[line++])
         for (int64_t i = 0; i < s.counts[line] && count + i < room; i++, row += 3) {
             row[0] = line / classes;
             row[1] = line % classes;
-            row[2] = s.chosen[line * s.most + i];
+            row[2] = s.box_numbers[line * s.limit + i];
         }
     tcc_pool_give(call->pool, memory);
     *out_count = count;

@@ -20,19 +20,19 @@ static tcc_status misfit(const char *op) {
 
 /* The state of a thread that uses the locale of C until `leave`. */
 typedef struct plain {
-    locale_t own, before;
+    locale_t c_locale, previous;
 } plain;
 
 static tcc_status enter(plain *out_plain) {
-    out_plain->own = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!out_plain->own) return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (a locale)");
-    out_plain->before = uselocale(out_plain->own);
+    out_plain->c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!out_plain->c_locale) return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (a locale)");
+    out_plain->previous = uselocale(out_plain->c_locale);
     return TCC_OK;
 }
 
 static void leave(const plain *p) {
-    uselocale(p->before);
-    freelocale(p->own);
+    uselocale(p->previous);
+    freelocale(p->c_locale);
 }
 
 /* ---- format -------------------------------------------------------------------------------------- */
@@ -77,8 +77,8 @@ static tcc_status format_all(const tcc_op_call *call) {
 }
 
 static bool is_number(tcc_dtype dtype) {
-    bool whole = dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
-    return (whole && (dtype.code <= 1 || dtype.code == 6)) ||
+    bool is_byte_sized = dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    return (is_byte_sized && (dtype.code <= 1 || dtype.code == 6)) ||
            (dtype.code == 2 && (dtype.bits == 32 || dtype.bits == 64));
 }
 
@@ -128,7 +128,7 @@ static tcc_status read_integer(const char *text, tcc_dtype dtype, uint64_t *out_
     return fits ? TCC_OK : no_number(text, "the type is too small");
 }
 
-static tcc_status parse_one(const tcc_op_tensor *y, int64_t i, const char *text) {
+static tcc_status parse_number(const tcc_op_tensor *y, int64_t i, const char *text) {
     if (y->dtype.code == 2) {
         double value = 0;
         TCC_RETURN_IF_ERROR(read_float(text, &value));
@@ -148,16 +148,16 @@ static tcc_status parse_all(const tcc_op_call *call) {
     const uint64_t *handles = call->inputs[0].data;
     for (int64_t i = 0; i < call->inputs[0].count; i++) {
         char text[128];
-        tcc_string found;
+        tcc_string string;
         if (tcc_ends_at(call->ending, i, NUMBERS)) return tcc_cancelled(call->ending);
-        TCC_RETURN_IF_ERROR(tcc_heap_string(call->heap, handles[i], &found));
-        if (found.size >= (int64_t)sizeof text)
+        TCC_RETURN_IF_ERROR(tcc_heap_string(call->heap, handles[i], &string));
+        if (string.size >= (int64_t)sizeof text)
             return tcc_fail(TCC_INVALID_ARGUMENT, "a string of %lld bytes is no number",
-                            (long long)found.size);
-        memcpy(text, found.data, (size_t)found.size);
-        text[found.size] = 0;
-        if ((int64_t)strlen(text) != found.size) return no_number(text, "it has other characters");
-        TCC_RETURN_IF_ERROR(parse_one(&call->outputs[0], i, text));
+                            (long long)string.size);
+        memcpy(text, string.data, (size_t)string.size);
+        text[string.size] = 0;
+        if ((int64_t)strlen(text) != string.size) return no_number(text, "it has other characters");
+        TCC_RETURN_IF_ERROR(parse_number(&call->outputs[0], i, text));
     }
     return TCC_OK;
 }

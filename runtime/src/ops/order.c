@@ -35,10 +35,10 @@ tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const
 }
 
 tcc_status tcc_order_check(tcc_dtype dtype, const char *op) {
-    bool whole = dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
-    bool known = dtype.code <= 1 || dtype.code == 6 || (dtype.code == 2 && dtype.bits >= 16) ||
+    bool is_byte_sized = dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
+    bool is_known = dtype.code <= 1 || dtype.code == 6 || (dtype.code == 2 && dtype.bits >= 16) ||
                  (dtype.code == 4 && dtype.bits == 16);
-    if (whole && known) return TCC_OK;
+    if (is_byte_sized && is_known) return TCC_OK;
     return tcc_fail(TCC_INTERNAL, "%s: no order for element type code %d of %d bits", op, dtype.code,
                     dtype.bits);
 }
@@ -198,11 +198,11 @@ void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending
         radix_sort(items, room, count, ending);
 }
 
-uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending) {
+uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t limit, tcc_ending *ending) {
     uint64_t differ = differing_bits(items, count, ending);
-    uint64_t bound = items[0].key, known = 0; /* known digits of the last kept key, and their
-                                                 mask */
-    int64_t equal = kept;                     /* kept items that have those digits */
+    uint64_t bound = items[0].key, prefix_mask = 0; /* known digits of the last kept key, and their
+                                                       mask */
+    int64_t equal = limit;                    /* kept items that have those digits */
     for (int shift = 64 - DIGIT; shift >= 0; shift -= DIGIT) {
         int64_t many[VALUES] = {0}, value = 0;
         uint64_t mask = (uint64_t)(VALUES - 1) << shift;
@@ -212,15 +212,15 @@ uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_endin
                 look = tcc_next_look(ending, i, count);
                 if (look == i) return bound;
                 do
-                    if (((items[i].key ^ bound) & known) == 0) many[digit_of(items[i].key, shift)]++;
+                    if (((items[i].key ^ bound) & prefix_mask) == 0) many[digit_of(items[i].key, shift)]++;
                 while (++i < look);
             } while (i < count);
             for (; many[value] < equal; value++) equal -= many[value];
             bound = (bound & ~mask) | (uint64_t)value << shift;
         }
-        known |= mask;
+        prefix_mask |= mask;
     }
-    for (int64_t i = 0, at = 0; at < kept && !tcc_ends_at(ending, i, TCC_UNSEEN); i++) {
+    for (int64_t i = 0, at = 0; at < limit && !tcc_ends_at(ending, i, TCC_UNSEEN); i++) {
         bool last = items[i].key == bound;
         if (items[i].key > bound || (last && equal == 0)) continue;
         equal -= last;

@@ -29,9 +29,9 @@ void tcc_order_load_line(tcc_dtype dtype, const void *elements, int64_t count, u
  * each item is a copy of one of the original items. */
 void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending);
 
-/* Moves the `kept` items (1 to count) that would be first in sorted order to the front, in
+/* Moves the `limit` items (1 to count) that would be first in sorted order to the front, in
  * unchanged order.  Returns the last of their keys; any key if the run ends early. */
-uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending);
+uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t limit, tcc_ending *ending);
 
 static inline bool tcc_has_ended(const tcc_ending *ending) { return ending && tcc_is_cancelled(ending); }
 

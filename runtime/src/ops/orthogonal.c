@@ -11,10 +11,10 @@
 #include "matrix.h"
 
 static double largest(const double *values, int64_t count) {
-    double found = 0;
+    double maximum = 0;
     for (int64_t i = 0; i < count; i++)
-        if (!(fabs(values[i]) <= found)) found = fabs(values[i]);
-    return found;
+        if (!(fabs(values[i]) <= maximum)) maximum = fabs(values[i]);
+    return maximum;
 }
 
 /* ---- reflections ------------------------------------------------------------------------------- */
@@ -125,9 +125,9 @@ static void sort_vectors(const turning *t, double *lengths) {
         for (int64_t i = place + 1; i < t->count; i++)
             if (lengths[i] > lengths[best]) best = i;
         if (best == place) continue;
-        double held = lengths[place];
+        double length = lengths[place];
         lengths[place] = lengths[best];
-        lengths[best] = held;
+        lengths[best] = length;
         rotate(t->vectors + place * t->length, t->vectors + best * t->length, t->length, 0, -1);
         rotate(t->combined + place * t->count, t->combined + best * t->count, t->count, 0, -1);
     }
@@ -139,12 +139,12 @@ static void sort_vectors(const turning *t, double *lengths) {
 static void fill_vector(const turning *t, int64_t number) {
     double *vector = t->vectors + number * t->length;
     int64_t best = 0;
-    double least = INFINITY;
+    double smallest = INFINITY;
     for (int64_t axis = 0; axis < t->length; axis++) {
-        double held = 0;
+        double energy = 0;
         for (int64_t i = 0; i < number; i++)
-            held += t->vectors[i * t->length + axis] * t->vectors[i * t->length + axis];
-        if (held < least) least = held, best = axis;
+            energy += t->vectors[i * t->length + axis] * t->vectors[i * t->length + axis];
+        if (energy < smallest) smallest = energy, best = axis;
     }
     memset(vector, 0, (size_t)t->length * sizeof *vector);
     vector[best] = 1;
@@ -167,12 +167,12 @@ static void decompose(const turning *t, double *lengths) {
         t->vectors[i] = ldexp(t->vectors[i], -exponent);
     memset(t->combined, 0, (size_t)(t->count * t->count) * sizeof *t->combined);
     for (int64_t i = 0; i < t->count; i++) t->combined[i * t->count + i] = 1;
-    bool turned = true;
-    for (int sweep = 0; turned && sweep < SWEEPS; sweep++) {
-        turned = false;
+    bool has_rotated = true;
+    for (int sweep = 0; has_rotated && sweep < SWEEPS; sweep++) {
+        has_rotated = false;
         for (int64_t first = 0; first < t->count && !tcc_matrix_ends(t->ending, t->length); first++)
             for (int64_t second = first + 1; second < t->count; second++)
-                turned |= turn_pair(t, first, second);
+                has_rotated |= turn_pair(t, first, second);
     }
     sort_vectors(t, lengths);
     double negligible = t->count ? (double)t->length * tiny * lengths[0] : 0;
@@ -215,24 +215,24 @@ static void svd_part(void *context, int64_t begin, int64_t end, void *room) {
     int64_t rows = x->dims[x->ndim - 2], columns = x->dims[x->ndim - 1], count = rows * columns;
     bool tall = rows >= columns;
     int64_t k = tall ? columns : rows;
-    double *given = room, *lengths = given + count + count + k * k;
-    turning t = {given + count, given + count + count, tall ? rows : columns, k,
+    double *matrix = room, *lengths = matrix + count + count + k * k;
+    turning t = {matrix + count, matrix + count + count, tall ? rows : columns, k,
                  call->ending};
     for (int64_t i = begin; i < end; i++) {
-        tcc_matrix_widen(x, i * count, count, given);
+        tcc_matrix_widen(x, i * count, count, matrix);
         if (tall)
-            transpose(given, rows, columns, t.vectors);
+            transpose(matrix, rows, columns, t.vectors);
         else
-            memcpy(t.vectors, given, (size_t)count * sizeof *given);
-        if (isfinite(largest(given, count)))
+            memcpy(t.vectors, matrix, (size_t)count * sizeof *matrix);
+        if (isfinite(largest(matrix, count)))
             decompose(&t, lengths);
         else
             undefine(&t, lengths);
         double *left = tall ? t.vectors : t.combined, *right = tall ? t.combined : t.vectors;
         for (int64_t n = 0; n < k; n++)
             orient(left + n * rows, rows, right + n * columns, columns);
-        transpose(left, k, rows, given);
-        tcc_matrix_narrow(given, rows * k, &call->outputs[0], i * rows * k);
+        transpose(left, k, rows, matrix);
+        tcc_matrix_narrow(matrix, rows * k, &call->outputs[0], i * rows * k);
         tcc_matrix_narrow(lengths, k, &call->outputs[1], i * k);
         tcc_matrix_narrow(right, k * columns, &call->outputs[2], i * k * columns);
     }

@@ -97,8 +97,8 @@ static bool find_corner(const samples *s, int64_t cell, int64_t i, corner *out_c
     if (at < -1 || at > (double)s->size || s->size == 0) return false;
     if (at < 0) at = 0;
     int64_t low = (int64_t)at < s->size - 1 ? (int64_t)at : s->size - 1;
-    double rest = low == s->size - 1 ? 0 : at - (double)low;
-    *out_corner = (corner){low, low + 1 < s->size ? low + 1 : low, 1 - rest, rest};
+    double fraction = low == s->size - 1 ? 0 : at - (double)low;
+    *out_corner = (corner){low, low + 1 < s->size ? low + 1 : low, 1 - fraction, fraction};
     return true;
 }
 
@@ -107,7 +107,7 @@ static bool find_corner(const samples *s, int64_t cell, int64_t i, corner *out_c
 static void find_span(const samples *s, int64_t cell, int64_t *out_first, int64_t *out_end) {
     bool rising = s->length >= 0;
     double bounds[2] = {rising ? -1 : (double)s->size, rising ? (double)s->size : -1};
-    int64_t found[2];
+    int64_t ends[2];
     for (int side = 0; side < 2; side++) {
         int64_t low = 0, high = s->count;
         while (low < high) {
@@ -119,10 +119,10 @@ static void find_span(const samples *s, int64_t cell, int64_t *out_first, int64_
             else
                 high = middle;
         }
-        found[side] = low;
+        ends[side] = low;
     }
-    *out_first = found[0];
-    *out_end = found[1];
+    *out_first = ends[0];
+    *out_end = ends[1];
 }
 
 typedef struct pooling {

@@ -62,8 +62,8 @@ typedef struct running {
                 __attribute__((vector_size(LANES), aligned(sizeof(TYPE)), may_alias));             \
             const lanes *last = (const lanes *)y, *terms = (const lanes *)term;                    \
             lanes *next = (lanes *)(y + step);                                                     \
-            int64_t each = LANES / (int64_t)sizeof(TYPE), c = 0;                                   \
-            for (; c + 4 * each <= count; c += 4 * each, last += 4, terms += 4, next += 4) {       \
+            int64_t width = LANES / (int64_t)sizeof(TYPE), c = 0;                                  \
+            for (; c + 4 * width <= count; c += 4 * width, last += 4, terms += 4, next += 4) {     \
                 lanes s0 = last[0] OPERATOR terms[0], s1 = last[1] OPERATOR terms[1];              \
                 lanes s2 = last[2] OPERATOR terms[2], s3 = last[3] OPERATOR terms[3];              \
                 next[0] = s0, next[1] = s1, next[2] = s2, next[3] = s3;                            \
@@ -110,11 +110,11 @@ static void run_places(const running *r, int64_t from, int64_t count, int64_t be
 /* Computes `count` lines from element `from` on: neighbouring lines, or where a line's elements are
  * contiguous, LINES lines that follow each other, or a single line. */
 static void run_lines(const running *r, int64_t from, int64_t count) {
-    int64_t size = r->axis.size, most = PLACES / count;
+    int64_t size = r->axis.size, block_lines = PLACES / count;
     uint64_t carry[LINES];
     for (int l = 0; l < LINES; l++) carry[l] = r->first;
     for (int64_t begin = 0, end; begin < size && !(begin && tcc_run_ends(r->ending)); begin = end) {
-        end = size - begin < most ? size : begin + most;
+        end = size - begin < block_lines ? size : begin + block_lines;
         run_places(r, from, count, begin, end, carry);
     }
 }

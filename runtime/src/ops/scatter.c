@@ -39,9 +39,9 @@ static bool is_half(tcc_dtype dtype) {
 static SMALL void take_share(tcc_scatter *s, int64_t group, int64_t *first, int64_t *behind) {
     const tcc_op_tensor *x = &s->call->inputs[0];
     size_t bytes = (size_t)x->count * (x->dtype.bits / 8u);
-    int64_t each = (*behind - *first) / s->groups;
-    *first += each * group;
-    if (group + 1 < s->groups) *behind = *first + each;
+    int64_t share = (*behind - *first) / s->groups;
+    *first += share * group;
+    if (group + 1 < s->groups) *behind = *first + share;
     if (!group) return;
     s->target = s->copies + (size_t)(group - 1) * bytes;
     memcpy(s->target, x->data, bytes);
@@ -212,29 +212,29 @@ typedef struct elements {
 } elements;
 
 /* Combines the updates of columns `first` to `behind - 1` of row `row` of the indices. */
-static APART void scatter_row(const elements *e, tcc_row_batch *taken, int64_t group, int64_t row, int64_t first,
+static APART void scatter_row(const elements *e, tcc_row_batch *batch, int64_t group, int64_t row, int64_t first,
                         int64_t behind) {
     const tcc_op_tensor *x = &e->s.call->inputs[0], *indices = &e->s.call->inputs[1];
-    int64_t base = 0, along = 1, stride = 1, rest = row, update = row * indices->dims[e->last];
+    int64_t base = 0, along = 1, stride = 1, remainder = row, update = row * indices->dims[e->last];
     int64_t step = e->axis != e->last, size = x->dims[e->axis];
     for (int32_t dim = e->last; dim >= 0; stride *= x->dims[dim--]) {
         if (dim == e->axis) along = stride;
         if (dim == e->last) continue;
-        int64_t more = dim ? rest / indices->dims[dim] : 0;
-        if (dim != e->axis) base += (rest - more * indices->dims[dim]) * stride;
-        rest = more;
+        int64_t more = dim ? remainder / indices->dims[dim] : 0;
+        if (dim != e->axis) base += (remainder - more * indices->dims[dim]) * stride;
+        remainder = more;
     }
     for (int64_t column = first; column < behind && !tcc_ends_at(e->s.call->ending, column / BATCH, LOOKS);) {
-        if (taken->count == BATCH) tcc_combine(&e->s, taken);
-        int64_t before = taken->count, count = BATCH - before;
+        if (batch->count == BATCH) tcc_combine(&e->s, batch);
+        int64_t before = batch->count, count = BATCH - before;
         if (count > behind - column) count = behind - column;
-        int64_t *target = taken->target + before;
+        int64_t *target = batch->target + before;
         begin_places(target, count, base + column * step, step);
-        begin_places(taken->update + before, count, update + column, 1);
+        begin_places(batch->update + before, count, update + column, 1);
         add_places(indices, update + column, 1, count, size, along, target);
         column += count;
-        taken->count += count;
-        if (e->s.groups > 1 && !e->s.copies) keep_group(&e->s, taken, before, group);
+        batch->count += count;
+        if (e->s.groups > 1 && !e->s.copies) keep_group(&e->s, batch, before, group);
     }
 }
 
@@ -248,13 +248,13 @@ static SMALL void scatter_units(void *context, int64_t begin, int64_t end, void 
         int64_t first = e.blocks == 1 ? 0 : unit % e.blocks * COLUMNS;
         int64_t behind = e.blocks == 1 || first + COLUMNS > width ? width : first + COLUMNS;
         int64_t row = unit / e.blocks * e.rows, stop = row + e.rows;
-        tcc_row_batch taken;
-        taken.count = 0;
+        tcc_row_batch batch;
+        batch.count = 0;
         e.s.target = target;
         if (e.s.copies) take_share(&e.s, group, e.rows > 1 ? &row : &first, e.rows > 1 ? &stop : &behind);
         for (; row < stop && !tcc_ends_at(e.s.call->ending, row, LOOKS); row++)
-            scatter_row(&e, &taken, group, row, first, behind);
-        tcc_combine(&e.s, &taken);
+            scatter_row(&e, &batch, group, row, first, behind);
+        tcc_combine(&e.s, &batch);
     }
 }
 
@@ -291,7 +291,7 @@ static SMALL void scatter_parts(void *context, int64_t begin, int64_t end, void 
     const slices *all = context;
     const tcc_op_tensor *x = &all->s.call->inputs[0], *indices = &all->s.call->inputs[1];
     const tcc_op_tensor *rows = all->s.call->n_inputs == 4 ? &all->s.call->inputs[3] : NULL;
-    tcc_row_batch taken;
+    tcc_row_batch batch;
     (void)room;
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t first = unit / all->s.groups * all->part, slice = all->slice;
@@ -302,15 +302,15 @@ static SMALL void scatter_parts(void *context, int64_t begin, int64_t end, void 
         for (; done < behind && !tcc_ends_at(s.call->ending, done / BATCH, LOOKS); done += count) {
             int64_t stride = slice;
             count = behind - done < BATCH ? behind - done : BATCH;
-            begin_places(taken.target, count, first, 0);
+            begin_places(batch.target, count, first, 0);
             for (int64_t dim = all->depth - 1; dim >= 0; stride *= x->dims[dim--])
                 add_places(indices, done * all->depth + dim, all->depth, count, x->dims[dim], stride,
-                           taken.target);
-            begin_places(taken.update, count, first + (rows ? 0 : done * slice), rows ? 0 : slice);
-            if (rows) add_places(rows, done, 1, count, s.call->inputs[2].dims[0], slice, taken.update);
-            taken.count = count;
-            if (s.groups > 1 && !s.copies) keep_group(&s, &taken, 0, unit % s.groups);
-            tcc_combine(&s, &taken);
+                           batch.target);
+            begin_places(batch.update, count, first + (rows ? 0 : done * slice), rows ? 0 : slice);
+            if (rows) add_places(rows, done, 1, count, s.call->inputs[2].dims[0], slice, batch.update);
+            batch.count = count;
+            if (s.groups > 1 && !s.copies) keep_group(&s, &batch, 0, unit % s.groups);
+            tcc_combine(&s, &batch);
         }
     }
 }

@@ -31,14 +31,14 @@ typedef struct non_zero {
 #define COUNT_BITS(TYPE)                                                                           \
     do {                                                                                           \
         const TYPE *x = elements, bits = (TYPE)mask;                                               \
-        int64_t found = 0, at = 0;                                                                 \
+        int64_t n_set = 0, at = 0;                                                                 \
         for (; at + BLOCK <= count; at += BLOCK) {                                                 \
             TYPE some = 0;                                                                         \
             for (int i = 0; i < BLOCK; i++) some = (TYPE)(some + ((x[at + i] & bits) != 0));       \
-            found += (int64_t)some;                                                                \
+            n_set += (int64_t)some;                                                                \
         }                                                                                          \
-        for (; at < count; at++) found += (x[at] & bits) != 0;                                     \
-        return found;                                                                              \
+        for (; at < count; at++) n_set += (x[at] & bits) != 0;                                     \
+        return n_set;                                                                              \
     } while (0)
 
 static int64_t count_bits(const void *elements, size_t element, uint64_t mask, int64_t count) {
@@ -79,9 +79,9 @@ static tcc_status count_all(const tcc_op_call *call, non_zero *n, int64_t *out_c
     TCC_RETURN_IF_ERROR(tcc_op_parallel(call, count_parts, n, parts, 0));
     *out_count = 0;
     for (int64_t part = 0; part < parts; part++) {
-        int64_t own = n->ahead[part];
+        int64_t n_ahead = n->ahead[part];
         n->ahead[part] = *out_count;
-        *out_count += own;
+        *out_count += n_ahead;
     }
     return TCC_OK;
 }
@@ -90,12 +90,12 @@ static tcc_status count_all(const tcc_op_call *call, non_zero *n, int64_t *out_c
 #define FIND_BITS(TYPE)                                                                            \
     do {                                                                                           \
         const TYPE *x = elements, bits = (TYPE)mask;                                               \
-        int64_t found = 0;                                                                         \
+        int64_t n_set = 0;                                                                         \
         for (int64_t i = 0; i < count; i++) {                                                      \
-            places[found] = first + i;                                                             \
-            found += (x[i] & bits) != 0;                                                           \
+            places[n_set] = first + i;                                                             \
+            n_set += (x[i] & bits) != 0;                                                           \
         }                                                                                          \
-        return found;                                                                              \
+        return n_set;                                                                              \
     } while (0)
 
 static int64_t find_bits(const void *elements, size_t element, uint64_t mask, int64_t count,
@@ -108,12 +108,12 @@ static int64_t find_bits(const void *elements, size_t element, uint64_t mask, in
     }
 }
 
-/* Writes the index along `dim` of `found` elements of the row that contains element `at`. */
-static void write_dim(const non_zero *n, int32_t dim, int64_t at, int64_t to, int64_t found) {
+/* Writes the index along `dim` of `n_places` elements of the row that contains element `at`. */
+static void write_dim(const non_zero *n, int32_t dim, int64_t at, int64_t to, int64_t n_places) {
     int64_t *target = n->indices + dim * n->room + to;
     for (int32_t inner = n->x->ndim - 1; inner > dim; inner--) at /= n->x->dims[inner];
     at %= n->x->dims[dim];
-    for (int64_t i = 0; i < found; i++) target[i] = at;
+    for (int64_t i = 0; i < n_places; i++) target[i] = at;
 }
 
 static void write_parts(void *context, int64_t begin, int64_t end, void *room) {
@@ -129,12 +129,12 @@ static void write_parts(void *context, int64_t begin, int64_t end, void *room) {
             int64_t place = at % row;
             count = row - place < stop - at ? row - place : stop - at;
             if (count > RUN) count = RUN;
-            int64_t found = find_bits((const char *)n->x->data + (size_t)at * element, element,
-                                      value_bits(n->x->dtype), count, place, places);
-            if (found == 0 || last < 0) continue;
-            memcpy(n->indices + last * n->room + to, places, (size_t)found * sizeof *places);
-            for (int32_t dim = 0; dim < last; dim++) write_dim(n, dim, at, to, found);
-            to += found;
+            int64_t n_places = find_bits((const char *)n->x->data + (size_t)at * element, element,
+                                         value_bits(n->x->dtype), count, place, places);
+            if (n_places == 0 || last < 0) continue;
+            memcpy(n->indices + last * n->room + to, places, (size_t)n_places * sizeof *places);
+            for (int32_t dim = 0; dim < last; dim++) write_dim(n, dim, at, to, n_places);
+            to += n_places;
         }
     }
 }
@@ -172,8 +172,8 @@ typedef struct compress {
     const char *source;
     char *target;
     size_t slice;
-    const int64_t *chosen; /* places along the axis */
-    int64_t kept, together; /* number of places; slices of a unit */
+    const int64_t *places; /* places along the axis */
+    int64_t count, together; /* number of places; slices of a unit */
 } compress;
 
 static tcc_status split_for_compress(const tcc_op_call *call, tcc_axis *out_axis,
@@ -200,9 +200,9 @@ static void copy_slices(void *context, int64_t begin, int64_t end, void *room) {
     const compress *c = context;
     int64_t first = begin * c->together, behind = end * c->together;
     (void)room;
-    if (behind > c->axis.outer * c->kept) behind = c->axis.outer * c->kept;
+    if (behind > c->axis.outer * c->count) behind = c->axis.outer * c->count;
     for (int64_t i = first; i < behind; i++) {
-        int64_t from = i / c->kept * c->axis.size + c->chosen[i % c->kept];
+        int64_t from = i / c->count * c->axis.size + c->places[i % c->count];
         memcpy(c->target + (size_t)i * c->slice, c->source + (size_t)from * c->slice, c->slice);
     }
 }
@@ -214,8 +214,8 @@ tcc_status tcc_op_compress(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(split_for_compress(call, &c.axis, &length));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
     const char *condition = call->inputs[1].data;
-    c.kept = count_bits(condition, 1, UINT8_MAX, length);
-    if (y->dtype.bits != x->dtype.bits || y->count != c.axis.outer * c.kept * c.axis.inner)
+    c.count = count_bits(condition, 1, UINT8_MAX, length);
+    if (y->dtype.bits != x->dtype.bits || y->count != c.axis.outer * c.count * c.axis.inner)
         return tcc_fail(TCC_INTERNAL, "compress: results do not fit");
     c.target = y->data;
     c.slice = (size_t)c.axis.inner * (x->dtype.bits / 8u);
@@ -224,9 +224,9 @@ tcc_status tcc_op_compress(tcc_op_call *call) {
     size_t bytes = (size_t)(length + 1) * sizeof(int64_t);
     TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
     find_bits(condition, 1, UINT8_MAX, length, 0, memory);
-    c.chosen = memory;
+    c.places = memory;
     c.together = PART / c.axis.inner + 1;
-    int64_t units = (c.axis.outer * c.kept + c.together - 1) / c.together;
+    int64_t units = (c.axis.outer * c.count + c.together - 1) / c.together;
     TCC_RETURN_IF_ERROR(tcc_op_parallel(call, copy_slices, &c, units, 0));
     tcc_pool_give(call->pool, memory);
     return TCC_OK;

@@ -24,11 +24,11 @@ typedef struct lines {
     size_t element;
     char *values; /* may be NULL */
     int64_t *indices;
-    int64_t kept; /* size of the results along the axis; at least 1 */
+    int64_t limit; /* size of the results along the axis; at least 1 */
     bool descending;
     int64_t together; /* lines that are loaded together; they have no segments */
     int64_t segments; /* segments of a line */
-    tcc_keyed *found; /* `kept` items for every segment of every line; NULL: one segment */
+    tcc_keyed *items; /* `limit` items for every segment of every line; NULL: one segment */
     tcc_ending *ending;
 } lines;
 
@@ -54,16 +54,16 @@ static bool block_may_pass(tcc_dtype dtype, const void *elements, const void *bo
     return true;
 }
 
-/* Returns the room for candidates.  More than `kept` of them are collected before they are
+/* Returns the room for candidates.  More than `limit` of them are collected before they are
  * searched. */
 static int64_t candidates_of(const lines *lines, int64_t size) {
-    int64_t most = lines->kept > size / 4 ? size : 4 * lines->kept;
-    return most + BLOCK;
+    int64_t n_items = lines->limit > size / 4 ? size : 4 * lines->limit;
+    return n_items + BLOCK;
 }
 
-/* Inserts an item into `held` ordered items.  The last one falls off if there are `kept`. */
-static void insert(tcc_keyed *items, int64_t held, int64_t kept, tcc_keyed item) {
-    int64_t at = held < kept ? held : kept - 1;
+/* Inserts an item into `n_items` ordered items.  The last one falls off if there are `limit`. */
+static void insert(tcc_keyed *items, int64_t n_items, int64_t limit, tcc_keyed item) {
+    int64_t at = n_items < limit ? n_items : limit - 1;
     for (; at > 0 && item.key < items[at - 1].key; at--) items[at] = items[at - 1];
     items[at] = item;
 }
@@ -72,21 +72,21 @@ static void insert(tcc_keyed *items, int64_t held, int64_t kept, tcc_keyed item)
 static int64_t keep_few(const lines *lines, const char *elements, int64_t first, int64_t size,
                         tcc_keyed *items) {
     tcc_dtype dtype = lines->source->dtype;
-    int64_t held = 0, kept = lines->kept;
+    int64_t n_items = 0, limit = lines->limit;
     tcc_keyed block[BLOCK];
     for (int64_t at = 0; at < size && !tcc_ends_at(lines->ending, at / BLOCK, LOOKS); at += BLOCK) {
         int64_t count = size - at < BLOCK ? size - at : BLOCK, i = 0;
         const char *here = elements + (size_t)at * lines->element;
-        if (held == kept && count == BLOCK) {
-            const char *last = elements + (size_t)(items[kept - 1].index - first) * lines->element;
+        if (n_items == limit && count == BLOCK) {
+            const char *last = elements + (size_t)(items[limit - 1].index - first) * lines->element;
             if (!block_may_pass(dtype, here, last, lines->descending)) continue;
         }
         tcc_order_load(dtype, here, count, flip_of(lines), first + at, block);
-        for (; i < count && held < kept; i++) insert(items, held++, kept, block[i]);
+        for (; i < count && n_items < limit; i++) insert(items, n_items++, limit, block[i]);
         for (; i < count; i++)
-            if (block[i].key < items[kept - 1].key) insert(items, held, kept, block[i]);
+            if (block[i].key < items[limit - 1].key) insert(items, n_items, limit, block[i]);
     }
-    return held;
+    return n_items;
 }
 
 /* Finds the items that come first among `size` contiguous elements, which are numbered from `first`
@@ -94,9 +94,9 @@ static int64_t keep_few(const lines *lines, const char *elements, int64_t first,
  * how many it found. */
 static int64_t keep_first(const lines *lines, const char *elements, int64_t first, int64_t size,
                           tcc_keyed *items) {
-    if (lines->kept <= FEW) return keep_few(lines, elements, first, size, items);
+    if (lines->limit <= FEW) return keep_few(lines, elements, first, size, items);
     tcc_dtype dtype = lines->source->dtype;
-    int64_t room = candidates_of(lines, size), found = 0;
+    int64_t room = candidates_of(lines, size), n_items = 0;
     uint64_t bound = UINT64_MAX;
     const char *last = NULL; /* the element whose key is `bound` */
     tcc_keyed block[BLOCK];
@@ -106,28 +106,28 @@ static int64_t keep_first(const lines *lines, const char *elements, int64_t firs
         if (last && count == BLOCK && !block_may_pass(dtype, here, last, lines->descending)) continue;
         tcc_order_load(dtype, here, count, flip_of(lines), first + at, block);
         for (int64_t i = 0; i < count; i++) {
-            items[found] = block[i];
-            found += !last || block[i].key < bound;
+            items[n_items] = block[i];
+            n_items += !last || block[i].key < bound;
         }
-        if (found + BLOCK < room || found <= lines->kept) continue;
-        bound = tcc_order_keep(items, found, lines->kept, lines->ending);
-        found = lines->kept;
-        if (tcc_has_ended(lines->ending)) return found;
+        if (n_items + BLOCK < room || n_items <= lines->limit) continue;
+        bound = tcc_order_keep(items, n_items, lines->limit, lines->ending);
+        n_items = lines->limit;
+        if (tcc_has_ended(lines->ending)) return n_items;
         int64_t of_bound = 0;
         while (items[of_bound].key != bound) of_bound++;
         last = elements + (size_t)(items[of_bound].index - first) * lines->element;
     }
-    if (found <= lines->kept) return found;
-    tcc_order_keep(items, found, lines->kept, lines->ending);
-    return lines->kept;
+    if (n_items <= lines->limit) return n_items;
+    tcc_order_keep(items, n_items, lines->limit, lines->ending);
+    return lines->limit;
 }
 
 /* Writes the results of one line, whose contiguous elements are `elements`. */
 static void store_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
                        const tcc_keyed *items) {
-    int64_t step = lines->axis.inner, to = outer * lines->kept * step + inner;
+    int64_t step = lines->axis.inner, to = outer * lines->limit * step + inner;
     int64_t look;
-    for (int64_t i = 0; (look = tcc_next_look(lines->ending, i, lines->kept)) > i;)
+    for (int64_t i = 0; (look = tcc_next_look(lines->ending, i, lines->limit)) > i;)
         for (; i < look; i++) lines->indices[to + i * step] = items[i].index;
     if (!lines->values) return;
     for (int64_t i = 0; i < look; i++) {
@@ -146,20 +146,20 @@ static void store_line(const lines *lines, int64_t outer, int64_t inner, const c
 /* Returns the number of items that ordering or choosing in one line needs. */
 static int64_t items_of(const lines *lines) {
     int64_t size = lines->axis.size;
-    if (lines->kept == size) return 2 * size;
-    int64_t most = candidates_of(lines, size);
-    return most > 2 * lines->kept ? most : 2 * lines->kept;
+    if (lines->limit == size) return 2 * size;
+    int64_t n_candidates = candidates_of(lines, size);
+    return n_candidates > 2 * lines->limit ? n_candidates : 2 * lines->limit;
 }
 
 static void order_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
                        tcc_keyed *items) {
-    if (lines->kept == lines->axis.size)
+    if (lines->limit == lines->axis.size)
         tcc_order_load_line(lines->source->dtype, elements, lines->axis.size, flip_of(lines), items,
                             lines->ending);
     else
         keep_first(lines, elements, 0, lines->axis.size, items);
     if (tcc_has_ended(lines->ending)) return;
-    tcc_order_sort(items, items + lines->kept, lines->kept, lines->ending);
+    tcc_order_sort(items, items + lines->limit, lines->limit, lines->ending);
     store_line(lines, outer, inner, elements, items);
 }
 
@@ -219,16 +219,16 @@ static void look_through_segments(void *context, int64_t begin, int64_t end, voi
         const char *elements = (const char *)lines->source->data +
                                (size_t)(line * lines->axis.size + first) * lines->element;
         keep_first(lines, elements, first, segment_end(lines, segment) - first, items);
-        memcpy(lines->found + unit * lines->kept, items, (size_t)lines->kept * sizeof *items);
+        memcpy(lines->items + unit * lines->limit, items, (size_t)lines->limit * sizeof *items);
     }
 }
 
 static void join_segments(void *context, int64_t begin, int64_t end, void *room) {
     const lines *lines = context;
     for (int64_t line = begin; line < end; line++) {
-        tcc_keyed *items = lines->found + line * lines->segments * lines->kept;
-        tcc_order_keep(items, lines->segments * lines->kept, lines->kept, lines->ending);
-        tcc_order_sort(items, room, lines->kept, lines->ending);
+        tcc_keyed *items = lines->items + line * lines->segments * lines->limit;
+        tcc_order_keep(items, lines->segments * lines->limit, lines->limit, lines->ending);
+        tcc_order_sort(items, room, lines->limit, lines->ending);
         const char *elements = (const char *)lines->source->data +
                                (size_t)(line * lines->axis.size) * lines->element;
         store_line(lines, line, 0, elements, items);
@@ -238,24 +238,24 @@ static void join_segments(void *context, int64_t begin, int64_t end, void *room)
 /* Returns the segments per line that give all threads enough work.  A segment holds far more
  * elements than are kept. */
 static int64_t segments_of(const tcc_op_call *call, const lines *lines) {
-    int64_t size = lines->axis.size, least = 8 * lines->kept > SEGMENT ? 8 * lines->kept : SEGMENT;
+    int64_t size = lines->axis.size, min_size = 8 * lines->limit > SEGMENT ? 8 * lines->limit : SEGMENT;
     int64_t lines_all = lines->axis.outer * lines->axis.inner;
-    int64_t wanted = call->crew ? 4 * (int64_t)call->threads / lines_all : 1;
-    int64_t most = size / least < wanted ? size / least : wanted;
-    if (lines->axis.inner > 1 || most < 2) return 1;
-    return most > call->threads ? most / call->threads * call->threads : most;
+    int64_t target = call->crew ? 4 * (int64_t)call->threads / lines_all : 1;
+    int64_t n_segments = size / min_size < target ? size / min_size : target;
+    if (lines->axis.inner > 1 || n_segments < 2) return 1;
+    return n_segments > call->threads ? n_segments / call->threads * call->threads : n_segments;
 }
 
 static tcc_status order_segments(tcc_op_call *call, lines *lines) {
     void *memory = NULL;
     int64_t segments = lines->axis.outer * lines->segments;
     int64_t longest = lines->axis.size - segment_start(lines, lines->segments - 1);
-    size_t bytes = (size_t)(segments * lines->kept) * sizeof(tcc_keyed);
+    size_t bytes = (size_t)(segments * lines->limit) * sizeof(tcc_keyed);
     TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
-    lines->found = memory;
+    lines->items = memory;
     size_t room = (size_t)candidates_of(lines, longest) * sizeof(tcc_keyed);
     TCC_RETURN_IF_ERROR(tcc_op_parallel(call, look_through_segments, lines, segments, room));
-    room = (size_t)lines->kept * sizeof(tcc_keyed);
+    room = (size_t)lines->limit * sizeof(tcc_keyed);
     TCC_RETURN_IF_ERROR(tcc_op_parallel(call, join_segments, lines, lines->axis.outer, room));
     tcc_pool_give(call->pool, memory);
     return TCC_OK;
@@ -264,12 +264,12 @@ static tcc_status order_segments(tcc_op_call *call, lines *lines) {
 static tcc_status order_lines(tcc_op_call *call, lines *lines) {
     int64_t size = lines->axis.size, outer = lines->axis.outer, inner = lines->axis.inner;
     if (size > INT64_MAX / 256) return tcc_fail(TCC_OUT_OF_MEMORY, "sort: too many elements");
-    if (outer * inner * lines->kept == 0) return TCC_OK;
+    if (outer * inner * lines->limit == 0) return TCC_OK;
     lines->segments = segments_of(call, lines);
     if (lines->segments > 1) return order_segments(call, lines);
     int64_t line_bytes = size * (int64_t)lines->element;
-    int64_t fit = LOADED_MOST / line_bytes, most = TOGETHER / (int64_t)lines->element;
-    lines->together = fit < 1 ? 1 : fit < most ? fit : most;
+    int64_t fit = LOADED_MOST / line_bytes, n_together = TOGETHER / (int64_t)lines->element;
+    lines->together = fit < 1 ? 1 : fit < n_together ? fit : n_together;
     if (lines->together > inner) lines->together = inner;
     int64_t units = outer * ((inner + lines->together - 1) / lines->together);
     size_t room = (size_t)items_of(lines) * sizeof(tcc_keyed);
@@ -297,7 +297,7 @@ tcc_status tcc_op_sort(tcc_op_call *call) {
         return tcc_fail(TCC_INTERNAL, "sort: results do not fit");
     lines.values = with_values ? call->outputs[0].data : NULL;
     lines.indices = indices->data;
-    lines.kept = lines.axis.size;
+    lines.limit = lines.axis.size;
     return order_lines(call, &lines);
 }
 
@@ -319,7 +319,7 @@ tcc_status tcc_op_top_k(tcc_op_call *call) {
                         (long long)result.size, (long long)lines.axis.size);
     lines.values = values->data;
     lines.indices = call->outputs[1].data;
-    lines.kept = result.size; /* `sorted` needs no extra work, because results are always in
-                                 order */
+    lines.limit = result.size; /* `sorted` needs no extra work, because results are always in
+                                  order */
     return order_lines(call, &lines);
 }

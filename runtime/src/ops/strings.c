@@ -60,8 +60,8 @@ tcc_status tcc_op_string_concat(tcc_op_call *call) {
         TCC_RETURN_IF_ERROR(text_of(call, 0, i, &a));
         TCC_RETURN_IF_ERROR(text_of(call, 1, i, &b));
         if (a.size == 0 || b.size == 0) {
-            tcc_string whole = a.size ? a : b;
-            TCC_RETURN_IF_ERROR(tcc_heap_intern(call->heap, whole.data, whole.size, &handles[i]));
+            tcc_string only = a.size ? a : b;
+            TCC_RETURN_IF_ERROR(tcc_heap_intern(call->heap, only.data, only.size, &handles[i]));
             continue;
         }
         size_t size = (size_t)a.size + (size_t)b.size;
@@ -76,10 +76,10 @@ tcc_status tcc_op_string_concat(tcc_op_call *call) {
 /* ---- split --------------------------------------------------------------------------------------- */
 
 typedef struct pieces {
-    tcc_string rest;
+    tcc_string text;
     const char *delimiter;
     int64_t width; /* bytes of the delimiter; 0: runs of white space */
-    int64_t left;  /* cuts that are left; negative: any number */
+    int64_t cuts;  /* cuts that are left; negative: any number */
     bool over;
 } pieces;
 
@@ -92,37 +92,37 @@ static void drop(tcc_string *text, int64_t bytes) {
 
 static bool next_word(pieces *p, tcc_string *out_piece) {
     int64_t length = 0;
-    while (p->rest.size && is_space(p->rest.data[0])) drop(&p->rest, 1);
-    if (p->rest.size == 0) return false;
-    if (p->left == 0) {
-        for (length = p->rest.size; is_space(p->rest.data[length - 1]);) length--;
-        *out_piece = (tcc_string){p->rest.data, length};
-        p->rest.size = 0;
+    while (p->text.size && is_space(p->text.data[0])) drop(&p->text, 1);
+    if (p->text.size == 0) return false;
+    if (p->cuts == 0) {
+        for (length = p->text.size; is_space(p->text.data[length - 1]);) length--;
+        *out_piece = (tcc_string){p->text.data, length};
+        p->text.size = 0;
         return true;
     }
-    while (length < p->rest.size && !is_space(p->rest.data[length])) length++;
-    *out_piece = (tcc_string){p->rest.data, length};
-    drop(&p->rest, length);
-    if (p->left > 0) p->left--;
+    while (length < p->text.size && !is_space(p->text.data[length])) length++;
+    *out_piece = (tcc_string){p->text.data, length};
+    drop(&p->text, length);
+    if (p->cuts > 0) p->cuts--;
     return true;
 }
 
 /* Returns where the delimiter begins in the remaining text, or the text's size. Takes linear
  * time. */
 static int64_t find_delimiter(const pieces *p) {
-    const char *found =
-        memmem(p->rest.data, (size_t)p->rest.size, p->delimiter, (size_t)p->width);
-    return found ? found - p->rest.data : p->rest.size;
+    const char *delimiter =
+        memmem(p->text.data, (size_t)p->text.size, p->delimiter, (size_t)p->width);
+    return delimiter ? delimiter - p->text.data : p->text.size;
 }
 
 static bool next_piece(pieces *p, tcc_string *out_piece) {
     if (p->width == 0) return next_word(p, out_piece);
     if (p->over) return false;
-    int64_t at = p->left == 0 ? p->rest.size : find_delimiter(p);
-    *out_piece = (tcc_string){p->rest.data, at};
-    p->over = at == p->rest.size;
-    if (!p->over) drop(&p->rest, at + p->width);
-    if (p->left > 0) p->left--;
+    int64_t at = p->cuts == 0 ? p->text.size : find_delimiter(p);
+    *out_piece = (tcc_string){p->text.data, at};
+    p->over = at == p->text.size;
+    if (!p->over) drop(&p->text, at + p->width);
+    if (p->cuts > 0) p->cuts--;
     return true;
 }
 
@@ -132,7 +132,7 @@ static tcc_status begin_split(const tcc_op_call *call, pieces *out_pieces) {
     int64_t width = call->n_ints - 1;
     TCC_RETURN_IF_ERROR(tcc_heap_take(call->heap, (size_t)width, &memory));
     for (int64_t i = 0; i < width; i++) ((char *)memory)[i] = (char)call->ints[1 + i];
-    *out_pieces = (pieces){.delimiter = memory, .width = width, .left = call->ints[0]};
+    *out_pieces = (pieces){.delimiter = memory, .width = width, .cuts = call->ints[0]};
     return TCC_OK;
 }
 
@@ -146,7 +146,7 @@ tcc_status tcc_op_string_split_count(tcc_op_call *call) {
     for (int64_t i = 0; i < call->inputs[0].count; i++) {
         pieces p = first;
         int64_t count = 0;
-        TCC_RETURN_IF_ERROR(text_of(call, 0, i, &p.rest));
+        TCC_RETURN_IF_ERROR(text_of(call, 0, i, &p.text));
         while (next_piece(&p, &piece)) count++;
         if (count > call->results[0]) call->results[0] = count;
     }
@@ -166,13 +166,13 @@ tcc_status tcc_op_string_split(tcc_op_call *call) {
     for (int64_t i = 0; i < x->count; i++) {
         pieces p = first;
         uint64_t *row = (uint64_t *)y->data + i * room;
-        TCC_RETURN_IF_ERROR(text_of(call, 0, i, &p.rest));
+        TCC_RETURN_IF_ERROR(text_of(call, 0, i, &p.text));
         for (counts[i] = 0; next_piece(&p, &piece); counts[i]++) {
             if (counts[i] == room) return misfit("string_split");
             TCC_RETURN_IF_ERROR(
                 tcc_heap_intern(call->heap, piece.data, piece.size, &row[counts[i]]));
         }
-        for (int64_t rest = counts[i]; rest < room; rest++) row[rest] = 0;
+        for (int64_t column = counts[i]; column < room; column++) row[column] = 0;
     }
     return TCC_OK;
 }
@@ -185,14 +185,14 @@ static int32_t read_character(tcc_string text, int64_t *out_bytes) {
     *out_bytes = 1;
     if (s[0] < 0x80) return s[0];
     int64_t more = s[0] >= 0xF0 ? 3 : s[0] >= 0xE0 ? 2 : 1;
-    static const int32_t least[] = {0, 0x80, 0x800, 0x10000};
+    static const int32_t min_codes[] = {0, 0x80, 0x800, 0x10000};
     if (s[0] < 0xC2 || s[0] > 0xF4 || text.size <= more) return -1;
     int32_t code = s[0] & (0x3F >> more);
     for (int64_t i = 1; i <= more; i++) {
         if ((s[i] & 0xC0) != 0x80) return -1;
         code = code << 6 | (s[i] & 0x3F);
     }
-    if (code < least[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return -1;
+    if (code < min_codes[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return -1;
     *out_bytes = more + 1;
     return code;
 }
@@ -267,17 +267,17 @@ static int compare_handles(const void *a, const void *b) {
 /* Counts the strings that stay, and writes them if `target` is not NULL. */
 static tcc_status remove_some(const tcc_op_call *call, uint64_t *target, int64_t room,
                               int64_t *out_count) {
-    const tcc_op_tensor *x = &call->inputs[0], *others = &call->inputs[2];
+    const tcc_op_tensor *x = &call->inputs[0], *removed = &call->inputs[2];
     const uint64_t *handles = x->data, *keys = call->inputs[1].data;
     void *sorted = NULL;
     size_t width = sizeof(uint64_t);
     if (call->inputs[1].count != x->count) return misfit("string_remove");
-    TCC_RETURN_IF_ERROR(tcc_heap_take(call->heap, (size_t)others->count * width, &sorted));
-    if (others->count) memcpy(sorted, others->data, (size_t)others->count * width);
-    qsort(sorted, (size_t)others->count, width, compare_handles);
+    TCC_RETURN_IF_ERROR(tcc_heap_take(call->heap, (size_t)removed->count * width, &sorted));
+    if (removed->count) memcpy(sorted, removed->data, (size_t)removed->count * width);
+    qsort(sorted, (size_t)removed->count, width, compare_handles);
     *out_count = 0;
     for (int64_t i = 0; i < x->count; i++) {
-        if (bsearch(&keys[i], sorted, (size_t)others->count, width, compare_handles)) continue;
+        if (bsearch(&keys[i], sorted, (size_t)removed->count, width, compare_handles)) continue;
         if (target && *out_count == room) return misfit("string_remove");
         if (target) target[*out_count] = handles[i];
         ++*out_count;
@@ -311,7 +311,7 @@ tcc_status tcc_op_string_match(tcc_op_call *call) {
     const tcc_op_tensor *moves = &call->inputs[2];
     const uint8_t *classes = call->inputs[1].data, *accepts = call->inputs[3].data;
     const int32_t *table = moves->data;
-    uint8_t *found = call->outputs[0].data;
+    uint8_t *matches = call->outputs[0].data;
     if (call->inputs[1].count != 256 || moves->ndim != 2 || call->inputs[3].count != moves->dims[0] ||
         moves->dims[0] < 1 || call->inputs[0].count != call->outputs[0].count)
         return misfit("string_match");
@@ -325,7 +325,7 @@ tcc_status tcc_op_string_match(tcc_op_call *call) {
             state = table[state * groups + group];
             if (state >= moves->dims[0]) return misfit("string_match");
         }
-        found[i] = state >= 0 && accepts[state];
+        matches[i] = state >= 0 && accepts[state];
     }
     return TCC_OK;
 }

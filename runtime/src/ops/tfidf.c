@@ -72,13 +72,13 @@ static tcc_status fill(const tcc_op_call *call, counter *c) {
 static void count_row(const tcc_op_call *call, const counter *c, const int64_t *row, int64_t length,
                       float *out_counts) {
     memset(out_counts, 0, (size_t)c->columns * sizeof(float));
-    int64_t most = call->ints[2] < call->inputs[2].count ? call->ints[2] : call->inputs[2].count;
-    for (int64_t size = call->ints[1]; size <= most && size <= length; size++)
+    int64_t max_size = call->ints[2] < call->inputs[2].count ? call->ints[2] : call->inputs[2].count;
+    for (int64_t size = call->ints[1]; size <= max_size && size <= length; size++)
         for (int64_t step = 1; step == 1 || (size > 1 && step - 1 <= call->ints[3]); step++) {
             if (size > 1 && step > (length - 1) / (size - 1)) break;
             for (int64_t start = 0; start + (size - 1) * step < length; start++) {
-                const gram *found = find(c, row + start, size, step);
-                if (found->size) out_counts[c->places[found->number]] += 1;
+                const gram *match = find(c, row + start, size, step);
+                if (match->size) out_counts[c->places[match->number]] += 1;
             }
         }
 }
@@ -92,12 +92,12 @@ static void weigh(const float *weights, bool only_whether, int64_t columns, floa
 
 static tcc_status column_weights(const tcc_op_call *call, const counter *c, float **out_weights) {
     void *memory = NULL;
-    const float *given = call->inputs[4].data;
+    const float *weights = call->inputs[4].data;
     TCC_RETURN_IF_ERROR(tcc_heap_take(call->heap, (size_t)c->columns * sizeof(float), &memory));
     *out_weights = memory;
     for (int64_t i = 0; i < c->columns; i++) (*out_weights)[i] = 1;
     for (int64_t g = 0; g < call->inputs[4].count && g < c->n_places; g++)
-        (*out_weights)[c->places[g]] = given[g];
+        (*out_weights)[c->places[g]] = weights[g];
     return TCC_OK;
 }
 

@@ -15,8 +15,8 @@ static int compare_events(const void *a, const void *b) {
     return (x->buffer > y->buffer) - (x->buffer < y->buffer);
 }
 
-static tcc_status wrong(int64_t buffer, const char *what) {
-    return tcc_fail(TCC_INTERNAL, "buffer %lld %s", (long long)buffer, what);
+static tcc_status wrong(int64_t buffer, const char *defect) {
+    return tcc_fail(TCC_INTERNAL, "buffer %lld %s", (long long)buffer, defect);
 }
 
 static tcc_status check_offset(const tcc_life *buffers, const int64_t *offsets, int64_t number,

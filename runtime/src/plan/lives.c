@@ -27,8 +27,8 @@ void tcc_sort_bounds(tcc_bounds *bounds, int64_t count) {
     }
 }
 
-static tcc_status refuse(int64_t buffer, const char *what) {
-    return tcc_fail(TCC_INVALID_ARGUMENT, "buffer %lld: %s", (long long)buffer, what);
+static tcc_status refuse(int64_t buffer, const char *defect) {
+    return tcc_fail(TCC_INVALID_ARGUMENT, "buffer %lld: %s", (long long)buffer, defect);
 }
 
 static tcc_status check_buffer(const tcc_life *buffers, int64_t count, int64_t number) {
@@ -55,14 +55,14 @@ static tcc_status set_sizes(const tcc_life *buffers, tcc_lives *lives) {
         TCC_RETURN_IF_ERROR(check_buffer(buffers, lives->count, b));
         if (buffers[b].alignment < lives->unit) lives->unit = buffers[b].alignment;
     }
-    int64_t left = most_bytes;
+    int64_t remaining = most_bytes;
     for (int32_t b = 0; b < lives->count; b++) {
         lives->sizes[b] = tcc_aligned(buffers[b].size, lives->unit);
         /* a gap before the buffer counts as taken */
-        int64_t taken = lives->sizes[b] + buffers[b].alignment;
-        if (taken > left) return refuse(b, "the sizes up to it sum to more than 2^62");
-        left -= taken;
-        if (buffers[b].fixed > left) return refuse(b, "its fixed offset is too large");
+        int64_t bytes = lives->sizes[b] + buffers[b].alignment;
+        if (bytes > remaining) return refuse(b, "the sizes up to it sum to more than 2^62");
+        remaining -= bytes;
+        if (buffers[b].fixed > remaining) return refuse(b, "its fixed offset is too large");
     }
     return TCC_OK;
 }
@@ -134,15 +134,15 @@ static int64_t count_pairs(const tcc_lives *lives, const tcc_bounds *order) {
     return pairs;
 }
 
-static void set_others(tcc_lives *lives, const tcc_bounds *order, int64_t *ends) {
+static void set_neighbours(tcc_lives *lives, const tcc_bounds *order, int64_t *ends) {
     for (int64_t i = 0; i < lives->count; i++) {
         int32_t b = (int32_t)order[i].to;
         for (int64_t j = i + 1; j < lives->count && lives->sizes[b]; j++) {
             int32_t other = (int32_t)order[j].to;
             if (lives->first[other] >= lives->last[b]) break;
             if (!lives->sizes[other]) continue;
-            lives->others[ends[b]++] = other;
-            lives->others[ends[other]++] = b;
+            lives->neighbours[ends[b]++] = other;
+            lives->neighbours[ends[other]++] = b;
         }
     }
 }
@@ -156,15 +156,15 @@ static tcc_status meet(tcc_lives *lives, tcc_bounds *order) {
                         (long long)most_pairs);
     for (int64_t b = 0; b < lives->count; b++) lives->starts[b + 1] += lives->starts[b];
     size_t bytes = (size_t)lives->count * sizeof *lives->starts;
-    lives->others = tcc_allocate((size_t)(2 * pairs) * sizeof *lives->others);
+    lives->neighbours = tcc_allocate((size_t)(2 * pairs) * sizeof *lives->neighbours);
     int64_t *ends = tcc_allocate(bytes);
-    if (lives->others && ends) {
+    if (lives->neighbours && ends) {
         memcpy(ends, lives->starts, bytes);
-        set_others(lives, order, ends);
+        set_neighbours(lives, order, ends);
     }
-    bool made = lives->others && ends;
+    bool has_memory = lives->neighbours && ends;
     tcc_free(ends);
-    return made ? TCC_OK : TCC_OUT_OF_MEMORY;
+    return has_memory ? TCC_OK : TCC_OUT_OF_MEMORY;
 }
 
 static tcc_status fill(const tcc_life *buffers, tcc_lives *lives) {
@@ -204,6 +204,6 @@ tcc_status tcc_lives_make(const tcc_life *buffers, int64_t count, tcc_lives *out
 void tcc_lives_free(tcc_lives *lives) {
     tcc_free(lives->sizes);
     tcc_free(lives->first);
-    tcc_free(lives->others);
+    tcc_free(lives->neighbours);
     memset(lives, 0, sizeof *lives);
 }

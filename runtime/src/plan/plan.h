@@ -31,7 +31,7 @@ typedef struct tcc_lives {
     int32_t *block, *next; /* by buffer: its block, and the next buffer of the block; -1: none */
     int64_t *alignment, *fixed; /* a block's values, at its first buffer */
     int64_t *starts;       /* the buffers with bytes that live at the same time as buffer b: */
-    int32_t *others;       /* others[starts[b]] .. others[starts[b + 1]-1] */
+    int32_t *neighbours;   /* others[starts[b]] .. others[starts[b + 1]-1] */
 } tcc_lives;
 
 /* Fails with TCC_INVALID_ARGUMENT for invalid lives, sizes that sum to more than 2^62, alignments
@@ -65,7 +65,7 @@ typedef struct tcc_greedy {
     int32_t *born;      /* blocks in order of birth */
     int64_t count;      /* number of blocks */
     tcc_bounds *orders; /* places in `born`, sorted by keys, as the last plan left them */
-    tcc_bounds *taken;  /* offsets from < o < to that a block cannot have */
+    tcc_bounds *occupied; /* offsets from < o < to that a block cannot have */
     int64_t largest;
 } tcc_greedy;
 

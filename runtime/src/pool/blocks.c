@@ -50,14 +50,14 @@ static uint32_t make_descriptor(blocks *all) {
     uint32_t number = all->unused;
     if (number)
         all->unused = all->table[number].next;
-    else if (all->made < all->room)
-        number = all->made++;
+    else if (all->n_made < all->room)
+        number = all->n_made++;
     return number;
 }
 
 /* Stores the block of a unit. A thread reads without the lock only the entry of a live block that
  * it holds; a wrong entry of another block does no harm. */
-static void own(blocks *all, uint64_t unit, uint32_t number) {
+static void set_owner(blocks *all, uint64_t unit, uint32_t number) {
     __atomic_store_n(&all->owner[unit], number, __ATOMIC_RELAXED);
 }
 
@@ -78,30 +78,30 @@ static void absorb_behind(blocks *all, uint32_t number) {
  * there. Where no descriptor is left, the rest stays part of the block. */
 static void split(blocks *all, uint32_t number, uint64_t units) {
     block *at = &all->table[number];
-    uint32_t behind = at->behind, rest;
+    uint32_t behind = at->behind, remainder;
     if (at->units == units) return;
     if (behind && block_is_free(&all->table[behind])) {
-        rest = behind;
-        if (rest != all->end) unlink_free(all, rest);
+        remainder = behind;
+        if (remainder != all->end) unlink_free(all, remainder);
     } else {
-        rest = make_descriptor(all);
-        if (!rest) return;
-        all->table[rest] = (block){.start = at->start + at->units, .before = number, .behind = behind};
-        if (behind) all->table[behind].before = rest;
-        at->behind = rest;
+        remainder = make_descriptor(all);
+        if (!remainder) return;
+        all->table[remainder] = (block){.start = at->start + at->units, .before = number, .behind = behind};
+        if (behind) all->table[behind].before = remainder;
+        at->behind = remainder;
     }
     uint64_t moved = at->units - units;
     at->units = units;
-    all->table[rest].start -= moved;
-    all->table[rest].cold |= at->cold;
-    all->table[rest].units += moved;
-    if (rest != all->end) link_free(all, rest);
+    all->table[remainder].start -= moved;
+    all->table[remainder].cold |= at->cold;
+    all->table[remainder].units += moved;
+    if (remainder != all->end) link_free(all, remainder);
 }
 
 /* ---- the interface ------------------------------------------------------------------------------- */
 
 void blocks_begin(blocks *all, uint64_t units) {
-    all->made = 2;
+    all->n_made = 2;
     all->end = 1;
     all->table[1] = (block){.units = units, .cold = 1};
 }
@@ -155,13 +155,13 @@ uint32_t blocks_take(blocks *all, uint64_t units) {
         if (!number) return 0;
         block_set_state(&all->table[number], BLOCK_LIVE);
     }
-    own(all, all->table[number].start, number);
+    set_owner(all, all->table[number].start, number);
     return number;
 }
 
 void blocks_give(blocks *all, uint32_t number) {
     block *at = &all->table[number];
-    own(all, at->start, 0);
+    set_owner(all, at->start, 0);
     block_set_state(at, BLOCK_FREE);
     uint32_t before = at->before;
     if (before && block_is_free(&all->table[before])) {
@@ -221,11 +221,11 @@ bool blocks_fit_around(const blocks *all, uint32_t number, uint64_t units, uint6
 
 uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units) {
     uint32_t first = all->table[number].before;
-    own(all, all->table[number].start, 0);
+    set_owner(all, all->table[number].start, 0);
     unlink_free(all, first);
     absorb_behind(all, first);
     block_set_state(&all->table[first], BLOCK_LIVE);
-    own(all, all->table[first].start, first);
+    set_owner(all, all->table[first].start, first);
     (void)blocks_resize(all, first, units);
     return first;
 }
@@ -237,7 +237,7 @@ void blocks_cool(blocks *all, uint32_t number) {
     link_free(all, number);
 }
 
-uint32_t blocks_largest(const blocks *all, bool cold, uint32_t *out_numbers, uint32_t most) {
+uint32_t blocks_largest(const blocks *all, bool cold, uint32_t *out_numbers, uint32_t limit) {
     const free_blocks *in = &all->free[cold];
     uint32_t count = 0;
     for (uint64_t levels = in->levels; levels;) {
@@ -247,7 +247,7 @@ uint32_t blocks_largest(const blocks *all, bool cold, uint32_t *out_numbers, uin
             uint32_t step = log2_of(steps);
             steps ^= UINT32_C(1) << step;
             for (uint32_t at = in->lists[level * STEPS + step]; at; at = all->table[at].next) {
-                if (count == most) return count;
+                if (count == limit) return count;
                 out_numbers[count++] = at;
             }
         }
@@ -268,7 +268,7 @@ void blocks_reset(blocks *all) {
     uint64_t units = 0;
     for (uint32_t number = all->end; number; number = all->table[number].before) {
         const block *at = &all->table[number];
-        if (!block_is_free(at)) own(all, at->start, 0);
+        if (!block_is_free(at)) set_owner(all, at->start, 0);
         units += at->units;
     }
     forget(&all->free[0]);

@@ -49,9 +49,9 @@ typedef struct free_blocks {
 
 typedef struct blocks {
     free_blocks free[2];       /* blocks with memory, and cold blocks */
-    block *table;              /* `room` descriptors, of which `made` have been used */
+    block *table;              /* `room` descriptors, of which `n_made` have been used */
     uint32_t *owner;           /* by unit: the block that begins there, or 0 */
-    uint32_t made, room, unused;
+    uint32_t n_made, room, unused;
     uint32_t end;              /* the free end of the range, which is the last block; it may have no
                                   units */
 } blocks;
@@ -74,7 +74,7 @@ uint32_t blocks_slide(blocks *all, uint32_t number, uint64_t units);
 void blocks_cool(blocks *all, uint32_t number);
 /* Lists the largest free blocks, cold or not, in roughly falling order, without the free end.
  * Returns how many. */
-uint32_t blocks_largest(const blocks *all, bool cold, uint32_t *out_numbers, uint32_t most);
+uint32_t blocks_largest(const blocks *all, bool cold, uint32_t *out_numbers, uint32_t limit);
 /* Frees all blocks. */
 void blocks_reset(blocks *all);
 

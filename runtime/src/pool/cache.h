@@ -76,15 +76,15 @@ static inline bool give_cached(tcc_pool *pool, uint32_t number) {
     pool_cache *cache = enter_cache(pool);
     if (TCC_UNLIKELY(!cache)) return false;
     size_t units = cache->units + at->units;
-    bool kept = units <= MOST_CACHED;
-    if (kept) {
+    bool is_cached = units <= MOST_CACHED;
+    if (is_cached) {
         block_set_state(at, BLOCK_CACHED);
         at->next = cache->first[class];
         cache->first[class] = number;
         cache->units = units;
     }
     leave_cache(cache);
-    return kept;
+    return is_cached;
 }
 
 #endif

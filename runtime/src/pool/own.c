@@ -13,21 +13,21 @@ static own_block *header_of(const void *memory) { return (own_block *)((char *)m
 size_t own_bytes(const void *memory) { return header_of(memory)->bytes; }
 
 void *own_take(tcc_pool *pool, size_t bytes) {
-    size_t whole = bytes + UNIT;
-    if (whole < bytes || !tcc_budget_take(&pool->budget, whole)) return NULL;
-    own_block *made = pool->allocator.allocate(pool->allocator.context, whole);
-    tcc_budget_settle(&pool->budget, whole);
-    if (!made) {
-        tcc_budget_give(&pool->budget, whole);
+    size_t rounded = bytes + UNIT;
+    if (rounded < bytes || !tcc_budget_take(&pool->budget, rounded)) return NULL;
+    own_block *block = pool->allocator.allocate(pool->allocator.context, rounded);
+    tcc_budget_settle(&pool->budget, rounded);
+    if (!block) {
+        tcc_budget_give(&pool->budget, rounded);
         return NULL;
     }
-    *made = (own_block){.next = pool->own, .bytes = bytes};
-    if (pool->own) pool->own->previous = made;
-    pool->own = made;
+    *block = (own_block){.next = pool->own_blocks, .bytes = bytes};
+    if (pool->own_blocks) pool->own_blocks->previous = block;
+    pool->own_blocks = block;
     pool->n_blocks++;
     pool->live += bytes;
     if (pool->live > pool->most_live) pool->most_live = pool->live;
-    return (char *)made + UNIT;
+    return (char *)block + UNIT;
 }
 
 void own_give(tcc_pool *pool, void *memory) {
@@ -37,7 +37,7 @@ void own_give(tcc_pool *pool, void *memory) {
     if (at->previous)
         at->previous->next = at->next;
     else
-        pool->own = at->next;
+        pool->own_blocks = at->next;
     pool->n_blocks--;
     pool->live -= bytes;
     pool->allocator.release(pool->allocator.context, at, bytes + UNIT);
@@ -45,5 +45,5 @@ void own_give(tcc_pool *pool, void *memory) {
 }
 
 void own_give_all(tcc_pool *pool) {
-    while (pool->own) own_give(pool, (char *)pool->own + UNIT);
+    while (pool->own_blocks) own_give(pool, (char *)pool->own_blocks + UNIT);
 }

@@ -22,18 +22,18 @@ tcc_status tcc_pages_create(tcc_pool *pool, size_t bytes, uint32_t count, tcc_pa
         return tcc_fail(TCC_INVALID_ARGUMENT, "%u pages of %zu bytes cannot be", count, bytes);
     size_t words = count / 64 + 1, head = sizeof(tcc_pages) + count * sizeof(uint32_t);
     head = (head + sizeof(uint64_t) - 1) / sizeof(uint64_t) * sizeof(uint64_t);
-    tcc_pages *made = tcc_allocate_zero(1, head + words * sizeof(uint64_t));
-    if (!made) return TCC_OUT_OF_MEMORY;
+    tcc_pages *pages = tcc_allocate_zero(1, head + words * sizeof(uint64_t));
+    if (!pages) return TCC_OUT_OF_MEMORY;
     void *base = NULL;
     tcc_status status = tcc_pool_take(pool, all, &base);
     if (status != TCC_OK) {
-        tcc_free(made);
+        tcc_free(pages);
         return status;
     }
-    *made = (tcc_pages){.pool = pool, .base = base, .bytes = page, .count = count, .n_free = count,
-                        .in_use = (uint64_t *)((char *)made + head)};
-    for (uint32_t i = 0; i < count; i++) made->free[i] = count - 1 - i;
-    *out_pages = made;
+    *pages = (tcc_pages){.pool = pool, .base = base, .bytes = page, .count = count, .n_free = count,
+                        .in_use = (uint64_t *)((char *)pages + head)};
+    for (uint32_t i = 0; i < count; i++) pages->free[i] = count - 1 - i;
+    *out_pages = pages;
     return TCC_OK;
 }
 

@@ -38,9 +38,9 @@ static bool find_memory(tcc_pool *pool, size_t missing) {
     if (pool->base && pool_decommit_free(pool)) return true;
     if (!pool->pressure) return false;
     unlock(pool); /* the callback may use the pool */
-    bool found = pool->pressure(pool->pressure_context, missing) != 0;
+    bool is_freed = pool->pressure(pool->pressure_context, missing) != 0;
     lock(pool);
-    return found;
+    return is_freed;
 }
 
 /* ---- create and destroy ------------------------------------------------------------------------------ */
@@ -60,9 +60,9 @@ static const tcc_sized config_kind = {
     ENDS(range) | ENDS(limit) | ENDS(pressure) | ENDS(pressure_context) | ENDS(memory) |
         ENDS(allocator)};
 
-tcc_status tcc_pool_read_config(const tcc_pool_config *given, tcc_pool_config *out_config) {
+tcc_status tcc_pool_read_config(const tcc_pool_config *config, tcc_pool_config *out_config) {
     *out_config = (tcc_pool_config){0};
-    return tcc_sized_read(&config_kind, given, out_config);
+    return tcc_sized_read(&config_kind, config, out_config);
 }
 
 tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
@@ -76,7 +76,7 @@ tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *par
     if (!pool) return TCC_OUT_OF_MEMORY;
     pool->shared = config->flags & TCC_POOL_SHARED;
     pool->poison = config->flags & TCC_POOL_POISON;
-    pool->wanted = config->range ? config->range : default_range();
+    pool->reserve_size = config->range ? config->range : default_range();
     pool->budget = (tcc_budget){.limit = config->limit, .parent = parent, .name = "the pool",
                                 .source = "its config"};
     pool->pressure = config->pressure;
@@ -93,9 +93,9 @@ tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *par
 }
 
 tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool) {
-    tcc_pool_config whole;
-    TCC_RETURN_IF_ERROR(tcc_pool_read_config(config, &whole));
-    return tcc_pool_create_within(&whole, tcc_process_budget(), out_pool);
+    tcc_pool_config settings;
+    TCC_RETURN_IF_ERROR(tcc_pool_read_config(config, &settings));
+    return tcc_pool_create_within(&settings, tcc_process_budget(), out_pool);
 }
 
 void tcc_pool_destroy(tcc_pool *pool) {
@@ -150,26 +150,26 @@ static tcc_status take_block(tcc_pool *pool, size_t bytes, uint32_t *out_number)
             return tcc_fail(TCC_OUT_OF_MEMORY,
                             "out of memory (%zu bytes for one array, of a pool of %zu)", bytes,
                             pool->range);
-    size_t missing, most = pool->most_live;
+    size_t missing, peak = pool->most_live;
     block *at = &pool->all.table[number];
     count_live(pool, at->units);
     while (at->cold && !pool_has(pool, at) && !pool_commit(pool, at, &missing))
         if (!find_memory(pool, missing)) {
             count_live(pool, -at->units);
-            pool->most_live = most;
+            pool->most_live = peak;
             blocks_give(&pool->all, number);
             return tcc_budget_refuse(&pool->budget, missing);
         }
     at->cold = 0;
     set_class(at);
-    pool->most_live = most; /* the callback may have given back blocks that were counted */
+    pool->most_live = peak; /* the callback may have given back blocks that were counted */
     count_live(pool, 0);
     pool->n_blocks++;
     *out_number = number;
     return TCC_OK;
 }
 
-static tcc_status take_own(tcc_pool *pool, size_t bytes, void **out_memory) {
+static tcc_status take_allocated(tcc_pool *pool, size_t bytes, void **out_memory) {
     while (!(*out_memory = own_take(pool, bytes)))
         if (!find_memory(pool, bytes)) return tcc_budget_refuse(&pool->budget, bytes);
     return TCC_OK;
@@ -179,7 +179,7 @@ static tcc_status take(tcc_pool *pool, size_t bytes, void **out_memory) {
     uint32_t number = 0;
     tcc_status status = TCC_OK;
     if (pool->allocator.allocate)
-        status = take_own(pool, bytes, out_memory);
+        status = take_allocated(pool, bytes, out_memory);
     else if ((status = take_block(pool, bytes, &number)) == TCC_OK)
         *out_memory = address_of(pool, number);
     if (status == TCC_OK)
@@ -273,19 +273,19 @@ static bool resize_here(tcc_pool *pool, uint32_t number, size_t bytes) {
 static bool slide(tcc_pool *pool, void **memory, size_t bytes, size_t keep) {
     uint32_t number = block_at(pool, *memory);
     uint64_t old = pool->all.table[number].units, start, missing;
-    block wanted = {.units = units_of(with_room(bytes))};
-    if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) {
-        wanted.units = units_of(bytes);
-        if (!blocks_fit_around(&pool->all, number, wanted.units, &start)) return false;
+    block request = {.units = units_of(with_room(bytes))};
+    if (!blocks_fit_around(&pool->all, number, request.units, &start)) {
+        request.units = units_of(bytes);
+        if (!blocks_fit_around(&pool->all, number, request.units, &start)) return false;
     }
-    wanted.start = start;
-    if (!pool_open_tables(pool, wanted.units)) return false;
-    if (!pool_has(pool, &wanted) && !pool_commit(pool, &wanted, &missing)) return false;
-    number = blocks_slide(&pool->all, number, wanted.units);
+    request.start = start;
+    if (!pool_open_tables(pool, request.units)) return false;
+    if (!pool_has(pool, &request) && !pool_commit(pool, &request, &missing)) return false;
+    number = blocks_slide(&pool->all, number, request.units);
     memmove(address_of(pool, number), *memory, keep < old * UNIT ? keep : old * UNIT);
     *memory = address_of(pool, number);
     block *at = &pool->all.table[number];
-    at->cold = at->units > wanted.units;
+    at->cold = at->units > request.units;
     set_class(at);
     count_live(pool, at->units - old);
     return true;
@@ -355,7 +355,7 @@ void tcc_pool_statistics_of(tcc_pool *pool, tcc_pool_statistics *out) {
     *out = (tcc_pool_statistics){
         .range = pool->range,
         .committed = tcc_budget_used(&pool->budget),
-        .most_committed = __atomic_load_n(&pool->budget.most, __ATOMIC_RELAXED),
+        .most_committed = __atomic_load_n(&pool->budget.peak, __ATOMIC_RELAXED),
         .live = pool->live,
         .most_live = pool->most_live,
         .blocks = pool->n_blocks,

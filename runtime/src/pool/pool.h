@@ -20,7 +20,7 @@ struct tcc_pool {
     tcc_budget budget; /* counts committed bytes, or bytes from the allocator */
     size_t absent;     /* committed bytes that may have no pages yet */
     bool shared, poison;
-    size_t wanted; /* bytes to reserve at the first take */
+    size_t reserve_size; /* bytes to reserve at the first take */
 
     pthread_mutex_t lock; /* guards the fields below, in a shared pool */
     char *base;           /* NULL: nothing is reserved yet */
@@ -36,7 +36,7 @@ struct tcc_pool {
     uint64_t takes, failures;
     pool_cache *caches;       /* NULL: the pool has an allocator or poison */
     void *cache_memory;       /* the memory that holds them */
-    struct own_block *own;    /* blocks in use, in a pool with an allocator */
+    struct own_block *own_blocks; /* blocks in use, in a pool with an allocator */
 };
 
 /* ---- range.c: addresses and memory --------------------------------------------------------------- */

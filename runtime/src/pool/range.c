@@ -48,16 +48,16 @@ static const tcc_pool_memory system_memory = {NULL, reserve, commit, decommit, r
 
 enum {
     STEP = 256 << 10, /* bytes of a table that are made accessible at once */
-    MADE_AT_ONCE = 4, /* descriptors that one change of blocks may make, plus one */
+    OPENED_AT_ONCE = 4, /* descriptors that one change of blocks may make, plus one */
 };
 
 static size_t whole_steps(size_t bytes) { return (bytes + STEP - 1) / STEP * STEP; }
 
 static bool open_up_to(void *table, size_t *opened, size_t bytes) {
     if (bytes <= *opened) return true;
-    size_t wanted = whole_steps(bytes);
-    if (mprotect((char *)table + *opened, wanted - *opened, PROT_READ | PROT_WRITE)) return false;
-    __atomic_store_n(opened, wanted, __ATOMIC_RELEASE);
+    size_t target = whole_steps(bytes);
+    if (mprotect((char *)table + *opened, target - *opened, PROT_READ | PROT_WRITE)) return false;
+    __atomic_store_n(opened, target, __ATOMIC_RELEASE);
     return true;
 }
 
@@ -92,17 +92,17 @@ static void drop_tables(tcc_pool *pool) {
 
 bool pool_open_tables(tcc_pool *pool, uint64_t units) {
     const block *end = &pool->all.table[pool->all.end];
-    uint64_t last = end->start + (units <= end->units ? units : 0), most = pool->range / UNIT - 1;
-    uint32_t made = pool->all.made + MADE_AT_ONCE, room = pool->all.room;
+    uint64_t last = end->start + (units <= end->units ? units : 0), last_unit = pool->range / UNIT - 1;
+    uint32_t n_opened = pool->all.n_made + OPENED_AT_ONCE, room = pool->all.room;
     return open_up_to(pool->all.owner, &pool->open_owners,
-                      ((last < most ? last : most) + 1) * sizeof(uint32_t)) &&
+                      ((last < last_unit ? last : last_unit) + 1) * sizeof(uint32_t)) &&
            open_up_to(pool->all.table, &pool->open_table,
-                      (made < room ? made : room) * sizeof(block));
+                      (n_opened < room ? n_opened : room) * sizeof(block));
 }
 
 tcc_status pool_reserve(tcc_pool *pool) {
     if (!pool->memory.reserve) pool->memory = system_memory;
-    size_t range = pool->wanted < most_range ? pool->wanted : most_range;
+    size_t range = pool->reserve_size < most_range ? pool->reserve_size : most_range;
     range = (range + huge_page - 1) / huge_page * huge_page;
     /* the system may grant fewer addresses */
     for (; range >= least_range; range = range / 2 / GRANULE * GRANULE) {
@@ -119,7 +119,7 @@ tcc_status pool_reserve(tcc_pool *pool) {
         drop_tables(pool);
     }
     return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (no addresses for a pool of %zu bytes)",
-                    pool->wanted);
+                    pool->reserve_size);
 }
 
 TCC_COLD void pool_settle(tcc_pool *pool, size_t bytes) {
@@ -151,25 +151,25 @@ static size_t next(const tcc_pool *pool, size_t first, size_t behind, bool commi
         uint64_t word = pool->committed[first / 64] ^ (committed ? 0 : ~UINT64_C(0));
         word &= ~UINT64_C(0) << (first % 64);
         if (word) {
-            size_t found = first / 64 * 64 + (size_t)__builtin_ctzll(word);
-            return found < behind ? found : behind;
+            size_t granule = first / 64 * 64 + (size_t)__builtin_ctzll(word);
+            return granule < behind ? granule : behind;
         }
         first = (first / 64 + 1) * 64;
     }
     return behind;
 }
 
-/* Frees at most `most` bytes of a free block's memory.  Returns how many. */
-static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t most) {
+/* Frees at most `limit` bytes of a free block's memory.  Returns how many. */
+static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t limit) {
     const block *at = &pool->all.table[number];
-    size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE, taken = 0;
+    size_t first = (at->start * UNIT + GRANULE - 1) / GRANULE, released = 0;
     size_t behind = (at->start + at->units) * UNIT / GRANULE;
     if (behind > pool->frontier) behind = pool->frontier;
-    for (first = next(pool, first, behind, true); first < behind && taken < most;
+    for (first = next(pool, first, behind, true); first < behind && released < limit;
          first = next(pool, first, behind, true)) {
         size_t end = next(pool, first, behind, false);
-        if (end - first > (most - taken + GRANULE - 1) / GRANULE)
-            end = first + (most - taken + GRANULE - 1) / GRANULE;
+        if (end - first > (limit - released + GRANULE - 1) / GRANULE)
+            end = first + (limit - released + GRANULE - 1) / GRANULE;
         pool->memory.decommit(pool->memory.context, pool->base + first * GRANULE,
                               (end - first) * GRANULE);
         pool_settle(pool, (end - first) * GRANULE); /* counts as if bytes without pages went
@@ -177,28 +177,28 @@ static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t most) {
         tcc_budget_give(&pool->budget, (end - first) * GRANULE);
         mark(pool, first, end, false);
         if (first < pool->solid) pool->solid = first;
-        taken += (end - first) * GRANULE;
+        released += (end - first) * GRANULE;
     }
-    if (taken) blocks_cool(&pool->all, number);
-    return taken;
+    if (released) blocks_cool(&pool->all, number);
+    return released;
 }
 
 bool pool_decommit_free(tcc_pool *pool) {
-    bool found = false;
+    bool is_released = false;
     for (uint32_t number = pool->all.end; number; number = pool->all.table[number].before) {
         if (block_is_free(&pool->all.table[number]) && decommit_block(pool, number, SIZE_MAX / 2))
-            found = true;
+            is_released = true;
     }
-    return found;
+    return is_released;
 }
 
 /* Returns by how many bytes the pool would exceed the amount that it means to commit, if `bytes`
  * more were committed. */
 static size_t excess_of(const tcc_pool *pool, size_t bytes) {
     enum { SHARE = 16 };
-    size_t most = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
+    size_t allowance = pool->most_live + pool->most_live / SHARE + GRANULE * 4;
     size_t used = tcc_budget_used(&pool->budget) + bytes;
-    return used <= most ? 0 : used - most;
+    return used <= allowance ? 0 : used - allowance;
 }
 
 /* Keeps the committed bytes close to the most that were in use: before a commit beyond that, it
@@ -208,12 +208,12 @@ static void make_up_for(tcc_pool *pool, size_t bytes) {
     enum { LOOKS = 64 };
     size_t excess = excess_of(pool, bytes);
     if (!excess) return;
-    size_t taken = decommit_block(pool, pool->all.end, excess);
+    size_t released = decommit_block(pool, pool->all.end, excess);
     uint32_t numbers[LOOKS];
     for (int cold = 1; cold >= 0; cold--) {
         uint32_t count = blocks_largest(&pool->all, cold, numbers, LOOKS);
-        for (uint32_t i = 0; i < count && taken < excess; i++)
-            taken += decommit_block(pool, numbers[i], excess - taken);
+        for (uint32_t i = 0; i < count && released < excess; i++)
+            released += decommit_block(pool, numbers[i], excess - released);
     }
 }
 
@@ -240,9 +240,9 @@ static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_
  * that a growing pool asks the system rarely.  It rounds to whole huge pages once that is one page
  * or more. */
 static size_t ahead_of(const tcc_pool *pool, size_t behind) {
-    size_t granules = tcc_budget_used(&pool->budget) / 32 / GRANULE, whole = huge_page / GRANULE;
+    size_t granules = tcc_budget_used(&pool->budget) / 32 / GRANULE, huge_granules = huge_page / GRANULE;
     size_t end = behind + granules;
-    if (granules >= whole) end = end / whole * whole;
+    if (granules >= huge_granules) end = end / huge_granules * huge_granules;
     if (end > pool->range / GRANULE) end = pool->range / GRANULE;
     return end > behind ? end : behind;
 }

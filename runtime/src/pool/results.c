@@ -4,20 +4,20 @@
 #include "../runtime.h"
 
 static tcc_pool *results;            /* NULL: there was no memory for it yet */
-static _Thread_local tcc_pool *held; /* the forking thread's pool, between before_fork and
-                                        after_fork */
+static _Thread_local tcc_pool *forking_pool; /* the forking thread's pool, between before_fork and
+                                                after_fork */
 
 /* Locks the pool. Threads that begin at the same time may register these handlers twice, so a
  * second call does nothing. */
 static void before_fork(void) {
-    if (held) return;
-    held = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
-    if (held) tcc_pool_before_fork(held);
+    if (forking_pool) return;
+    forking_pool = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+    if (forking_pool) tcc_pool_before_fork(forking_pool);
 }
 
 static void after_fork(bool child) {
-    if (held) tcc_pool_after_fork(held, child);
-    held = NULL;
+    if (forking_pool) tcc_pool_after_fork(forking_pool, child);
+    forking_pool = NULL;
 }
 
 static void after_fork_in_parent(void) { after_fork(false); }
@@ -34,11 +34,11 @@ TCC_RARE static bool guard_forks(void) {
 /* Makes the pool. If two threads do so at the same time, the second drops its own. */
 TCC_COLD static tcc_pool *make_results(void) {
     tcc_pool_config config = {.struct_size = sizeof config, .flags = TCC_POOL_SHARED};
-    tcc_pool *made = NULL, *other = NULL;
-    if (!guard_forks() || tcc_pool_create(&config, &made) != TCC_OK) return NULL;
-    if (__atomic_compare_exchange_n(&results, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return made;
-    tcc_pool_destroy(made);
+    tcc_pool *pool = NULL, *other = NULL;
+    if (!guard_forks() || tcc_pool_create(&config, &pool) != TCC_OK) return NULL;
+    if (__atomic_compare_exchange_n(&results, &other, pool, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return pool;
+    tcc_pool_destroy(pool);
     return other;
 }
 

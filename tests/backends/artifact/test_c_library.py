@@ -75,7 +75,7 @@ def test_a_library_of_tccs_own_needs_no_function_newer_than_glibc_2_17(
     assert newest_glibc(build(find_toolchain(), tmp_path)) <= OLDEST
 
 
-def test_what_an_artifact_says_it_needs_is_read_from_its_symbols(tmp_path: Path) -> None:
+def test_the_needed_glibc_is_read_from_the_symbols(tmp_path: Path) -> None:
     source, library = tmp_path / "any.c", tmp_path / "any.so"
     source.write_text("double hypot(double, double); double f(double x) { return hypot(x, 1); }")
     command = ("cc", "-shared", "-fPIC", "-fno-builtin", source, "-o", library, "-lm")

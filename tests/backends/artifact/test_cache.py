@@ -46,7 +46,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_files_of_the_user_alone_are_taken(kept: Path) -> None:
+def test_files_that_only_the_user_can_write_are_accepted(kept: Path) -> None:
     check_own([kept])
     for folder in (kept.parent, kept.parent.parent):
         folder.chmod(0o700)
@@ -66,12 +66,14 @@ def test_nobody_else_may_write(above: int, kept: Path) -> None:
 
 
 @pytest.mark.parametrize("above", range(2), ids=["the file", "its folder"])
-def test_nobody_else_may_own(above: int, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_owner_are_refused(
+    above: int, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = give_away((kept, *kept.parents)[above], monkeypatch)
     assert f"it belongs to another user, number {owner}" in refusal(kept)
 
 
-def test_others_may_write_beside_what_they_cannot_replace(
+def test_a_sticky_folder_is_accepted_unless_the_entry_belongs_to_another_user(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sticky folder like /tmp is accepted, unless another user owns the entry in it."""
@@ -108,7 +110,7 @@ def test_a_link_is_not_followed(kept: Path) -> None:
     assert "it is a link" in refusal(link)
 
 
-def test_what_was_removed_is_said(kept: Path) -> None:
+def test_the_error_names_a_removed_file(kept: Path) -> None:
     kept.unlink()
     assert refusal(kept) == (
         "the cache is damaged\n"
@@ -128,7 +130,7 @@ def test_new_folders_are_the_users_alone_whatever_the_mask(tmp_path: Path) -> No
     check_own([tmp_path / "a" / "b"])
 
 
-def test_nothing_is_made_in_a_shared_folder(tmp_path: Path) -> None:
+def test_a_cache_in_a_shared_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(ToolError, match="other users may write to it"):
         make_own(tmp_path / "a" / "b")

@@ -227,7 +227,7 @@ def test_a_missing_tool_is_named(
 
 
 @pytest.mark.parametrize(("emit", "why"), [("object", "object file"), ("static", "static library")])
-def test_what_a_program_links_is_no_artifact_to_load(
+def test_a_static_object_is_refused_as_an_artifact(
     kernels: bytes, tmp_path: Path, emit: str, why: str
 ) -> None:
     with pytest.raises(UserError, match="not a tcc artifact") as caught:

@@ -80,7 +80,7 @@ def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_where_none_is_shipped_it_is_compiled_beside_the_runtime_once(cached: Path) -> None:
+def test_a_missing_planner_is_compiled_once_beside_the_runtime(cached: Path) -> None:
     path = planner_library()
     assert path == cached / PLANNER
     assert Planner(path).plan([Life(0, 1, 5)]).peak == 5
@@ -88,7 +88,7 @@ def test_where_none_is_shipped_it_is_compiled_beside_the_runtime_once(cached: Pa
     assert planner_library().stat() == made
 
 
-def test_where_none_can_be_kept_it_is_compiled_for_this_process(
+def test_a_planner_that_cannot_be_saved_is_compiled_for_this_process(
     cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def elsewhere(compiler: Toolchain, folder: Path) -> Path:

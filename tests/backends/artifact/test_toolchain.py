@@ -21,7 +21,7 @@ def made(folder: Path) -> bytes:
     return (folder / "x.so").read_bytes()
 
 
-def test_no_variable_changes_what_is_compiled_and_linked(
+def test_no_environment_variable_changes_the_compiled_and_linked_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = made(tmp_path / "usual")

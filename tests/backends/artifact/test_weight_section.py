@@ -27,7 +27,7 @@ def test_weights_begin_on_pages_and_images_on_lines(tmp_path: Path) -> None:
     assert section.size == begin + 131
 
 
-def test_what_is_equal_as_a_whole_is_stored_once_however_it_is_cut(tmp_path: Path) -> None:
+def test_equal_weights_are_stored_once_even_if_divided_differently(tmp_path: Path) -> None:
     weights = [[SMALL[:50], SMALL[50:]], [SMALL], [SMALL[1:]]]
     section = lay_out(tmp_path / "section", weights, [b"x", b"y", b"x"])
     assert section.weights == (Range(0, 200), Range(0, 200), Range(PAGE, 199))

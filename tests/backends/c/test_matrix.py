@@ -46,7 +46,7 @@ def test_agrees_with_the_reference(first: int) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.op.name)
-def test_refuses_by_name_what_needs_a_heap(case: Case, tmp_path: Path) -> None:
+def test_ops_that_need_a_heap_are_refused_by_name(case: Case, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         write_c(graph_of([case], {}), tmp_path)
     text = str(error.value)

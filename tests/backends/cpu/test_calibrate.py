@@ -123,7 +123,7 @@ def test_kernels_compute_their_function_again_and_again(target: Target) -> None:
         np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-6)
 
 
-def test_what_stands_for_the_library_is_called_from_it(target: Target) -> None:
+def test_the_calibrated_library_function_is_called_from_the_library(target: Target) -> None:
     assert LIBRARY not in MATH
     text = function_kernel(LIBRARY, 2, target.profile.lanes(32), target)
     assert f"@{LIBRARY}f(" in text.llvm

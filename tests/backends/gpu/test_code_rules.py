@@ -100,7 +100,7 @@ def test_rows_that_fit_are_moved_16_bytes_at_a_time() -> None:
         BIG_MATMUL.replace("bf16", "f32"),  # Memory does not bound matmuls.
     ],
 )  # fmt: skip
-def test_others_need_not_be(text: str) -> None:
+def test_guarded_and_compute_bound_accesses_may_be_narrow(text: str) -> None:
     assert breaches(compiled(text, "sm_80", replace(CLEAN, wide_loads=0, wide_stores=0))) == ()
 
 
@@ -134,7 +134,7 @@ def test_accesses_are_counted(listing: str) -> None:
     assert (code.wide_loads, code.wide_stores) == LISTINGS[listing]
 
 
-def test_what_is_known_is_excused_until_it_is_mended() -> None:
+def test_a_listed_breach_is_excused_until_it_is_fixed() -> None:
     spilt = compiled(COPY, "sm_80", replace(CLEAN, private=8))
     exemptions = [Exemption("net", "f32", ("sm_80", "sm_90"), "first", "registers suffice", "why")]
     broken, kept = judge("net", "f32", [spilt], ["-> first (Add)"], exemptions)

@@ -184,7 +184,7 @@ def test_amd_loads_are_bounded_by_their_buffers(codes: Codes) -> None:
     assert "global_load" not in codes["softmax", "gfx942"].assembly
 
 
-def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
+def test_the_compiler_accepts_every_statement_of_the_interpreter() -> None:
     """Triton compiles every statement, and functions and casts of the dtypes that differ most."""
     numbers = [t for t in DTYPES.values() if not t.is_handle]
     corners = [source(n, t) for n, t in CORNERS.items()]

@@ -109,7 +109,7 @@ def test_text_that_no_version_has_is_refused(made: list[CompiledKernel]) -> None
         assemble(wrong)
 
 
-def test_what_ptxas_refuses_names_the_kernel(own_tempdir: Path) -> None:
+def test_an_error_of_ptxas_names_the_kernel(own_tempdir: Path) -> None:
     """An error of ptxas names the kernel, even if Triton prints to the worker's standard output."""
     source = kernel_source(parse_kernel(TEXTS["pointwise"]), "k", warps=4, stages=1, dot="ieee")
     lines = source.text.splitlines()

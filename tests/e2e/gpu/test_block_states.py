@@ -74,7 +74,7 @@ def test_rows_between_the_heads_are_appended(past: int | str, new: int | str) ->
     run(heads(past, new), {"past": "present"}, feeds, 4)
 
 
-def test_other_updates_go_through_memory_of_their_own() -> None:
+def test_a_scatter_update_goes_through_separate_memory() -> None:
     """A scatter may read old rows while it writes others, so the new state is computed elsewhere
     and copied."""
     model = model_of(

@@ -47,7 +47,7 @@ def test_equal_models_give_equal_bytes(artifact: Path, tmp_path: Path) -> None:
     assert again.read_bytes() == artifact.read_bytes()
 
 
-def test_the_manifest_says_what_became_of_each_kernel(artifact: Path) -> None:
+def test_the_manifest_describes_each_compiled_kernel(artifact: Path) -> None:
     manifest = read_manifest(artifact)
     target = manifest["target"]["text"]
     (variant,) = manifest["variants"]

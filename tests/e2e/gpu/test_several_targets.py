@@ -45,7 +45,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
 
 
-def test_without_a_gpu_it_computes_what_the_file_for_the_cpu_does(
+def test_without_a_gpu_results_equal_those_of_the_cpu_file(
     joined: CompileResult, tmp_path: Path
 ) -> None:
     alone = tcc.load(compiled(MODELS["attention"](), tmp_path / "cpu.so", target="cpu").path)

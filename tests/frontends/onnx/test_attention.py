@@ -38,7 +38,7 @@ def test_all_else_is_the_body_s() -> None:
 
 @pytest.mark.parametrize("attributes", ["", "is_causal = 1", "scale = 0.5", "softcap = 2.0"])
 @pytest.mark.parametrize("heads", [4, 2])
-def test_halves_give_what_floats_give_rounded(attributes: str, heads: int) -> None:
+def test_halves_give_the_rounded_results_of_floats(attributes: str, heads: int) -> None:
     rng = np.random.default_rng(heads)
     arrays = {
         name: np.asarray(carrier(rng.standard_normal((2, n, 9, 8)).astype(np.float32), BF16))

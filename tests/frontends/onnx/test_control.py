@@ -97,7 +97,7 @@ _WAYS = {
 
 
 @pytest.mark.parametrize("name", _WAYS)
-def test_what_follows_branches_of_unequal_rank_is_computed_for_both(name: str) -> None:
+def test_nodes_behind_branches_of_unequal_rank_are_computed_for_both_ranks(name: str) -> None:
     model = _squeezed(*_WAYS[name])
     graph = load_model(model)
     for shape in ((3, 1), (3, 4), (1, 1)):
@@ -109,7 +109,7 @@ def test_what_follows_branches_of_unequal_rank_is_computed_for_both(name: str) -
         check(data, feeds, graph=graph)
 
 
-def test_what_one_condition_decides_is_decided_once() -> None:
+def test_equal_conditions_are_decided_once() -> None:
     """Twenty squeezes of one axis have one condition, hence two paths through the model and not a
     million."""
     step = """

@@ -69,7 +69,7 @@ def test_every_law(tmp_path: Path) -> None:
         "y = local.noise (x)",
     ],
 )
-def test_what_other_runtimes_are_not_given(body: str, tmp_path: Path) -> None:
+def test_models_that_draw_random_numbers_have_no_peer(body: str, tmp_path: Path) -> None:
     functions = """
     <domain: "local", opset_import: ["" : 17]>
     noise (x) => (y) { y = RandomUniformLike (x) }"""

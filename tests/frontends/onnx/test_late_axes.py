@@ -122,6 +122,6 @@ def test_scaled_sizes_are_rounded_in_f32(scale: float, size: int, late: bool) ->
         ("Unsqueeze", [X, np.array([0, 0])], "named twice"),
     ],
 )
-def test_what_the_run_refuses(op: str, operands: list[Any], says: str) -> None:
+def test_invalid_axes_are_refused_at_run_time(op: str, operands: list[Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         run(op, *operands)

@@ -86,7 +86,7 @@ def test_texts_grow_with_the_model(build: Callable[[int], Model]) -> None:
     assert long < 2.5 * short < 100_000
 
 
-def test_named_sizes_are_what_they_stand_for() -> None:
+def test_named_sizes_equal_their_formulas() -> None:
     graph = load_model(arithmetic(12))
     assert any(n.op.name == "name_size" for n in graph.nodes)
     for n, m in ((0, 0), (1, 1), (3, 2), (2, 5)):

@@ -196,7 +196,7 @@ def test_rows_have_the_shape_of_the_first() -> None:
             check(model, {"m": np.array(trips), "x": np.array(0.5, np.float32)}, graph=graph)
 
 
-def test_a_row_may_have_another_size_than_what_is_carried_on() -> None:
+def test_a_row_may_differ_in_size_from_the_carried_value() -> None:
     model = looped(
         "b = Identity (d)  r = Identity (a)",
         "y, rows",
@@ -273,7 +273,7 @@ def test_a_first_trip_may_change_the_rank(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RANKS)
-def test_what_takes_both_ranks_follows_a_loop_without_a_trip_too(name: str) -> None:
+def test_nodes_that_accept_both_ranks_may_follow_a_loop_without_a_trip(name: str) -> None:
     model = looped(
         RANKS[name],
         "r",

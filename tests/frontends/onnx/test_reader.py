@@ -55,7 +55,7 @@ def _opset(version: int) -> bytes:
         (b"\x0a" * 5000, "not an ONNX model"),
     ],
 )
-def test_what_is_not_a_model_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
+def test_files_that_are_no_models_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     with pytest.raises(UserError, match=message) as found:

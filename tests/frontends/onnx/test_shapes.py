@@ -181,7 +181,7 @@ def test_equal_sizes_divide_each_other(heads: int) -> None:
     assert evaluate_graph(graph, {"q": x, "k": x})["y"].shape == (1, heads)
 
 
-def test_what_divides_sizes_may_be_zero() -> None:
+def test_divisors_of_sizes_may_be_zero() -> None:
     """ONNX leaves a division by zero undefined: any size is right, but a signal is not."""
     model = model_of("""
     g (float[h] q, float[k] k) => (float[a] y) {

@@ -186,7 +186,7 @@ def test_updates_through_views_that_may_be_copies(tmp_path: Path) -> None:
     agree(tmp_path, updates, torch.randn(4, 6))
 
 
-def test_what_writes_into_its_arguments_has_no_converter() -> None:
+def test_operators_that_write_into_their_arguments_have_no_converter() -> None:
     """After an import, the program would continue with the old contents of these arguments."""
     taken = set()
     for schema in torch._C._jit_get_all_schemas():

@@ -189,6 +189,6 @@ def test_groups_that_no_process_has_are_refused_by_name() -> None:
         ),
     ],
 )
-def test_what_is_refused(function: Any, why: str) -> None:
+def test_unsupported_collectives_are_refused(function: Any, why: str) -> None:
     with pytest.raises(UserError, match=why):
         imported(function)

@@ -143,7 +143,7 @@ def test_gradients_for_batches_of_any_size() -> None:
     agree(graph, again, gradients(functions)(*again))
 
 
-def test_a_bad_value_reaches_only_what_reads_it() -> None:
+def test_a_bad_value_reaches_only_its_readers() -> None:
     """A NaN in one gradient of a resize or an adaptive pool reaches only the elements that it
     reaches in torch."""
     x, at = image(1, 1, 6, 5), torch.zeros(1, 1, 4, 7)

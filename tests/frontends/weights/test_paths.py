@@ -53,7 +53,7 @@ def test_a_folder_is_a_model_and_its_weights_alone_are_none(
     assert error.value.hint == f"name the folder: {tmp_path}"
 
 
-def test_other_models_have_no_assets(tmp_path: Path) -> None:
+def test_models_without_weight_folders_have_no_assets(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"\x08\x07")
     assert frontends.assets_of(path) == {}

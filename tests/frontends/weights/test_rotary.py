@@ -55,7 +55,7 @@ def test_divisors_divide_the_frequencies() -> None:
     np.testing.assert_allclose(turns.frequencies, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_a_part_of_each_head_turns() -> None:
+def test_a_part_of_each_head_is_rotated() -> None:
     assert rotary({"partial_rotary_factor": 0.5}, _FACTS, 24).dims == 12
     assert rotary({"dims": 8}, _FACTS, 24).dims == 8
 
@@ -79,7 +79,7 @@ def test_a_part_of_each_head_turns() -> None:
         ({"rope_type": "yarn", "factor": 2.0}, "the key is missing"),
     ],
 )
-def test_other_parameters_are_refused_by_name(fields: dict[str, Any], text: str) -> None:
+def test_unsupported_parameters_are_refused_by_name(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(UserError) as caught:
         rotary(fields, _FACTS, 2 * _PAIRS)
     assert text in str(caught.value)

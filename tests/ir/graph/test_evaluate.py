@@ -191,7 +191,7 @@ def test_drops_arrays_after_their_last_use(ops: Ops) -> None:
     assert most <= 2
 
 
-def test_what_select_drops_may_be_read_anywhere_and_is_seen_where_it_is_kept() -> None:
+def test_only_reads_that_select_keeps_are_checked() -> None:
     def shifted(limit: int) -> Expr:
         """Returns the expression x[i - 2] for i >= limit, else 0."""
         b = ExprBuilder(tensor(F32, 4))

@@ -128,7 +128,7 @@ def test_outputs_keep_their_names(ops: Ops) -> None:
         np.testing.assert_array_equal(got[name], array)
 
 
-def test_rules_go_into_bodies_and_see_what_lies_around(ops: Ops) -> None:
+def test_rules_rewrite_bodies_and_see_outer_values(ops: Ops) -> None:
     b = GraphBuilder("g")
     c, x = b.input("c", tensor(BOOL)), b.input("x", FORM)
     (outside,) = b.add(ops["neg"], [x], names=["outside"])

@@ -114,7 +114,9 @@ def test_equal_conditions_pass(lines: tuple[str, ...]) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_may_differ_is_refused(lines: tuple[str, ...], why: str) -> None:
+def test_conditions_that_may_differ_between_ranks_are_refused(
+    lines: tuple[str, ...], why: str
+) -> None:
     with pytest.raises(UserError, match="ranks may issue different collectives") as caught:
         check_lockstep(program(*lines), [(2,)])
     assert why in caught.value.why
@@ -133,7 +135,7 @@ def test_a_program_without_inputs_is_checked() -> None:
         check_lockstep(replace(made, buffers=buffers), [(2,)])
 
 
-def test_states_keep_what_a_run_before_left() -> None:
+def test_states_keep_values_of_earlier_runs() -> None:
     lines = (f"branch b3 {{ {REDUCE} }} else {{ }}", "copy b3 = b4 r1")
     made = program(*lines)
     buffers = (*made.buffers[:3], replace(made.buffers[3], place=State(64)), *made.buffers[4:])

@@ -245,7 +245,7 @@ def test_nesting_has_a_bound() -> None:
         verify_program(nest(65))
 
 
-def test_both_sides_of_a_branch_may_make_what_follows_needs() -> None:
+def test_both_sides_of_a_branch_may_define_a_later_value() -> None:
     sides: tuple[Callable[[int], Instr], ...] = (
         lambda value: Let(4, IntOp.CONST, value),
         lambda value: Allocate(Y, 2),

@@ -27,7 +27,7 @@ from .test_convert import ROWS, expressions
 
 
 @pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)
-def test_an_op_equals_itself_with_its_sums_turned(op: OpSpec) -> None:
+def test_an_op_equals_itself_with_its_sums_reordered(op: OpSpec) -> None:
     for whole in expressions(op)[:2]:
         region = other = from_expr(whole)
         for number, stage in enumerate(region.stages):

@@ -86,7 +86,7 @@ def test_a_pointwise_producer_is_inlined_into_any_body() -> None:
     assert same(region, new)
 
 
-def test_what_is_not_the_same_is_not_inlined() -> None:
+def test_stages_that_compute_other_values_are_not_inlined() -> None:
     padded = RegionStage(
         (8,),
         (),

@@ -65,7 +65,7 @@ def test_each_element_is_replaced_where_it_was_read() -> None:
         ("    store %d to", "    %e: f32[8] = load %y[l0+16]\n    store %d to"),
     ],
 )
-def test_other_kernels_may_not(old: str, new: str) -> None:
+def test_kernels_that_read_other_elements_may_not_overwrite(old: str, new: str) -> None:
     assert old in SCALE
     assert not overwrites(parse_kernel(SCALE.replace(old, new, 1)), 0, 1)
 

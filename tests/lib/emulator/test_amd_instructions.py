@@ -569,7 +569,7 @@ def test_buffers_have_an_end(arch: str) -> None:
     assert out.tolist() == [int(each) if n < 5 else 0 for n, each in enumerate(x)]
 
 
-def test_what_is_not_known_says_so(arch: str) -> None:
+def test_unknown_instructions_are_errors(arch: str) -> None:
     with pytest.raises(Unknown, match="v_sad_u32"):
         lanes(arch, "v_sad_u32 v32, v8, v16, v8", words(arch), words(arch))
     with pytest.raises(Unknown, match="clamps"):

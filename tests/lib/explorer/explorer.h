@@ -53,7 +53,7 @@ bool is_inside(void); /* Returns true inside of an execution. */
 int current_thread(void);
 knowledge *current_knowledge(void);
 /* Adds an event to the current thread's history; returns a hash of the history. */
-uint64_t remember(uint64_t what);
+uint64_t remember(uint64_t number);
 /* Marks a step that other threads can see: another thread may run first. */
 void before_step(void);
 /* Notes that the current thread has learned or done something, so that its next look is not idle. */
@@ -67,9 +67,9 @@ void spin_turn(void);
 void wait_at(volatile uint32_t *bell, uint32_t value);
 void wake_at(volatile uint32_t *bell);
 int64_t next_time(void);
-void trace(const char *what, const volatile void *at, uint64_t value);
+void trace(const char *text, const volatile void *at, uint64_t value);
 /* Checks an invariant of the current execution; prints its steps and ends the process if it fails. */
-void demand(bool holds, const char *what);
+void demand(bool holds, const char *text);
 
 /* ---- scenarios.c ------------------------------------------------------------------------------------ */
 
@@ -85,7 +85,7 @@ extern const scenario scenarios[];
 extern const int n_scenarios;
 /* Sets the watched memory to its initial state. */
 void prepare_scenarios(void);
-void begin_scenario(const scenario *which);
+void begin_scenario(const scenario *begun);
 /* Checks the invariants after all callers have ended and the workers found nothing more to do. */
 void end_scenario(void);
 void print_place(const volatile void *at);

@@ -54,11 +54,11 @@ void __tsan_write_range(void *at, size_t bytes) {
     int __tsan_atomic##bits##_##name(volatile void *, uint##bits##_t *, uint##bits##_t, int, int); \
     int __tsan_atomic##bits##_##name(volatile void *at, uint##bits##_t *expected,                  \
                                      uint##bits##_t value, int o, int failure) {                   \
-        uint64_t wanted = *expected;                                                               \
-        bool same = is_inside() ? memory_exchange_if(at, bits / 8, &wanted, value, o, failure)           \
-                          : *(volatile uint##bits##_t *)at == wanted;                              \
+        uint64_t compared = *expected;                                                             \
+        bool same = is_inside() ? memory_exchange_if(at, bits / 8, &compared, value, o, failure)         \
+                          : *(volatile uint##bits##_t *)at == compared;                            \
         if (same && !is_inside()) *(volatile uint##bits##_t *)at = value;                                \
-        if (!same) *expected = is_inside() ? (uint##bits##_t)wanted : *(volatile uint##bits##_t *)at;    \
+        if (!same) *expected = is_inside() ? (uint##bits##_t)compared : *(volatile uint##bits##_t *)at;  \
         return same;                                                                               \
     }
 #define ATOMIC(bits)                                                                               \
@@ -113,12 +113,12 @@ long explorer_syscall(long number, ...) {
     va_list arguments;
     va_start(arguments, number);
     volatile uint32_t *bell = va_arg(arguments, volatile uint32_t *);
-    int what = va_arg(arguments, int);
+    int operation = va_arg(arguments, int);
     uint32_t value = va_arg(arguments, uint32_t);
     va_end(arguments);
     if (number == SYS_gettid) return 0;
     demand(number == SYS_futex, "the system calls are futex and gettid");
-    if (what == FUTEX_WAIT_PRIVATE) wait_at(bell, value);
+    if (operation == FUTEX_WAIT_PRIVATE) wait_at(bell, value);
     else wake_at(bell);
     return 0;
 }

@@ -19,7 +19,7 @@ typedef struct message {
     struct message *next; /* in modification order */
     uint64_t value, id;
     uint32_t time;
-    bool taken; /* A read-modify-write has read it; its message stays directly behind this message. */
+    bool is_read; /* A read-modify-write has read it; its message stays directly behind this message. */
     view seen;
 } message;
 
@@ -89,9 +89,9 @@ static uint64_t raw(const volatile void *at, int bytes) {
 
 static message *make_message(void) {
     demand(n_messages < MOST_MESSAGES, "an execution has room for its messages");
-    message *made = &messages[n_messages++];
-    *made = (message){0};
-    return made;
+    message *item = &messages[n_messages++];
+    *item = (message){0};
+    return item;
 }
 
 static int place_of(const volatile void *at, int bytes) {
@@ -136,22 +136,22 @@ static void write_behind(int index, message *before, uint64_t value, int order,
                          const message *read) {
     place *where = &places[index];
     knowledge *knows = current_knowledge();
-    message *made = make_message();
-    made->value = value;
-    made->time = before->next ? (before->time + before->next->time) / 2 : before->time + STEP;
-    demand(made->time != before->time, "there is a time between two messages");
-    made->next = before->next;
-    before->next = made;
-    knows->now.times[index] = made->time;
+    message *written = make_message();
+    written->value = value;
+    written->time = before->next ? (before->time + before->next->time) / 2 : before->time + STEP;
+    demand(written->time != before->time, "there is a time between two messages");
+    written->next = before->next;
+    before->next = written;
+    knows->now.times[index] = written->time;
     knows->now.steps[current_thread()]++;
     join(&knows->acquired, &knows->now);
-    made->seen = releases(order) ? knows->now : knows->released;
-    made->seen.times[index] = made->time;
-    if (read) join(&made->seen, &read->seen);
-    made->id = remember(mix((uintptr_t)where->at, value));
+    written->seen = releases(order) ? knows->now : knows->released;
+    written->seen.times[index] = written->time;
+    if (read) join(&written->seen, &read->seen);
+    written->id = remember(mix((uintptr_t)where->at, value));
     where->hash = (uintptr_t)where->at;
-    for (const message *each = where->first; each; each = each->next)
-        where->hash = mix(where->hash, each->id);
+    for (const message *item = where->first; item; item = item->next)
+        where->hash = mix(where->hash, item->id);
     note_message();
     trace("  writes", where->at, value);
 }
@@ -167,27 +167,27 @@ static message *pick(int index, bool (*passes)(const message *, const uint64_t *
                      const uint64_t *operand) {
     message *able[32];
     int count = 0;
-    for (message *each = places[index].first; each; each = each->next)
-        if (each->time >= current_knowledge()->now.times[index] && passes(each, operand)) {
+    for (message *item = places[index].first; item; item = item->next)
+        if (item->time >= current_knowledge()->now.times[index] && passes(item, operand)) {
             demand(count < 32, "a place has room for its messages");
-            able[count++] = each;
+            able[count++] = item;
         }
     return able[count - 1 - choose(count)];
 }
 
-static bool any(const message *each, const uint64_t *operand) {
-    (void)each;
+static bool any(const message *item, const uint64_t *operand) {
+    (void)item;
     (void)operand;
     return true;
 }
 
-static bool is_free(const message *each, const uint64_t *operand) {
+static bool is_free(const message *item, const uint64_t *operand) {
     (void)operand;
-    return !each->taken;
+    return !item->is_read;
 }
 
-static bool differs_or_is_free(const message *each, const uint64_t *expected) {
-    return each->value != *expected || !each->taken;
+static bool differs_or_is_free(const message *item, const uint64_t *expected) {
+    return item->value != *expected || !item->is_read;
 }
 
 uint64_t memory_load(volatile void *at, int bytes, int order) {
@@ -208,7 +208,7 @@ void memory_store(volatile void *at, int bytes, uint64_t value, int order) {
 
 static uint64_t replace(int index, int bytes, message *read, uint64_t value, int order) {
     see(index, read, order);
-    read->taken = true;
+    read->is_read = true;
     write_behind(index, read, value, order, read);
     settle_raw(index, bytes);
     return read->value;

@@ -192,10 +192,10 @@ void prepare_scenarios(void) {
     fresh = memory.workers;
 }
 
-void begin_scenario(const scenario *which) {
+void begin_scenario(const scenario *begun) {
     memory.workers = fresh;
-    memory.workers.spin = which->spin;
-    memory.workers.cpus = which->cpus;
+    memory.workers.spin = begun->spin;
+    memory.workers.cpus = begun->cpus;
     memset(memory.teams, 0, sizeof memory.teams);
     teams = 0;
     memset(memory.runs, 0, sizeof memory.runs);

@@ -42,12 +42,12 @@ typedef struct thread {
 } thread;
 
 typedef struct option {
-    uint16_t taken, count, spent; /* `spent` is the number of deviations before this choice */
+    uint16_t choice, count, spent; /* `spent` is the number of deviations before this choice */
 } option;
 
 typedef struct event {
     int thread;
-    const char *what;
+    const char *text;
     const volatile void *at;
     uint64_t value;
 } event;
@@ -76,22 +76,22 @@ bool is_inside(void) { return inside; }
 int current_thread(void) { return running; }
 knowledge *current_knowledge(void) { return &threads[running].knows; }
 void note_progress(void) { threads[running].progress = true; }
-uint64_t remember(uint64_t what) {
-    return threads[running].history = mix(threads[running].history, what);
+uint64_t remember(uint64_t number) {
+    return threads[running].history = mix(threads[running].history, number);
 }
 
-void trace(const char *what, const volatile void *at, uint64_t value) {
-    if (inside && n_events < MOST_TRACE) events[n_events++] = (event){running, what, at, value};
+void trace(const char *text, const volatile void *at, uint64_t value) {
+    if (inside && n_events < MOST_TRACE) events[n_events++] = (event){running, text, at, value};
 }
 
-void demand(bool holds, const char *what) {
+void demand(bool holds, const char *text) {
     if (holds) return;
     for (int i = 0; i < n_events; i++) {
-        printf("thread %d %s ", events[i].thread, events[i].what);
+        printf("thread %d %s ", events[i].thread, events[i].text);
         if (events[i].at) print_place(events[i].at);
         printf(" %#llx\n", (unsigned long long)events[i].value);
     }
-    printf("thread %d: does not hold: %s\nafter %llu executions, %d deviations\n", running, what,
+    printf("thread %d: does not hold: %s\nafter %llu executions, %d deviations\n", running, text,
            (unsigned long long)executions, spent);
     fflush(stdout);
     _Exit(1);
@@ -102,9 +102,9 @@ void demand(bool holds, const char *what) {
 static uint64_t state_now(void) {
     uint64_t state = mix(memory_hash(), (uint64_t)running + ((uint64_t)clock_time << 8));
     for (int i = 0; i < n_threads; i++) {
-        const thread *each = &threads[i];
-        state += mix(mix(each->history, (uint64_t)i),
-                     (uint64_t)order[i] << 8 | (uint64_t)each->is << 1 | each->progress);
+        const thread *state_of = &threads[i];
+        state += mix(mix(state_of->history, (uint64_t)i),
+                     (uint64_t)order[i] << 8 | (uint64_t)state_of->is << 1 | state_of->progress);
     }
     return mix(state, (uint64_t)turns_left);
 }
@@ -138,25 +138,25 @@ int choose(int count) {
         options[n_options++] = (option){0, (uint16_t)count, (uint16_t)spent};
     }
     demand(options[depth].count == count, "an execution repeats itself");
-    int taken = options[depth++].taken;
-    spent += taken > 0;
-    return taken;
+    int choice = options[depth++].choice;
+    spent += choice > 0;
+    return choice;
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------- */
 
-static void to_front(int chosen) {
+static void to_front(int number) {
     int place = 0;
-    while (order[place] != chosen) place++;
+    while (order[place] != number) place++;
     memmove(order + 1, order, (size_t)place * sizeof *order);
-    order[0] = chosen;
+    order[0] = number;
 }
 
-static void run_thread(int chosen) {
+static void run_thread(int number) {
     int before = running;
-    if (chosen == before) return;
-    running = chosen;
-    swapcontext(&threads[before].context, &threads[chosen].context);
+    if (number == before) return;
+    running = number;
+    swapcontext(&threads[before].context, &threads[number].context);
 }
 
 /* Runs the first thread that can run, because the current thread cannot. If all threads are idle,
@@ -189,12 +189,12 @@ void before_step(void) {
         condition is = threads[order[i]].is;
         if (order[i] != running && (is == READY || is == WAITS)) able[count++] = order[i];
     }
-    int chosen = able[choose(count)];
-    if (chosen == running) return;
-    trace("is passed", NULL, (uint64_t)chosen);
-    threads[chosen].is = READY;
-    to_front(chosen);
-    run_thread(chosen);
+    int number = able[choose(count)];
+    if (number == running) return;
+    trace("is passed", NULL, (uint64_t)number);
+    threads[number].is = READY;
+    to_front(number);
+    run_thread(number);
 }
 
 void note_message(void) {
@@ -246,33 +246,33 @@ static void body_of_thread(void) {
 void start_thread(void *(*body)(void *), void *argument) {
     demand(n_threads < MOST_THREADS, "an execution has room for its threads");
     int number = n_threads++;
-    thread *made = &threads[number];
-    if (!made->stack) made->stack = malloc(STACK);
-    made->is = READY;
-    made->progress = true;
-    made->body = body;
-    made->argument = argument;
-    made->history = 1;
-    memset(&made->knows, 0, sizeof made->knows);
+    thread *started = &threads[number];
+    if (!started->stack) started->stack = malloc(STACK);
+    started->is = READY;
+    started->progress = true;
+    started->body = body;
+    started->argument = argument;
+    started->history = 1;
+    memset(&started->knows, 0, sizeof started->knows);
     if (inside) {
         current_knowledge()->now.steps[running]++;
-        made->knows.now = made->knows.acquired = current_knowledge()->now;
-        made->history = remember(3);
+        started->knows.now = started->knows.acquired = current_knowledge()->now;
+        started->history = remember(3);
     }
     order[number] = number;
-    getcontext(&made->context);
-    made->context.uc_stack.ss_sp = made->stack;
-    made->context.uc_stack.ss_size = STACK;
-    made->context.uc_link = NULL;
-    makecontext(&made->context, body_of_thread, 0);
+    getcontext(&started->context);
+    started->context.uc_stack.ss_sp = started->stack;
+    started->context.uc_stack.ss_size = STACK;
+    started->context.uc_link = NULL;
+    makecontext(&started->context, body_of_thread, 0);
 }
 
 /* ---- executions --------------------------------------------------------------------------------------- */
 
-static const scenario *which;
+static const scenario *the_scenario;
 
 static void *caller(void *number) {
-    which->caller((int)(intptr_t)number);
+    the_scenario->caller((int)(intptr_t)number);
     return NULL;
 }
 
@@ -282,8 +282,8 @@ static void execute(void) {
     clock_time = 0;
     turns_left = MOST_TURNS;
     memory_begin();
-    begin_scenario(which);
-    for (int i = 0; i < which->callers; i++) start_thread(caller, (void *)(intptr_t)i);
+    begin_scenario(the_scenario);
+    for (int i = 0; i < the_scenario->callers; i++) start_thread(caller, (void *)(intptr_t)i);
     volatile bool started = false;
     getcontext(&outside);
     if (!started) {
@@ -304,16 +304,16 @@ static bool callers_ended(void) {
 static void explore(void) {
     memset(table, 0, table_size * sizeof *table);
     executions = states = 0;
-    n_callers = which->callers;
+    n_callers = the_scenario->callers;
     n_options = 0;
     do {
         execute();
         if (callers_ended()) end_scenario(); /* otherwise it was cut off */
-        while (n_options && options[n_options - 1].taken + 1 == options[n_options - 1].count)
+        while (n_options && options[n_options - 1].choice + 1 == options[n_options - 1].count)
             n_options--;
-        if (n_options) options[n_options - 1].taken++;
+        if (n_options) options[n_options - 1].choice++;
     } while (n_options);
-    printf("%s, %d deviations: %llu executions, %llu states\n", which->name, budget,
+    printf("%s, %d deviations: %llu executions, %llu states\n", the_scenario->name, budget,
            (unsigned long long)executions, (unsigned long long)states);
     fflush(stdout);
 }
@@ -330,8 +330,8 @@ int main(int argc, char **argv) {
     table = malloc(table_size * sizeof *table);
     prepare_scenarios();
     for (int i = 0; i < n_scenarios; i++) {
-        which = &scenarios[i];
-        if (strcmp(argv[1], which->name) != 0) continue;
+        the_scenario = &scenarios[i];
+        if (strcmp(argv[1], the_scenario->name) != 0) continue;
         for (budget = 0; budget <= atoi(argv[2]); budget++) explore();
         return 0;
     }

@@ -1,9 +1,9 @@
 /* Arrays of a caller on the fake device, for the tests; a part of fake_driver.c. */
 EXPORT uint64_t fake_array(const void *data, size_t bytes) {
-    void *made = NULL;
-    if (take(&made, bytes ? bytes : 1)) return 0;
-    if (data) memcpy(real((uint64_t)made), data, bytes);
-    return (uint64_t)made;
+    void *array = NULL;
+    if (take(&array, bytes ? bytes : 1)) return 0;
+    if (data) memcpy(real((uint64_t)array), data, bytes);
+    return (uint64_t)array;
 }
 /* Reads a device array as it is now, regardless of queued work. */
 EXPORT int fake_read(uint64_t address, void *data, size_t bytes) {
@@ -13,12 +13,12 @@ EXPORT int fake_read(uint64_t address, void *data, size_t bytes) {
 }
 EXPORT int fake_give(uint64_t address) { return give((void *)address); }
 EXPORT void *fake_stream(void) {
-    stream *made = NULL;
+    stream *created = NULL;
     the.pushed++;
-    int error = NAME(cuStreamCreate, hipStreamCreateWithFlags)(&made, 0);
+    int error = NAME(cuStreamCreate, hipStreamCreateWithFlags)(&created, 0);
     the.pushed--;
     the.streams--; /* The stream is not the model's. */
-    return error ? NULL : made;
+    return error ? NULL : created;
 }
 /* Begins a caller's graph around a model's work. */
 EXPORT int fake_begin(void *handle) {
@@ -28,11 +28,11 @@ EXPORT int fake_begin(void *handle) {
     return 0;
 }
 EXPORT void *fake_end(stream *stream) {
-    work *made = calloc(1, sizeof *made);
+    work *item = calloc(1, sizeof *item);
     int error = 0;
-    made->kind = GRAPH;
-    made->list = end_capture(stream, &error);
-    return error ? NULL : made;
+    item->kind = GRAPH;
+    item->list = end_capture(stream, &error);
+    return error ? NULL : item;
 }
 EXPORT int fake_replay(work *executable, void *stream) { return add(stream, *executable); }
 EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }

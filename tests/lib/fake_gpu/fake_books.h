@@ -25,7 +25,7 @@ static struct {
     int fail_after, fail_error;
     int major, minor, devices, shared, pools;
     char arch[64];
-    size_t total, taken, most_taken;
+    size_t total, allocated, max_allocated;
     int contexts, pushed, processors, version;
     int modules, streams, events, graphs, executables, hosts, current, retained;
     /* at the start: fork a helper process, or wait for a byte from this file (0: none) */
@@ -47,7 +47,7 @@ EXPORT void fake_fail(const char *name, int nth, int error) {
     the.fail_error = error;
 }
 EXPORT void fake_start(int forks, int held_by) { the.forks = forks, the.held_by = held_by; }
-EXPORT size_t fake_most_taken(void) { return the.most_taken; }
+EXPORT size_t fake_max_allocated(void) { return the.max_allocated; }
 
 typedef struct allocation {
     struct allocation *next;
@@ -100,27 +100,27 @@ static bool is_live(uint64_t address, size_t bytes) {
 
 static int take(void **out, size_t bytes) {
     if (bytes == 0) return INVALID_VALUE;
-    if (the.taken + bytes > the.total) return NO_MEMORY;
-    allocation *made = malloc(sizeof *made);
-    made->memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
-    memset(made->memory, 0xA5, bytes); /* so that no code can rely on zeros */
-    made->bytes = bytes;
-    made->next = allocations;
-    allocations = made;
-    the.taken += bytes;
-    if (the.taken > the.most_taken) the.most_taken = the.taken;
-    *out = (void *)((uint64_t)(uintptr_t)made->memory | TAG);
+    if (the.allocated + bytes > the.total) return NO_MEMORY;
+    allocation *record = malloc(sizeof *record);
+    record->memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
+    memset(record->memory, 0xA5, bytes); /* so that no code can rely on zeros */
+    record->bytes = bytes;
+    record->next = allocations;
+    allocations = record;
+    the.allocated += bytes;
+    if (the.allocated > the.max_allocated) the.max_allocated = the.allocated;
+    *out = (void *)((uint64_t)(uintptr_t)record->memory | TAG);
     return 0;
 }
 
 static int give(void *address) {
     for (allocation **a = &allocations; *a; a = &(*a)->next) {
-        allocation *found = *a;
-        if (found->memory != real((uint64_t)address)) continue;
-        *a = found->next;
-        the.taken -= found->bytes;
-        free(found->memory);
-        free(found);
+        allocation *record = *a;
+        if (record->memory != real((uint64_t)address)) continue;
+        *a = record->next;
+        the.allocated -= record->bytes;
+        free(record->memory);
+        free(record);
         return 0;
     }
     return INVALID_VALUE;

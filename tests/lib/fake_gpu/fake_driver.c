@@ -134,13 +134,13 @@ static void run_all(void) {
 
 static int add(void *handle, work item) {
     stream *stream = stream_of(handle);
-    work *kept = malloc(sizeof *kept);
+    work *queued = malloc(sizeof *queued);
     stream->added++;
     if (stream->origin) stream = stream->origin; /* The order of calls is a valid order. */
-    *kept = item;
-    kept->next = NULL;
-    *stream->last = kept;
-    stream->last = &kept->next;
+    *queued = item;
+    queued->next = NULL;
+    *stream->last = queued;
+    stream->last = &queued->next;
     stream->queued++;
     return 0;
 }
@@ -242,7 +242,7 @@ EXPORT int NAME(cuDeviceGetAttribute, hipDeviceGetAttribute)(int *out, int attri
 EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_total) {
     CALLED(" ");
     NEEDS_CONTEXT;
-    *out_free = the.total - the.taken, *out_total = the.total;
+    *out_free = the.total - the.allocated, *out_total = the.total;
     return 0;
 }
 
@@ -261,17 +261,17 @@ EXPORT int NAME(cuModuleLoadDataEx, hipModuleLoadDataEx)(module **out, const cha
         snprintf(values[0], (size_t)values[1], "fatal : this is %.4s\nline 2", image);
         return INVALID_IMAGE;
     }
-    module *made = calloc(1, sizeof *made);
-    made->emulated = emulated;
+    module *created = calloc(1, sizeof *created);
+    created->emulated = emulated;
     if (emulated) {
         the.modules++;
-        *out = made;
+        *out = created;
         return 0;
     }
-    made->library = dlopen(image + 5, RTLD_NOW | RTLD_LOCAL);
-    if (!made->library) return INVALID_IMAGE;
+    created->library = dlopen(image + 5, RTLD_NOW | RTLD_LOCAL);
+    if (!created->library) return INVALID_IMAGE;
     the.modules++;
-    *out = made;
+    *out = created;
     return 0;
 }
 EXPORT int NAME(cuModuleUnload, hipModuleUnload)(module *module) {
@@ -287,14 +287,14 @@ EXPORT int NAME(cuModuleUnload, hipModuleUnload)(module *module) {
     return 0;
 }
 static int find_emulated(function **out, module *module, const char *name) {
-    function *made = calloc(1, sizeof *made);
-    made->emulated = emulator.find(module->emulated, name);
-    snprintf(made->name, sizeof made->name, "%s", name);
-    made->shared = NAME(48 << 10, 1 << 20);
-    made->next = module->functions;
-    module->functions = made;
-    *out = made;
-    return made->emulated ? 0 : NOT_FOUND;
+    function *created = calloc(1, sizeof *created);
+    created->emulated = emulator.find(module->emulated, name);
+    snprintf(created->name, sizeof created->name, "%s", name);
+    created->shared = NAME(48 << 10, 1 << 20);
+    created->next = module->functions;
+    module->functions = created;
+    *out = created;
+    return created->emulated ? 0 : NOT_FOUND;
 }
 EXPORT int NAME(cuModuleGetFunction, hipModuleGetFunction)(function **out, module *module,
                                                            const char *name) {
@@ -306,17 +306,17 @@ EXPORT int NAME(cuModuleGetFunction, hipModuleGetFunction)(function **out, modul
     void *code = dlsym(module->library, name);
     int *params = dlsym(module->library, count);
     if (!code || !params) return NOT_FOUND;
-    function *made = calloc(1, sizeof *made);
+    function *created = calloc(1, sizeof *created);
     snprintf(count, sizeof count, "%s_maps", name);
     unsigned *maps = dlsym(module->library, count);
-    made->maps = maps ? *maps : 0;
-    memcpy(&made->code, &code, sizeof code);
-    snprintf(made->name, sizeof made->name, "%s", name);
-    made->params = *params;
-    made->shared = NAME(48 << 10, 1 << 20);
-    made->next = module->functions;
-    module->functions = made;
-    *out = made;
+    created->maps = maps ? *maps : 0;
+    memcpy(&created->code, &code, sizeof code);
+    snprintf(created->name, sizeof created->name, "%s", name);
+    created->params = *params;
+    created->shared = NAME(48 << 10, 1 << 20);
+    created->next = module->functions;
+    module->functions = created;
+    *out = created;
     return 0;
 }
 EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned gx, unsigned gy,
@@ -424,14 +424,14 @@ EXPORT int NAME(cuStreamCreate, hipStreamCreateWithFlags)(stream **out, unsigned
     static int numbers;
     CALLED("%u", flags);
     NEEDS_CONTEXT;
-    stream *made = calloc(1, sizeof *made);
-    made->last = &made->first;
-    made->number = ++numbers;
+    stream *created = calloc(1, sizeof *created);
+    created->last = &created->first;
+    created->number = ++numbers;
     int free_place = 1;
     while (all[free_place]) free_place++;
-    all[free_place] = made;
+    all[free_place] = created;
     the.streams++;
-    *out = made;
+    *out = created;
     return 0;
 }
 EXPORT int NAME(cuStreamDestroy_v2, hipStreamDestroy)(stream *stream) {

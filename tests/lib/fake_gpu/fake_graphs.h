@@ -1,5 +1,5 @@
 /* Recorded work of the fake driver; a part of fake_driver.c. */
-typedef struct graph { work *first; bool taken; } graph;
+typedef struct graph { work *first; bool is_instantiated; } graph;
 /* Returns the captured work; fails if the stream has not waited for streams that joined. */
 static work *end_capture(stream *stream, int *out_error) {
     work *first = stream->first;
@@ -28,24 +28,24 @@ EXPORT int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(stream *stream, 
 }
 EXPORT int NAME(cuStreamEndCapture, hipStreamEndCapture)(stream *stream, graph **out) {
     int error = called(__func__, "stream=%d", stream->number);
-    graph *made = calloc(1, sizeof *made);
-    made->first = end_capture(stream, &error);
+    graph *created = calloc(1, sizeof *created);
+    created->first = end_capture(stream, &error);
     *out = NULL;
-    if (error) drop_guests(made->first);
+    if (error) drop_guests(created->first);
     if (error) return error;
     the.graphs++;
-    *out = made;
+    *out = created;
     return 0;
 }
 EXPORT int NAME(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(work **out, graph *graph,
                                                                           unsigned long long flags) {
     CALLED("%llu", flags);
-    work *made = calloc(1, sizeof *made);
-    made->kind = GRAPH;
-    made->list = graph->first;
-    graph->taken = true;
+    work *created = calloc(1, sizeof *created);
+    created->kind = GRAPH;
+    created->list = graph->first;
+    graph->is_instantiated = true;
     the.executables++;
-    *out = made;
+    *out = created;
     return 0;
 }
 EXPORT int NAME(cuGraphLaunch, hipGraphLaunch)(work *executable, void *stream) {
@@ -55,7 +55,7 @@ EXPORT int NAME(cuGraphLaunch, hipGraphLaunch)(work *executable, void *stream) {
 }
 EXPORT int NAME(cuGraphDestroy, hipGraphDestroy)(graph *graph) {
     CALLED(" ");
-    if (!graph->taken) drop_guests(graph->first);
+    if (!graph->is_instantiated) drop_guests(graph->first);
     free(graph);
     the.graphs--;
     return 0;

@@ -84,10 +84,10 @@ static int failure_of(const char *name) {
 
 typedef struct rank_line {
     _Alignas(64) _Atomic uint32_t stage;
-    char said[128], slot[SLOT];
+    char text[128], slot[SLOT];
 } rank_line;
 typedef struct channel {
-    _Alignas(64) _Atomic uint32_t filled, taken;
+    _Alignas(64) _Atomic uint32_t filled, emptied;
     uint64_t count;
     int type;
     char data[PLACE];
@@ -107,7 +107,7 @@ typedef struct ncclComm {
     uint32_t stage;
     int looks; /* the queries for which the current call is in progress */
     int result;
-    _Atomic int aborted, running, busy, kept; /* kept: by graphs */
+    _Atomic int aborted, running, busy, users; /* kept: by graphs */
     char path[128];
 } *ncclComm_t;
 enum { ALIVE = 0x11ce, DEAD = 0xdead };
@@ -198,7 +198,7 @@ EXPORT int ncclCommGetAsyncError(ncclComm_t comm, int *out) {
 }
 
 static int end(ncclComm_t comm) {
-    for (int naps = 0; atomic_load(&comm->kept); naps++) {
+    for (int naps = 0; atomic_load(&comm->users); naps++) {
         INSIST(naps < 50000, "the end of a communicator waits for graphs for ever");
         nanosleep(&(struct timespec){0, 100000}, NULL);
     }
@@ -269,16 +269,16 @@ static void reduce(ncclComm_t comm, const operation *of, size_t at, size_t count
         uint64_t bits[MOST] = {0};
         for (int i = 0; i < comm->size; i++)
             memcpy(&bits[i], comm->shared->ranks[i].slot + (at + k) * width(is), width(is));
-        uint64_t found = is <= F64 ? float_result(is, by, bits, comm->size)
+        uint64_t result = is <= F64 ? float_result(is, by, bits, comm->size)
                                    : integer_result(is, by, bits, comm->size);
-        memcpy(out + k * width(is), &found, width(is));
+        memcpy(out + k * width(is), &result, width(is));
     }
 }
 
 /* Waits until all ranks have the same operation; ranks that differ wait for ever, as on GPUs. */
 static bool agree(ncclComm_t comm) {
     for (int i = 1; i < comm->size; i++)
-        while (strcmp(comm->shared->ranks[0].said, comm->shared->ranks[i].said)) {
+        while (strcmp(comm->shared->ranks[0].text, comm->shared->ranks[i].text)) {
             if (atomic_load(&comm->aborted)) return false;
             sched_yield();
         }
@@ -286,17 +286,17 @@ static bool agree(ncclComm_t comm) {
 }
 
 static bool collect(ncclComm_t comm, const operation *of) {
-    rank_line *own = &comm->shared->ranks[comm->rank];
+    rank_line *line = &comm->shared->ranks[comm->rank];
     size_t bytes = bytes_of(of->type), parts = of->kind == REDUCE_SCATTER ? (size_t)comm->size : 1;
-    size_t most = SLOT / bytes / parts, self = (size_t)comm->rank;
+    size_t room = SLOT / bytes / parts, self = (size_t)comm->rank;
     char *result = malloc(SLOT);
     bool good = true;
-    for (size_t begin = 0; good && begin < of->count; begin += most) {
-        size_t count = of->count - begin < most ? of->count - begin : most;
-        snprintf(own->said, sizeof own->said, "%d %d %d %d %zu %zu", of->kind, of->type,
+    for (size_t begin = 0; good && begin < of->count; begin += room) {
+        size_t count = of->count - begin < room ? of->count - begin : room;
+        snprintf(line->text, sizeof line->text, "%d %d %d %d %zu %zu", of->kind, of->type,
                  of->reduction, of->peer, of->count, begin);
         for (size_t i = 0; i < parts && (of->kind != BROADCAST || of->peer == comm->rank); i++)
-            memcpy(own->slot + i * count * bytes, of->send + (i * of->count + begin) * bytes,
+            memcpy(line->slot + i * count * bytes, of->send + (i * of->count + begin) * bytes,
                    count * bytes);
         good = arrive(comm) && agree(comm);
         if (good && of->kind == ALL_REDUCE) reduce(comm, of, 0, count, result);
@@ -316,11 +316,11 @@ static bool collect(ncclComm_t comm, const operation *of) {
 
 /* Moves the next part of a message, if possible; messages of different count or type wait for ever. */
 static void move(ncclComm_t comm, operation *of) {
-    size_t bytes = bytes_of(of->type), left = (of->count - of->done) * bytes;
-    size_t part = left < PLACE ? left : PLACE;
+    size_t bytes = bytes_of(of->type), remaining = (of->count - of->done) * bytes;
+    size_t part = remaining < PLACE ? remaining : PLACE;
     channel *by = of->kind == SEND ? &comm->shared->channels[comm->rank][of->peer]
                                    : &comm->shared->channels[of->peer][comm->rank];
-    bool full = atomic_load(&by->filled) != atomic_load(&by->taken);
+    bool full = atomic_load(&by->filled) != atomic_load(&by->emptied);
     if (of->kind == SEND && !full) {
         by->count = of->count, by->type = of->type;
         memcpy(by->data, of->send + of->done * bytes, part);
@@ -328,7 +328,7 @@ static void move(ncclComm_t comm, operation *of) {
         of->done += part / bytes;
     } else if (of->kind == RECV && full && by->count == of->count && by->type == of->type) {
         memcpy(of->receive + of->done * bytes, by->data, part);
-        atomic_fetch_add(&by->taken, 1);
+        atomic_fetch_add(&by->emptied, 1);
         of->done += part / bytes;
     }
 }
@@ -339,12 +339,12 @@ static void exchange(group *of) {
         bool waits[2][MOST] = {{false}};
         all = true;
         for (int i = 0; i < of->n; i++) {
-            operation *one = &of->operations[i];
-            if (one->kind < SEND || one->done == one->count) continue;
+            operation *item = &of->operations[i];
+            if (item->kind < SEND || item->done == item->count) continue;
             all = false;
-            bool *earlier = &waits[one->kind == SEND][one->peer];
-            if (!*earlier) move(of->comm, one);
-            *earlier |= one->done < one->count;
+            bool *earlier = &waits[item->kind == SEND][item->peer];
+            if (!*earlier) move(of->comm, item);
+            *earlier |= item->done < item->count;
         }
         if (!all) sched_yield();
     }
@@ -354,8 +354,8 @@ static bool is_there(const memory *of) {
     return !of->bytes || driver_memory(of->address, of->bytes);
 }
 
-static int perform(void *what) {
-    group *of = what, now = *of; /* A graph may run it again. */
+static int perform(void *object) {
+    group *of = object, now = *of; /* A graph may run it again. */
     INSIST(of->comm->magic == ALIVE || of->comm->aborted, "work of a destroyed communicator");
     atomic_fetch_add(&of->comm->running, 1);
     bool good = !atomic_load(&of->comm->aborted);
@@ -369,7 +369,7 @@ static int perform(void *what) {
     atomic_fetch_sub(&of->comm->running, 1);
     return 0;
 }
-static void drop(void *what) { atomic_fetch_sub(&((group *)what)->comm->kept, 1); }
+static void drop(void *object) { atomic_fetch_sub(&((group *)object)->comm->users, 1); }
 
 static const char *memory_of(const void *address, size_t bytes, const char *name) {
     if (!bytes) return NULL;
@@ -415,13 +415,13 @@ EXPORT int ncclGroupEnd(void) {
     depth = 0;
     int failure = failure_of(__func__);
     if (failed || !at_hand.n) return failed ? failed : failure;
-    group *made = malloc(sizeof *made);
-    *made = at_hand;
-    enter(made->comm, __func__, false);
-    bool captured = driver_captured(made->stream);
-    if (captured) atomic_fetch_add(&made->comm->kept, 1);
-    int error = driver_guest(made->stream, perform, captured ? drop : NULL, made);
-    return leave(made->comm, failure ? failure : error ? DEVICE_ERROR : SUCCESS);
+    group *started = malloc(sizeof *started);
+    *started = at_hand;
+    enter(started->comm, __func__, false);
+    bool captured = driver_captured(started->stream);
+    if (captured) atomic_fetch_add(&started->comm->users, 1);
+    int error = driver_guest(started->stream, perform, captured ? drop : NULL, started);
+    return leave(started->comm, failure ? failure : error ? DEVICE_ERROR : SUCCESS);
 }
 
 EXPORT int ncclAllReduce(const void *send, void *receive, size_t count, int type, int reduction,

@@ -116,7 +116,7 @@ class Driver:
         library.fake_end.restype = ctypes.c_void_p
         library.fake_replay.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         library.fake_forget.argtypes = (ctypes.c_void_p,)
-        library.fake_most_taken.restype = ctypes.c_size_t
+        library.fake_max_allocated.restype = ctypes.c_size_t
 
     def configure(
         self,
@@ -206,8 +206,8 @@ class Driver:
         """Destroys a caller's graph."""
         self._library.fake_forget(graph)
 
-    def most_taken(self) -> int:
-        return int(self._library.fake_most_taken())
+    def max_allocated(self) -> int:
+        return int(self._library.fake_max_allocated())
 
 
 class Artifact:

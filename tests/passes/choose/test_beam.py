@@ -51,7 +51,7 @@ def test_a_long_chain_is_seen_through_by_its_cheapest_beginnings() -> None:
     assert choose_together(places, links_of(table), 0) == (2,) * count
 
 
-def test_room_goes_to_what_saves_most_for_a_byte() -> None:
+def test_room_goes_to_the_largest_saving_per_byte() -> None:
     places = [[Option(10), Option(4, 6)], [Option(10), Option(5, 1)], [Option(10), Option(3, 6)]]
     assert choose_together(places, {}, 7) == (0, 1, 1)
     assert choose_together(places, {}, 0.5) == (0, 0, 0)

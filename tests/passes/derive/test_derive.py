@@ -259,7 +259,7 @@ STAYS = {
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_other_graphs_stay(name: str) -> None:
+def test_graphs_without_a_cheaper_form_stay(name: str) -> None:
     assert derive(STAYS[name], limits()) is STAYS[name]
 
 
@@ -428,7 +428,7 @@ def test_a_wrong_candidate_is_an_internal_error(monkeypatch: pytest.MonkeyPatch)
     assert "(x0 (x1 x2))" in str(caught.value)
 
 
-def test_what_bounds_leave_unpriced_is_dearer() -> None:
+def test_alternatives_that_bounds_rule_out_cost_more() -> None:
     graphs = [SITES[name].graph() for name in PAYS]
     found = [d for graph in graphs for d in decisions(graph, limits())]
     bounded = [(d, o) for d in found for o in d.options if o.why.startswith("its products")]

@@ -88,7 +88,7 @@ def test_prices_tell_which_parts_become_one(agree: Agree) -> None:
     agree(before, after, tolerance=1e-6)
 
 
-def test_what_saves_less_than_the_margin_stays() -> None:
+def test_merges_that_save_less_than_the_margin_are_not_made() -> None:
     class Near(All):
         saved = MARGIN
 
@@ -150,7 +150,7 @@ def test_any_sums_of_products_are_merged(name: str, agree: Agree) -> None:
 
 
 @pytest.mark.parametrize("name", APART)
-def test_what_is_no_part_of_one_result_stays(name: str) -> None:
+def test_contractions_without_a_common_result_stay(name: str) -> None:
     assert merge_contractions(APART[name], All()) is APART[name]
 
 
@@ -185,7 +185,7 @@ with seeded("test_merge: other"):
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_what_a_longer_loop_would_change_stays(name: str) -> None:
+def test_contractions_that_a_longer_loop_would_change_stay(name: str) -> None:
     assert merge_contractions(OTHER[name], All()) is OTHER[name]
 
 
@@ -288,7 +288,7 @@ def test_many_parts_are_looked_at_a_few_at_a_time(agree: Agree) -> None:
 # ---- real prices --------------------------------------------------------------------------------
 
 
-def test_prices_join_what_streams_weights_and_leave_what_meets() -> None:
+def test_prices_merge_only_matmuls_that_share_streamed_weights() -> None:
     """A token's queries, keys and values share streamed weights; the result of the first matmul
     waits for a gate, which the second matmul finishes."""
     server = shipped_machine("icelake-server")

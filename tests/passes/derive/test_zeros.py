@@ -96,7 +96,7 @@ def test_masks_keep_infinities_and_nan(axes: tuple[int, ...], operand: str) -> N
     assert np.array_equal(np.isfinite(results(after, feeds)), finite)
 
 
-def test_a_mask_of_a_sum_keeps_what_the_other_columns_read() -> None:
+def test_a_masked_sum_keeps_values_for_the_other_columns() -> None:
     m = Model("trace")
     x, eye = m.input("x", 6, 6), m.builder.constant(np.eye(6, dtype=np.float32), "eye")
     attrs = ReduceAttrs((0, 1), False)
@@ -177,7 +177,7 @@ def test_rows_at_positions_are_read(agree: Agree) -> None:
 @pytest.mark.parametrize(
     "other", [{"on": 2.0}, {"off": 1e-3}, {"first": 1}, {"last": np.inf}, {"last": np.nan}]
 )
-def test_other_rows_are_multiplied(other: dict[str, float]) -> None:
+def test_rows_that_are_not_one_hot_are_multiplied(other: dict[str, float]) -> None:
     graph = one_hot(8, 20, 6, **other)  # type: ignore[arg-type]
     assert skip_zeros(graph, way(1)) is graph
 

@@ -115,7 +115,7 @@ def test_no_cut_behind_a_node_is_predicted_to_take_less(name: str, keys: int) ->
 
 
 @pytest.mark.parametrize("name", ["normalised", "cosine"])
-def test_what_units_would_make_again_has_a_kernel_of_its_own(name: str) -> None:
+def test_values_that_tiles_would_recompute_have_a_separate_kernel(name: str) -> None:
     """Keys are normalised in a separate kernel, once, and not again for each tile of queries."""
     last = partition(graph(name), planner())[-1].members
     assert any(node.op.name == "matmul" for node in last)

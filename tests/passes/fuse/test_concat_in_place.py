@@ -61,7 +61,7 @@ def test_kernels_store_into_parts_of_the_result() -> None:
     assert placed.layouts[b].sizes == where.sizes
 
 
-def test_what_the_caller_sees_is_copied() -> None:
+def test_outputs_of_the_graph_are_copied() -> None:
     placed = place_graph(skip(shown=True))
     (shown,) = placed.graph.outputs[1:]
     assert placed.layouts[shown] == row_major(shown.type.shape)

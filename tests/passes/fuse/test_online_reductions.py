@@ -281,7 +281,7 @@ def chain(term: Scalar | None = None, *, keep: bool = False) -> Expr:
     return b.done()
 
 
-def test_a_log_of_a_sum_is_walked() -> None:
+def test_a_log_of_a_sum_streams() -> None:
     x = np.random.default_rng(0).standard_normal((3, 50)).astype("f4") * 9
     x[1] = -np.inf
     (got,) = tiles.run(chain(), [x], {"n": 50}, short_runs)
@@ -290,7 +290,7 @@ def test_a_log_of_a_sum_is_walked() -> None:
     assert_within(got, want, 1e-6 * np.nan_to_num(np.abs(x).max(1), posinf=0))
 
 
-def test_what_is_read_after_the_walk_must_not_be_made_in_it() -> None:
+def test_values_read_after_the_streaming_loop_must_not_be_computed_in_it() -> None:
     assert derive(chain()) is not None
     assert derive(chain(keep=True)) is None
 

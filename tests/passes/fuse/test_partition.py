@@ -55,7 +55,7 @@ def test_convolution_norm_relu_and_residual_are_one_kernel() -> None:
     assert names(MODELS["conv_norm_relu"]()) == [["conv", "batch_normalization", "relu"]]
 
 
-def test_a_transposed_convolution_is_one_kernel_with_what_follows() -> None:
+def test_a_transposed_convolution_is_one_kernel_with_its_readers() -> None:
     m = Model("up")
     attrs = ConvTransposeAttrs((2, 2), (1, 1), (1, 1), (1, 1), (0, 0), 1)
     up = m.op("conv_transpose", m.input("x", 1, 3, 4, 5), m.weight(3, 6, 4, 4), attrs=attrs)
@@ -63,7 +63,7 @@ def test_a_transposed_convolution_is_one_kernel_with_what_follows() -> None:
     assert names(graph) == [["conv_transpose", "mul", "tanh"]]
 
 
-def test_cut_and_swapped_halves_join_what_reads_them() -> None:
+def test_slices_and_swapped_halves_join_their_readers() -> None:
     graph = MODELS["split_concat"]()
     assert names(graph) == [["split", "sigmoid"], ["split", "concat", "add"]]
 
@@ -103,9 +103,7 @@ def test_keys_are_transposed_first_where_a_product_would_read_across_them(width:
     # Each call of a matmul kernel prepares all rows, and a range of many tiles has several calls.
     [(16, 64, False), (16, 4096, False), (2, 128, True)],
 )
-def test_what_is_small_beside_each_product_is_prepared_again_for_it(
-    rows: int, wide: int, joined: bool
-) -> None:
+def test_a_cheap_norm_is_recomputed_for_each_matmul(rows: int, wide: int, joined: bool) -> None:
     m = Model("norms")
     x = m.input("x", rows, 64)
     norm = m.op("layer_normalization", x, m.weight(64), m.weight(64), attrs=NormAttrs(1))
@@ -234,7 +232,7 @@ def test_outputs_are_stored_even_where_others_read_them() -> None:
     assert [g.results(graph, users) for g in partition(graph, TYPICAL)] == [(y,), (z,)]
 
 
-def test_what_bodies_read_is_stored() -> None:
+def test_values_that_bodies_read_are_stored() -> None:
     b = GraphBuilder("captured")
     x, flag = b.input("x", tensor(F32, 4)), b.input("flag", tensor(BOOL))
     (y,) = b.add(OPS["exp"], [x])

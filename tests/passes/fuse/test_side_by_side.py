@@ -41,7 +41,7 @@ def test_two_neighbours_are_one() -> None:
     assert three.outputs == reductions(["sum", "max", "min"]).outputs
 
 
-def test_others_stay_apart() -> None:
+def test_reductions_of_other_operands_or_loops_stay_separate() -> None:
     for expr in (
         reductions(["max"]),
         reductions(["max", "min"], sizes=(37, 36)),
@@ -77,6 +77,6 @@ def bound(expr: Expr) -> Bound:
     return planner().bind((expr, tuple(operands), tuple(results)))[1]
 
 
-def test_prices_take_the_one_walk() -> None:
+def test_prices_choose_the_single_streaming_loop() -> None:
     group = bound(reductions(["max", "min"], 1024, (1024,))).group
     assert [stage.monoid for stage in group.stages] == ["max_min", None]

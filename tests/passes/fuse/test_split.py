@@ -28,7 +28,7 @@ SPLIT = ("layer_normalization",)
 
 
 @each(c for c in SYMBOLIC_CASES if c.op.name in SPLIT)
-def test_parts_compute_what_the_whole_does(case: Case) -> None:
+def test_parts_compute_the_results_of_the_unsplit_kernel(case: Case) -> None:
     expr, arrays = composed(case, open_sizes=True)
     one = whole(expr)
     parts = pieces(one)

@@ -176,7 +176,7 @@ def test_a_total_over_one_loop_has_parts_that_divide_it(
 
 
 @pytest.mark.parametrize("shape", [(50261,), (0,), (1,)], ids=["prime", "none", "one"])
-def test_other_totals_over_one_loop_stay_whole(shape: tuple[int, ...]) -> None:
+def test_indivisible_and_tiny_totals_stay_whole(shape: tuple[int, ...]) -> None:
     assert not list(in_parts(total(shape, "sum")))
 
 

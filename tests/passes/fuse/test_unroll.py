@@ -65,7 +65,7 @@ def test_open_sizes_are_unrolled_too() -> None:
         np.testing.assert_array_equal(tiles.run(expr, [x], {"n": n})[0], wanted)
 
 
-def test_what_is_no_choice_between_few_formulas_stays() -> None:
+def test_choices_between_many_formulas_stay() -> None:
     b = ExprBuilder(tensor(F32, 100))
     (i,) = b.iters(100)
     b.stage((i,), choose(equal(i, 5), b.read(0, i), 0.0))

@@ -73,7 +73,7 @@ F = np.float32
         ("slice(%x) {starts=(0, 1), steps=(1, -1), sizes=(2, 2)}", {}),
     ],
 )
-def test_what_is_not_exact_stays(read: Read, node: str, constants: dict[str, Any]) -> None:
+def test_inexact_rewrites_are_not_made(read: Read, node: str, constants: dict[str, Any]) -> None:
     results = {"transpose": "f32[3,2]", "concat": "f32[4,3]", "slice": "f32[2,2]"}
     result = results.get(node.partition("(")[0], "f32[2,3]")
     graph = one_node(read, node, result, **constants)

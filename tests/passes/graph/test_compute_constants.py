@@ -98,7 +98,7 @@ def test_windows_with_ends_read_a_longer_operand_at_even_distances() -> None:
     assert len(agree(gathered(TABLES["interleaved"])).nodes) == 1
 
 
-def test_other_gathers_of_known_places() -> None:
+def test_gathers_at_other_constant_places() -> None:
     m = Model("other")
     x = m.input("x", 6, 8)
     flat = np.stack(np.broadcast_arrays(np.arange(5)[:, None], np.arange(3) * 2 + 1), axis=-1)

@@ -119,7 +119,7 @@ def test_a_chain_that_grows_is_folded_only_so_far(read: Read) -> None:
     assert ops(after) == ["tile", "tile", "reduce_sum", "add"]  # would store 64 MiB in addition
 
 
-def test_what_the_reference_refuses_is_left_to_the_run(read: Read) -> None:
+def test_nodes_that_the_reference_refuses_are_not_folded(read: Read) -> None:
     graph = read(
         """\
 graph g() {

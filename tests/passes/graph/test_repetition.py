@@ -79,7 +79,7 @@ def test_the_first_pass_leaves_factors_next_to_their_sums(read: Read) -> None:
         "  %z = transpose(%y) {perm=(1, 0, 2, 3)} : f32[2,3,n,4]\n  return %z",  # axes are cut anew
     ],
 )
-def test_other_work_stays(read: Read, lines: str) -> None:
+def test_other_movements_of_repeated_heads_stay(read: Read, lines: str) -> None:
     graph = read(_HEADS.format(lines), c=np.float32(1.5))
     assert graph_text(canonicalize_last(graph)) == graph_text(canonicalize(graph))
 

@@ -51,7 +51,7 @@ def test_a_reshaped_gather_joins_its_scatter() -> None:
 @pytest.mark.parametrize(
     "graph", [bag(read_again=True), bag(axis=1)], ids=["read again", "columns"]
 )
-def test_others_are_left_alone(graph: Graph) -> None:
+def test_other_scatters_stay(graph: Graph) -> None:
     assert scatter_rows(graph) is graph
 
 

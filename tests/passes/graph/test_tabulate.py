@@ -79,7 +79,7 @@ def tabulated(expr: Expr) -> tuple[Expr, list[np.ndarray[Any, Any]]]:
 @pytest.mark.parametrize(
     ("formula", "lengths"), [(gathered, [ROWS]), (weighted, [ROWS, COLUMNS]), (unbounded, [ROWS])]
 )
-def test_what_follows_from_one_index_is_a_table(formula: Formula, lengths: list[int]) -> None:
+def test_values_of_one_index_become_a_table(formula: Formula, lengths: list[int]) -> None:
     expr = expr_of(formula)
     found, tables = tabulated(expr)
     assert sorted(map(len, tables)) == lengths
@@ -88,7 +88,7 @@ def test_what_follows_from_one_index_is_a_table(formula: Formula, lengths: list[
 
 
 @pytest.mark.parametrize("formula", [short, joint, given])
-def test_what_is_short_or_follows_from_more_is_computed(formula: Formula) -> None:
+def test_short_values_and_values_of_several_indices_are_computed(formula: Formula) -> None:
     expr = expr_of(formula)
     assert tabulated(expr) == (expr, [])
 

@@ -109,7 +109,7 @@ def test_an_input_that_needs_a_halo_is_copied_once() -> None:
     assert all(copy in k.operands and x not in k.operands for k in others)
 
 
-def test_what_calls_read_is_row_major() -> None:
+def test_operands_of_calls_are_row_major() -> None:
     m = Model("call")
     y = m.op("relu", m.conv(m.input("x", 1, 3, 8, 8), 4, 1))
     determinant = m.op("det", y)

@@ -149,7 +149,7 @@ def test_without_prices_or_budget_the_rule_decides(monkeypatch: pytest.MonkeyPat
     assert choose(placed) is placed
 
 
-def test_the_budget_bounds_what_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_limits_the_number_of_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = place_graph(blurred())
     rule, all_ = planner(), planner()
     for kernel in kernels_of(placed):
@@ -162,7 +162,7 @@ def test_the_budget_bounds_what_is_priced(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(few._seconds) <= len(rule._seconds) + 3 + 2 < len(all_._seconds)
 
 
-def test_values_that_others_see_stay_row_major() -> None:
+def test_visible_values_stay_row_major() -> None:
     found = choose(place_graph(blurred()))
     for value in (*found.graph.inputs, *found.graph.outputs):
         assert order(found.layouts[value]) == (0, 1, 2, 3)
@@ -283,7 +283,7 @@ def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
     assert found.containers.keys() <= {v for k in kernels_of(found) for v in k.results}
 
 
-def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None:
+def test_operands_of_pair_matmuls_have_the_chosen_order() -> None:
     """The graph is a depthwise window, a norm over channels and two matmuls. The rule gives rows
     between the matmuls the order of the window's image, in which pairs are not adjacent."""
     m = Model("block")

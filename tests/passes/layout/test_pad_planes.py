@@ -71,7 +71,7 @@ def test_planes_of_whole_pages_that_a_point_reads_are_set_apart() -> None:
     ],
     ids=["spread", "few", "one", "seen"],
 )
-def test_other_values_stay_dense(graph: Graph) -> None:
+def test_spread_small_and_visible_values_stay_dense(graph: Graph) -> None:
     value, where = first(place_graph(graph))
     assert where == row_major(value.type.shape)
 

@@ -17,7 +17,7 @@ def program_of(graph: Graph) -> Program:
     return lowered(graph, CoreModel(16, 32))[0]
 
 
-def test_a_shortcut_keeps_what_it_reads_at_the_front_of_its_operand() -> None:
+def test_a_shortcut_keeps_its_elements_at_the_front_of_its_operand() -> None:
     """The tests of all programs check that the results stay the same."""
     found = program_of(strided_shortcut())
     known = {i.target: i.a for i in found.body if isinstance(i, Let) and i.op is IntOp.CONST}
@@ -33,7 +33,7 @@ def test_a_shortcut_keeps_what_it_reads_at_the_front_of_its_operand() -> None:
     assert call.ints == (1, 2, 2, 1)
 
 
-def test_the_arena_is_smaller_than_what_would_be_live_with_the_whole() -> None:
+def test_the_arena_is_smaller_than_the_live_bytes_without_compaction() -> None:
     wide, narrow, strided = (4 * 2 * n for n in (16 * 9 * 7, 8 * 10 * 8, 8 * 5 * 4))
     found = program_of(strided_shortcut())
     known = {i.target: i.a for i in found.body if isinstance(i, Let) and i.op is IntOp.CONST}
@@ -45,7 +45,7 @@ def test_the_arena_is_smaller_than_what_would_be_live_with_the_whole() -> None:
     [strided_shortcut(stride=1), strided_shortcut(shown=True), MODELS["residual_block"]()],
     ids=["all is read", "the caller sees it", "the most is live elsewhere"],
 )
-def test_others_stay_whole(graph: Graph) -> None:
+def test_other_values_stay_whole(graph: Graph) -> None:
     assert not any(step.every for step in compacted(place_graph(graph)).steps)
 
 

@@ -133,7 +133,7 @@ def block(w: Writer, scale: int, *between: Instr) -> None:
         w.out += between if n == 2 else ()
 
 
-def test_only_what_takes_too_much_moves() -> None:
+def test_only_the_block_with_the_largest_peak_is_reordered() -> None:
     """Two blocks have a check between them, and the first block has the larger peak in any
     order."""
     w = Writer()
@@ -144,7 +144,7 @@ def test_only_what_takes_too_much_moves() -> None:
     assert results(after) == [0, 1, 3, 4, 2, 5, *range(6, 12)]
 
 
-def test_what_lies_behind_loops_is_ordered() -> None:
+def test_steps_behind_loops_are_ordered() -> None:
     """A loop has one more position than it has instructions."""
     w = Writer()
     w.out += [Loop(w.size(1), -1, w.register(), ()) for _ in range(8)]
@@ -230,7 +230,7 @@ class Terms:
 @pytest.mark.parametrize("open_", [False, True])
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_programs_compute_what_they_did(open_: bool, seed: int) -> None:
+def test_reordered_programs_compute_the_same(open_: bool, seed: int) -> None:
     """Random programs have copies, views, loops and branches, and launches may overwrite values
     that were read before."""
     rng = random.Random(seed)
@@ -276,14 +276,14 @@ def collective(w: Writer) -> Instr:
     ],
     ids=["check", "look", "size", "thin", "branch", "collective"],
 )
-def test_nothing_passes_what_others_may_count_on(made: Callable[[Writer], Instr]) -> None:
+def test_no_step_moves_across_steps_with_side_effects(made: Callable[[Writer], Instr]) -> None:
     """The value precedes the instruction in the graph, and so it does in the program."""
     w = Writer()
     before, after = attention(made(w), w=w)
     assert after is before
 
 
-def test_other_calls_move() -> None:
+def test_calls_without_side_effects_move() -> None:
     w = Writer()
     _, after = attention(call(w, "sort", 1, 0), w=w)
     assert results(after)[:5] != [0, 1, 2, 3, 4]
@@ -304,7 +304,7 @@ def test_allocations_stay_behind_sizes() -> None:
     ]
 
 
-def test_what_reads_a_view_stays_behind_what_wrote_its_base() -> None:
+def test_readers_of_a_view_stay_behind_the_writer_of_its_base() -> None:
     w = Writer()
     view, base, other = w.buffer(Alias()), w.arena(1), w.arena(1)
     write = Launch(0, w.size(1), (base,), ())

@@ -125,7 +125,7 @@ def test_a_view_keeps_its_base() -> None:
     assert len({at[base], at[other], at[last]}) == 3
 
 
-def test_open_sizes_take_what_is_live() -> None:
+def test_symbolic_sizes_take_the_live_bytes() -> None:
     w = Writer()
     chain = [w.arena(1, open_=True) for _ in range(4)]
     odd = w.arena(3, open_=True)

@@ -114,7 +114,7 @@ def test_sharing_takes_no_more_memory() -> None:
     assert share_halos(given) is given
 
 
-def test_what_copies_touch_stays() -> None:
+def test_buffers_that_copies_use_stay() -> None:
     found = share_halos(program([1, 1, 1], [[], [0], [1]], copied=True))
     assert results(found) == [1, 2, 3]
 

@@ -84,7 +84,7 @@ def test_gates_are_cut_in_tiles(how: str, agree: Agree) -> None:
     agree(graph, made, tolerance=1e-6)
 
 
-def test_matrices_on_the_left_and_turned_around(agree: Agree) -> None:
+def test_matrices_on_the_left_and_transposed(agree: Agree) -> None:
     m = Layer("left")
     columns = m.reshape(m.x, TOKENS, 1, DEPTH, 1)
     left = m.op("matmul", m.chosen(WIDTH, DEPTH), columns)
@@ -96,7 +96,7 @@ def test_matrices_on_the_left_and_turned_around(agree: Agree) -> None:
     agree(graph, made, tolerance=1e-6)
 
 
-def test_what_reads_rows_otherwise_gets_them_back(agree: Agree) -> None:
+def test_readers_in_another_order_get_the_original_rows(agree: Agree) -> None:
     m = Layer("mixed")
     up = m.product(m.x, DEPTH, WIDTH)
     other = m.input("other", TOKENS, TOP, 1, WIDTH)
@@ -106,7 +106,7 @@ def test_what_reads_rows_otherwise_gets_them_back(agree: Agree) -> None:
     agree(graph, made, tolerance=1e-6)
 
 
-def test_others_stay() -> None:
+def test_other_matmuls_stay() -> None:
     m = Layer("others")
     several = m.op("matmul", m.input("rows", TOKENS, TOP, 3, DEPTH), m.chosen(DEPTH, WIDTH))
     fixed = m.op("matmul", m.x, m.weight(DEPTH, WIDTH))

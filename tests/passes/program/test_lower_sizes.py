@@ -149,7 +149,7 @@ def test_a_symbol_that_stands_for_a_formula_is_computed_where_it_is_needed() -> 
     assert len(out) == len({(i.op, i.a, i.b) for i in out if isinstance(i, Let)})
 
 
-def test_what_stands_for_a_size_that_data_decide_is_late_too() -> None:
+def test_a_formula_of_a_data_dependent_size_is_late_too() -> None:
     registers, _ = bound(n=5, m=3)
     registers.define("s", N * 4 + M)
     assert not registers.is_late(symbol("s"))

@@ -141,7 +141,7 @@ def on_two_ranks(made: Program, xs: list[Array]) -> list[Array]:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_random_programs_compute_what_they_did(seed: int) -> None:
+def test_overlapped_random_programs_compute_the_same(seed: int) -> None:
     """The programs have copies and sums among a few buffers, also in a loop, before and after it.
     Arena bytes are poisoned where the plan says that nothing is live."""
     rng = random.Random(seed)
@@ -171,7 +171,7 @@ def test_random_programs_compute_what_they_did(seed: int) -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
-def test_what_is_under_way_keeps_its_memory() -> None:
+def test_buffers_of_a_pending_collective_stay_reserved() -> None:
     """The operand of the first sum has no other reader, but nothing else lies there before its
     wait."""
     made = program(copy(0, 2), both(2, 4), copy(8, 3), both(3, 5), copy(5, 6), copy(4, 1))

@@ -135,7 +135,7 @@ def halves() -> Graph:
 
 
 @pytest.mark.parametrize("make", [rows, one_side, halves])
-def test_other_products_stay(make: Any) -> None:
+def test_unsupported_matmuls_stay(make: Any) -> None:
     graph = make()
     assert int8_matmuls(graph) is graph
     assert int8_weight_matmuls(graph) is graph

@@ -380,7 +380,7 @@ def test_a_norm_and_its_product_share_a_kernel_and_multiply_pairs() -> None:
     assert np.median(np.abs(got - bf16(n) @ w)) > 1e-3
 
 
-def test_who_else_reads_what_a_product_multiplies_sees_it_unrounded() -> None:
+def test_other_readers_of_a_rounded_factor_see_the_exact_value() -> None:
     """The exponentials of a softmax are multiplied and summed; the sums use the exact values."""
     graph = rows_and_product("softmax", AxisAttrs(1))
     assert kernel_count(place_graph(graph, PAIRS)) == 1

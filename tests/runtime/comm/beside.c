@@ -10,13 +10,13 @@ enum { THREADS = 3, ROUNDS = 30, MOST = 5000 };
 
 static const tcc_dtype i32 = {0, 32, 1};
 
-/* Sums `own` + i at place i over the ranks. */
-static void sums(tcc_comm *comm, int32_t own, int32_t want, int32_t count) {
+/* Sums `value` + i at place i over the ranks. */
+static void sums(tcc_comm *comm, int32_t value, int32_t expected, int32_t count) {
     int32_t x[MOST] = {0}, sum[MOST];
-    for (int32_t i = 0; i < count; i++) x[i] = own + i;
+    for (int32_t i = 0; i < count; i++) x[i] = value + i;
     CHECK_OK(tcc_comm_all_reduce(comm, x, sum, count, i32, TCC_COMM_SUM));
     for (int32_t i = 0; i < count; i++)
-        CHECK(sum[i] == want + i * tcc_comm_size(comm), "sum %d is %d", i, sum[i]);
+        CHECK(sum[i] == expected + i * tcc_comm_size(comm), "sum %d is %d", i, sum[i]);
 }
 
 static void pass_on(tcc_comm *comm, int32_t base, int32_t count) {
@@ -44,10 +44,10 @@ static void *work(void *argument) {
         int32_t base = 1000 * mine->number + 100 * round, count = round % 3 ? 7 : MOST;
         sums(mine->comm, base + rank, size * base + size * (size - 1) / 2, count);
         pass_on(mine->comm, base, count);
-        tcc_comm *made;
-        CHECK_OK(tcc_comm_split(mine->comm, 0, -rank, &made));
-        sums(made, base, size * base, count);
-        tcc_comm_close(made);
+        tcc_comm *part;
+        CHECK_OK(tcc_comm_split(mine->comm, 0, -rank, &part));
+        sums(part, base, size * base, count);
+        tcc_comm_close(part);
     }
     return NULL;
 }

@@ -11,7 +11,7 @@ static bool is_smaller; /* the last try ended because a comm lost a rank */
 
 /* Does the ranks' common work: opens a comm, makes memory, splits, shrinks, and reduces. */
 static tcc_status try_all(const setup *ranks, int epoch) {
-    tcc_comm *comm = NULL, *half = NULL, *whole = NULL, *rest = NULL;
+    tcc_comm *comm = NULL, *half = NULL, *group = NULL, *remainder = NULL;
     void *memory;
     tcc_comm_config config = config_of(ranks);
     config.epoch = epoch;
@@ -19,18 +19,18 @@ static tcc_status try_all(const setup *ranks, int epoch) {
     int32_t value = 1, sum = 0;
     if (status == TCC_OK) status = tcc_comm_symmetric(comm, 8192, &memory);
     if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
-    if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &whole);
-    if (status == TCC_OK) status = tcc_comm_shrink(comm, NULL, 0, &rest);
+    if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &group);
+    if (status == TCC_OK) status = tcc_comm_shrink(comm, NULL, 0, &remainder);
     /* A rank closed the comm before: no call failed, so there is no reason. */
-    is_smaller = rest && tcc_comm_size(rest) < ranks->size;
+    is_smaller = remainder && tcc_comm_size(remainder) < ranks->size;
     if (is_smaller) status = TCC_PEER_DEAD;
     if (status == TCC_OK)
-        status = tcc_comm_all_reduce(epoch % 2 ? half : whole, &value, &sum, 1, i32, TCC_COMM_SUM);
+        status = tcc_comm_all_reduce(epoch % 2 ? half : group, &value, &sum, 1, i32, TCC_COMM_SUM);
     if (status == TCC_OK)
         CHECK(sum == ranks->size, "the sum is %d", sum);
     else if (comm)
         (void)tcc_comm_abort(comm, "another try");
-    tcc_comm_close(rest);
+    tcc_comm_close(remainder);
     tcc_comm_close(half);
     tcc_comm_close(comm);
     return status;

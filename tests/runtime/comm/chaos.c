@@ -82,8 +82,8 @@ static void strike(setup ranks, uint64_t draw, double longest[2]) {
                 took);
         exit(1);
     }
-    double *most = &longest[must_see ? 0 : 1];
-    if (took > *most) *most = took;
+    double *maximum = &longest[must_see ? 0 : 1];
+    if (took > *maximum) *maximum = took;
 }
 
 int main(int argc, char **argv) {

@@ -54,16 +54,16 @@ static tcc_status groups(tcc_comm *comm) {
 }
 
 static tcc_status splits(tcc_comm *comm) {
-    tcc_comm *made;
-    tcc_status status = tcc_comm_split(comm, 0, 0, &made);
-    if (status == TCC_OK) tcc_comm_close(made);
+    tcc_comm *part;
+    tcc_status status = tcc_comm_split(comm, 0, 0, &part);
+    if (status == TCC_OK) tcc_comm_close(part);
     return status;
 }
 
 static tcc_status finds_subgroup(tcc_comm *comm) {
-    tcc_comm *made;
+    tcc_comm *part;
     const int32_t self = 0;
-    return tcc_comm_subgroup(comm, &self, 1, &made);
+    return tcc_comm_subgroup(comm, &self, 1, &part);
 }
 
 static tcc_status takes_scratch(tcc_comm *comm) {
@@ -72,8 +72,8 @@ static tcc_status takes_scratch(tcc_comm *comm) {
 }
 
 static tcc_status keeps_memory(tcc_comm *comm) {
-    tcc_comm_memory *kept;
-    return tcc_comm_memory_keep(comm, x, &kept);
+    tcc_comm_memory *memory;
+    return tcc_comm_memory_keep(comm, x, &memory);
 }
 
 static tcc_status opens_device(tcc_comm *comm) {
@@ -158,9 +158,9 @@ static void close_in_midst(tcc_comm *world) {
     if (tcc_comm_rank(world) == 0) {
         pthread_t thread;
         _Atomic int ready = 0;
-        caller one = {comm, tcc_comm_barrier, &ready};
+        caller other_caller = {comm, tcc_comm_barrier, &ready};
         CHECK_OK(tcc_comm_keep(comm));
-        pthread_create(&thread, NULL, call_until_closed, &one);
+        pthread_create(&thread, NULL, call_until_closed, &other_caller);
         while (ready < 100) usleep(10);
         tcc_comm_close(comm);
         pthread_join(thread, NULL);

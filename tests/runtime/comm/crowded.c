@@ -35,9 +35,9 @@ static void meet(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-static void limit(__rlimit_resource_t which, rlim_t most) {
-    struct rlimit both = {most, most};
-    CHECK(!setrlimit(which, &both), "setrlimit: %s", strerror(errno));
+static void limit(__rlimit_resource_t resource, rlim_t maximum) {
+    struct rlimit both = {maximum, maximum};
+    CHECK(!setrlimit(resource, &both), "setrlimit: %s", strerror(errno));
 }
 
 int main(int argc, char **argv) {

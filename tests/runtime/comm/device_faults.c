@@ -50,21 +50,21 @@ static void set(int version, int looks, int error) {
 static int live(void) { return ((int (*)(void))setting("fake_nccl_live"))(); }
 
 static rank open_rank(const setup *ranks) {
-    rank made = {.gpu = open_gpu("nccl")};
+    rank self = {.gpu = open_gpu("nccl")};
     float values[COUNT];
     tcc_comm_config config = config_of(ranks);
-    CHECK_OK(tcc_comm_open(&config, &made.comm));
-    made.stream = made.gpu.stream();
+    CHECK_OK(tcc_comm_open(&config, &self.comm));
+    self.stream = self.gpu.stream();
     for (int i = 0; i < COUNT; i++) values[i] = (float)(i + ranks->rank);
-    made.data = made.gpu.array(values, sizeof values);
-    made.result = made.gpu.array(NULL, sizeof values);
-    return made;
+    self.data = self.gpu.array(values, sizeof values);
+    self.result = self.gpu.array(NULL, sizeof values);
+    return self;
 }
 
 static rank join_rank(const setup *ranks) {
-    rank made = open_rank(ranks);
-    CHECK_OK(tcc_comm_device_open(made.comm, 2, &made.device));
-    return made;
+    rank self = open_rank(ranks);
+    CHECK_OK(tcc_comm_device_open(self.comm, 2, &self.device));
+    return self;
 }
 
 static void close_rank(rank *of) {
@@ -94,11 +94,11 @@ static tcc_status sum(const rank *of, int64_t count) {
 
 static void check_sum(const rank *of) {
     int n = tcc_comm_size(of->comm);
-    float found[COUNT];
+    float sums[COUNT];
     CHECK_OK(sum(of, COUNT));
-    CHECK(!of->gpu.read(of->result, found, sizeof found), "no result");
+    CHECK(!of->gpu.read(of->result, sums, sizeof sums), "no result");
     for (int i = 0; i < COUNT; i++)
-        CHECK(found[i] == (float)(n * i + n * (n - 1) / 2), "sum %d is %f", i, (double)found[i]);
+        CHECK(sums[i] == (float)(n * i + n * (n - 1) / 2), "sum %d is %f", i, (double)sums[i]);
 }
 
 /* Checks that a revoked comm stays revoked and can be left. */
@@ -185,12 +185,12 @@ static void fails_at(const setup *ranks, const char *name, int nth) {
     bool opens = strcmp(name, opening[0]) == 0 || strcmp(name, opening[1]) == 0;
     rank self = open_rank(ranks);
     int32_t bad = strcmp(name, opening[0]) ? 1 : 0; /* only rank 0 makes the id */
-    char said[40];
-    snprintf(said, sizeof said, "rank %d: ", bad);
+    char prefix[40];
+    snprintf(prefix, sizeof prefix, "rank %d: ", bad);
     if (ranks->rank == bad) fail(name, nth, 2);
     tcc_status status = tcc_comm_device_open(self.comm, 2, &self.device);
     if (opens) {
-        CHECK(status == TCC_SYSTEM && strstr(tcc_comm_last_error(), said), "status %d: %s",
+        CHECK(status == TCC_SYSTEM && strstr(tcc_comm_last_error(), prefix), "status %d: %s",
               (int)status, tcc_comm_last_error());
         CHECK(strstr(tcc_comm_last_error(), name), "no function: %s", tcc_comm_last_error());
         fail("", 0, 0);
@@ -202,7 +202,7 @@ static void fails_at(const setup *ranks, const char *name, int nth) {
     CHECK_OK(status);
     if (nth == 2) check_sum(&self);
     CHECK_OK(tcc_comm_barrier(self.comm));
-    CHECK_FAILS(sum(&self, COUNT), TCC_SYSTEM, said);
+    CHECK_FAILS(sum(&self, COUNT), TCC_SYSTEM, prefix);
     CHECK(strstr(tcc_comm_last_error(), name) && strstr(tcc_comm_last_error(), "100 f32 by sum"),
           "neither function nor operation: %s", tcc_comm_last_error());
     fail("", 0, 0);
@@ -218,10 +218,10 @@ static void fails_somewhere(const setup *ranks) {
     for (int i = 0; i < 4; i++)
         for (int nth = 1; nth <= (i < 2 ? 1 : 2); nth++) {
             char name[100];
-            setup own = *ranks;
+            setup setting = *ranks;
             snprintf(name, sizeof name, "%s-%d-%d", ranks->name, i, nth);
-            own.name = name;
-            fails_at(&own, names[i], nth);
+            setting.name = name;
+            fails_at(&setting, names[i], nth);
         }
 }
 
@@ -300,12 +300,12 @@ static void outlives(const setup *ranks) {
     CHECK_OK(tcc_comm_device_open(self.comm, 2, &same));
     CHECK(same == self.device, "another device");
     tcc_comm *part;
-    tcc_comm_device *own;
+    tcc_comm_device *device;
     CHECK_OK(tcc_comm_split(self.comm, ranks->rank % 2, 0, &part));
-    CHECK_OK(tcc_comm_device_open(part, 2, &own));
-    CHECK(own != self.device && live() == 2, "%d communicators", live());
+    CHECK_OK(tcc_comm_device_open(part, 2, &device));
+    CHECK(device != self.device && live() == 2, "%d communicators", live());
     check_sum(&self);
-    tcc_comm_device_close(own);
+    tcc_comm_device_close(device);
     tcc_comm_close(part);
     CHECK_OK(tcc_comm_barrier(self.comm)); /* all ranks have finished */
     tcc_comm_close(self.comm);
@@ -404,17 +404,17 @@ static const scenario scenarios[] = {
 
 int main(int argc, char **argv) {
     for (size_t i = 0; argc == 2 && i < sizeof scenarios / sizeof *scenarios; i++) {
-        const scenario *chosen = &scenarios[i];
-        if (strcmp(chosen->name, argv[1])) continue;
-        setup ranks = {.size = chosen->size, .name = own_name(chosen->name),
-                       .operation_milliseconds = chosen->milliseconds};
+        const scenario *selected = &scenarios[i];
+        if (strcmp(selected->name, argv[1])) continue;
+        setup ranks = {.size = selected->size, .name = own_name(selected->name),
+                       .operation_milliseconds = selected->milliseconds};
         pid_t pids[MOST_RANKS];
         int status, bad = 0;
-        start_ranks(ranks, chosen->run, pids);
+        start_ranks(ranks, selected->run, pids);
         for (int k = 0; k < ranks.size; k++) {
             waitpid(pids[k], &status, 0);
             bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-            bad |= k == chosen->dies ? !killed : status != 0;
+            bad |= k == selected->dies ? !killed : status != 0;
         }
         puts(bad ? "failed" : "ok");
         return bad;

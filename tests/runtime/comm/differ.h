@@ -45,9 +45,9 @@ static void differ(const setup *ranks) {
     check_sum(comm);
     tcc_status status = differing(comm, ranks->rank == 2);
     const char *text = tcc_comm_last_error();
-    bool known =
+    bool is_named =
         strstr(text, texts[which_difference][0]) && strstr(text, texts[which_difference][1]);
-    CHECK(status == TCC_MISMATCH && known && strstr(text, "rank 2 (pid"),
+    CHECK(status == TCC_MISMATCH && is_named && strstr(text, "rank 2 (pid"),
           "difference %d: status %d: %s", which_difference, (int)status, text);
     tcc_comm_close(comm);
 }

@@ -24,36 +24,36 @@ static char address[64];
 static uint16_t port;
 
 /* Listens at a port of an address of this host; port 0 means a free port. */
-static int listener_on(uint32_t host, uint16_t wanted) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(wanted)};
+static int listener_on(uint32_t host, uint16_t its_port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(its_port)};
     at.sin_addr.s_addr = htonl(host);
     socklen_t size = sizeof at;
     const int yes = 1;
-    int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    CHECK(bind(made, (struct sockaddr *)&at, size) == 0 && listen(made, 1000) == 0, "listen: %s",
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    CHECK(bind(listener, (struct sockaddr *)&at, size) == 0 && listen(listener, 1000) == 0, "listen: %s",
           strerror(errno));
-    getsockname(made, (struct sockaddr *)&at, &size);
+    getsockname(listener, (struct sockaddr *)&at, &size);
     port = ntohs(at.sin_port);
-    return made;
+    return listener;
 }
 
-static int listener_at(uint16_t wanted) { return listener_on(INADDR_LOOPBACK, wanted); }
+static int listener_at(uint16_t port) { return listener_on(INADDR_LOOPBACK, port); }
 
 /* Returns a connection; -1 where no process listens. */
 static int connected_to(uint16_t to) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to)};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CHECK(made >= 0, "socket: %s", strerror(errno));
-    if (connect(made, (struct sockaddr *)&at, sizeof at) == 0) return made;
-    close(made);
+    int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(connection >= 0, "socket: %s", strerror(errno));
+    if (connect(connection, (struct sockaddr *)&at, sizeof at) == 0) return connection;
+    close(connection);
     return -1;
 }
 
 static int connected(void) {
-    for (int made;; usleep(1000))
-        if ((made = connected_to(port)) >= 0) return made;
+    for (int connection;; usleep(1000))
+        if ((connection = connected_to(port)) >= 0) return connection;
 }
 
 /* ---- ranks as threads ------------------------------------------------------------------------ */
@@ -68,7 +68,7 @@ typedef struct rank {
 } rank;
 
 static rank rank_of(int32_t number, int32_t size, size_t bytes, int milliseconds) {
-    rank made = {.number = number,
+    rank item = {.number = number,
                  .about = {.address = address,
                            .token = "secret",
                            .rank = number,
@@ -76,8 +76,8 @@ static rank rank_of(int32_t number, int32_t size, size_t bytes, int milliseconds
                            .epoch = 5,
                            .bytes = bytes,
                            .deadline = tcc_comm_now() + milliseconds * INT64_C(1000000)}};
-    for (size_t i = 0; i < bytes; i++) made.blob[i] = (char)(i * 7 + (size_t)number * 31 + 1);
-    return made;
+    for (size_t i = 0; i < bytes; i++) item.blob[i] = (char)(i * 7 + (size_t)number * 31 + 1);
+    return item;
 }
 
 static void *run(void *of) {

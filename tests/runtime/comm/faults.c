@@ -66,14 +66,14 @@ static void dies_in_operation(const setup *ranks) {
     CHECK(now() - began < 5, "it took %f s", now() - began);
     CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "rank 1 (pid");
     CHECK_FAILS(tcc_comm_error(comm), TCC_PEER_DEAD, "rank 1 (pid");
-    tcc_comm *rest = NULL;
+    tcc_comm *remainder = NULL;
     int32_t dead = 1;
-    CHECK_OK(tcc_comm_shrink(comm, &dead, 1, &rest));
+    CHECK_OK(tcc_comm_shrink(comm, &dead, 1, &remainder));
     tcc_comm_close(comm);
-    CHECK(tcc_comm_size(rest) == 3 && tcc_comm_rank(rest) == (ranks->rank ? ranks->rank - 1 : 0),
-          "rank %d of %d", tcc_comm_rank(rest), tcc_comm_size(rest));
-    check_sum(rest);
-    tcc_comm_close(rest);
+    CHECK(tcc_comm_size(remainder) == 3 && tcc_comm_rank(remainder) == (ranks->rank ? ranks->rank - 1 : 0),
+          "rank %d of %d", tcc_comm_rank(remainder), tcc_comm_size(remainder));
+    check_sum(remainder);
+    tcc_comm_close(remainder);
 }
 
 static void dies_before_open(const setup *ranks) {
@@ -244,9 +244,9 @@ static void same_rank(const setup *ranks) {
     if (ranks->rank == 3) config.rank = 2; /* two ranks 2 and no rank 3 */
     tcc_status status = tcc_comm_open(&config, &comm);
     const char *text = tcc_comm_last_error();
-    bool taken = status == TCC_INVALID_ARGUMENT && strstr(text, "another process has it");
+    bool is_refused = status == TCC_INVALID_ARGUMENT && strstr(text, "another process has it");
     bool gone = status == TCC_TIMEOUT || status == TCC_PEER_DEAD;
-    CHECK(taken || (gone && (ranks->rank || strstr(text, ": 3"))), "status %d: %s", (int)status,
+    CHECK(is_refused || (gone && (ranks->rank || strstr(text, ": 3"))), "status %d: %s", (int)status,
           text);
 }
 
@@ -257,11 +257,11 @@ static void forks(const setup *ranks) {
     if (child == 0) {
         CHECK_FAILS(tcc_comm_barrier(comm), TCC_INVALID_ARGUMENT, "this process was forked");
         tcc_comm_close(comm);
-        setup own = *ranks;
+        setup setting = *ranks;
         char name[64];
         snprintf(name, sizeof name, "%s-of-children", ranks->name);
-        own.name = name;
-        comm = open_comm(&own);
+        setting.name = name;
+        comm = open_comm(&setting);
         check_sum(comm);
         tcc_comm_close(comm);
         exit(0);
@@ -314,8 +314,8 @@ static void operates(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     enum { COUNT = 100000 };
     static char x[3 * COUNT], y[3 * COUNT];
-    int64_t counts[3] = {COUNT, 1, 0}, own = counts[ranks->rank];
-    int64_t sent[3] = {own, own, own};
+    int64_t counts[3] = {COUNT, 1, 0}, own_count = counts[ranks->rank];
+    int64_t sent[3] = {own_count, own_count, own_count};
     static const tcc_dtype dtypes[] = {{2, 16, 1}, {4, 16, 1}, {0, 8, 1}, {1, 8, 1}};
     for (int type = 0; type < 4; type++)
         for (int by = 0; by < 5; by++) {
@@ -457,11 +457,11 @@ static const scenario scenarios[] = {
 };
 
 int main(int argc, char **argv) {
-    const char *asked = argc > 1 ? argv[1] : "";
-    setup ranks = {.name = own_name(asked)};
+    const char *argument = argc > 1 ? argv[1] : "";
+    setup ranks = {.name = own_name(argument)};
     reached = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(reached != MAP_FAILED, "out of memory");
-    if (strcmp(asked, "differ") == 0) {
+    if (strcmp(argument, "differ") == 0) {
         ranks.size = 4;
         for (which_difference = 0; which_difference < 8; which_difference++)
             run_ranks(ranks, differ);
@@ -469,7 +469,7 @@ int main(int argc, char **argv) {
         return 0;
     }
 #ifdef WRAPPED
-    if (strcmp(asked, "fails_somewhere") == 0) { /* ERROR ON EVERY */
+    if (strcmp(argument, "fails_somewhere") == 0) { /* ERROR ON EVERY */
         ranks.size = 2;
         ranks.open_milliseconds = 300;
         if (argc > 4) fail_error = atoi(argv[2]), fail_on = atoi(argv[3]), every = atoi(argv[4]);
@@ -479,14 +479,14 @@ int main(int argc, char **argv) {
     }
 #endif
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        const scenario *one = &scenarios[i];
-        if (strcmp(one->name, asked)) continue;
-        ranks.size = one->ranks;
-        ranks.operation_milliseconds = one->operation_milliseconds;
-        run_with_deaths(ranks, one->run, one->dead);
+        const scenario *selected = &scenarios[i];
+        if (strcmp(selected->name, argument)) continue;
+        ranks.size = selected->ranks;
+        ranks.operation_milliseconds = selected->operation_milliseconds;
+        run_with_deaths(ranks, selected->run, selected->dead);
         puts("ok");
         return 0;
     }
-    fprintf(stderr, "no scenario '%s'\n", asked);
+    fprintf(stderr, "no scenario '%s'\n", argument);
     return 2;
 }

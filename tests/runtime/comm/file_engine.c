@@ -25,14 +25,14 @@ typedef struct group {
 } group;
 
 /* A message that is awaited. */
-typedef struct wanted {
+typedef struct expected_message {
     char path[FOLDER + 300];
     char *data;
     size_t bytes;
-} wanted;
+} expected_message;
 
 typedef struct request {
-    wanted messages[MOST];
+    expected_message messages[MOST];
     int32_t n;
 } request;
 
@@ -43,17 +43,17 @@ static void name_of(const group *g, int32_t from, int32_t to, int32_t tag, uint6
 }
 
 static tcc_status put(group *g, const void *data, size_t bytes, int32_t peer, int32_t tag) {
-    char path[FOLDER + 300], whole[FOLDER + 308];
+    char path[FOLDER + 300], new_path[FOLDER + 308];
     name_of(g, g->self, peer, tag, g->sent[peer][tag]++, path);
-    snprintf(whole, sizeof whole, "%s.new", path);
-    FILE *file = fopen(whole, "w");
-    if (!file || fwrite(data, 1, bytes, file) != bytes || fclose(file) || rename(whole, path))
+    snprintf(new_path, sizeof new_path, "%s.new", path);
+    FILE *file = fopen(new_path, "w");
+    if (!file || fwrite(data, 1, bytes, file) != bytes || fclose(file) || rename(new_path, path))
         return g->fail(TCC_SYSTEM, strerror(errno));
     return TCC_OK;
 }
 
 static void want(group *g, request *of, void *data, size_t bytes, int32_t peer, int32_t tag) {
-    wanted *next = &of->messages[of->n++];
+    expected_message *next = &of->messages[of->n++];
     name_of(g, peer, g->self, tag, g->received[peer][tag]++, next->path);
     next->data = data;
     next->bytes = bytes;
@@ -99,7 +99,7 @@ static tcc_status file_all_to_all(void *of, const void *send, const size_t *send
                                   const size_t *send_places, void *receive,
                                   const size_t *receive_bytes, uintptr_t *out_request) {
     group *g = of;
-    request *made = calloc(1, sizeof *made);
+    request *created = calloc(1, sizeof *created);
     char *to = receive;
     for (int32_t peer = 0; peer < g->size; to += receive_bytes[peer++]) {
         const char *from = (const char *)send + send_places[peer];
@@ -109,20 +109,20 @@ static tcc_status file_all_to_all(void *of, const void *send, const size_t *send
         }
         tcc_status status = put(g, from, send_bytes[peer], peer, 0);
         if (status != TCC_OK) return status;
-        want(g, made, to, receive_bytes[peer], peer, 0);
+        want(g, created, to, receive_bytes[peer], peer, 0);
     }
-    *out_request = (uintptr_t)made;
+    *out_request = (uintptr_t)created;
     return TCC_OK;
 }
 
 static tcc_status file_all_gather(void *of, void *data, const size_t *bytes,
                                   uintptr_t *out_request) {
     group *g = of;
-    size_t places[MOST] = {0}, sent[MOST], own = 0;
-    for (int32_t i = 0; i < g->self; i++) own += bytes[i];
+    size_t places[MOST] = {0}, sent[MOST], own_place = 0;
+    for (int32_t i = 0; i < g->self; i++) own_place += bytes[i];
     for (int32_t i = 0; i < g->size; i++) sent[i] = bytes[g->self];
     char *copy = malloc(sent[0] + 1);
-    memcpy(copy, (char *)data + own, sent[0]);
+    memcpy(copy, (char *)data + own_place, sent[0]);
     tcc_status status = file_all_to_all(of, copy, sent, places, data, bytes, out_request);
     free(copy);
     return status;
@@ -131,9 +131,9 @@ static tcc_status file_all_gather(void *of, void *data, const size_t *bytes,
 static tcc_status file_broadcast(void *of, void *data, size_t bytes, int32_t root,
                                  uintptr_t *out_request) {
     group *g = of;
-    request *made = calloc(1, sizeof *made);
-    *out_request = (uintptr_t)made;
-    if (g->self != root) want(g, made, data, bytes, root, 0);
+    request *created = calloc(1, sizeof *created);
+    *out_request = (uintptr_t)created;
+    if (g->self != root) want(g, created, data, bytes, root, 0);
     for (int32_t peer = 0; g->self == root && peer < g->size; peer++)
         if (peer != root) {
             tcc_status status = put(g, data, bytes, peer, 0);
@@ -150,18 +150,18 @@ static tcc_status file_send(void *of, const void *data, size_t bytes, int32_t pe
 
 static tcc_status file_receive(void *of, void *data, size_t bytes, int32_t peer, int32_t tag,
                                uintptr_t *out_request) {
-    request *made = calloc(1, sizeof *made);
-    *out_request = (uintptr_t)made;
-    want(of, made, data, bytes, peer, tag);
+    request *created = calloc(1, sizeof *created);
+    *out_request = (uintptr_t)created;
+    want(of, created, data, bytes, peer, tag);
     return TCC_OK;
 }
 
-static tcc_status file_test(void *of, uintptr_t *asked, int32_t *out_done) {
+static tcc_status file_test(void *of, uintptr_t *handle, int32_t *out_done) {
     group *g = of;
-    request *its = (request *)*asked;
+    request *its = (request *)*handle;
     *out_done = 0;
     while (its->n) {
-        wanted *last = &its->messages[its->n - 1];
+        expected_message *last = &its->messages[its->n - 1];
         FILE *file = fopen(last->path, "r");
         if (!file) return TCC_OK;
         size_t got = fread(last->data, 1, last->bytes, file);

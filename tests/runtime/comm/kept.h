@@ -8,7 +8,7 @@ static void check_closed(tcc_comm *comm) {
     int32_t x[4] = {0}, self = 0;
     void *memory;
     tcc_comm *other;
-    tcc_comm_memory *kept;
+    tcc_comm_memory *mapping;
     tcc_comm_device *device;
     uint64_t ticket;
     tcc_comm_plan *plan;
@@ -26,7 +26,7 @@ static void check_closed(tcc_comm *comm) {
     CHECK_CLOSED(tcc_comm_shrink(comm, &self, 0, &other));
     CHECK_CLOSED(tcc_comm_symmetric(comm, 1, &memory));
     CHECK_CLOSED(tcc_comm_scratch(comm, 1, &memory));
-    CHECK_CLOSED(tcc_comm_memory_keep(comm, x, &kept));
+    CHECK_CLOSED(tcc_comm_memory_keep(comm, x, &mapping));
     CHECK_CLOSED(tcc_comm_device_open(comm, 2, &device));
     CHECK_CLOSED(tcc_comm_abort(comm, "late"));
     CHECK_CLOSED(tcc_comm_error(comm));
@@ -44,20 +44,20 @@ static void outlives_close(const setup *ranks) {
         int32_t x = ranks->rank + 1, sum = 0;
         const tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_REDUCE,
                                     .dtype = i32, .count = 1};
-        void *own, *small, *large;
-        tcc_comm_memory *kept[3], *none;
+        void *first, *small, *large;
+        tcc_comm_memory *memories[3], *none;
         tcc_comm_plan *plan;
         CHECK_OK(tcc_comm_share(comm));
         CHECK_OK(tcc_comm_subgroup(comm, members, 2, &group));
         CHECK_OK(tcc_comm_plan_make(group, &call, &plan));
         CHECK_OK(tcc_comm_plan_post(plan, &x, &sum));
         CHECK(sum == 3, "the sum is %d", sum);
-        CHECK_OK(tcc_comm_symmetric(comm, 1000, &own));
-        CHECK_OK(tcc_comm_memory_keep(comm, (char *)own + 999, &kept[0]));
+        CHECK_OK(tcc_comm_symmetric(comm, 1000, &first));
+        CHECK_OK(tcc_comm_memory_keep(comm, (char *)first + 999, &memories[0]));
         CHECK_OK(tcc_comm_scratch(comm, 1000, &small));
-        CHECK_OK(tcc_comm_memory_keep(comm, small, &kept[1]));
+        CHECK_OK(tcc_comm_memory_keep(comm, small, &memories[1]));
         CHECK_OK(tcc_comm_scratch(comm, 1 << 20, &large));
-        CHECK_OK(tcc_comm_memory_keep(comm, large, &kept[2]));
+        CHECK_OK(tcc_comm_memory_keep(comm, large, &memories[2]));
         CHECK_FAILS(tcc_comm_memory_keep(comm, small, &none), TCC_INVALID_ARGUMENT, "no memory");
         CHECK_OK(tcc_comm_memory_keep(comm, large, &none)); /* kept twice */
         CHECK_OK(tcc_comm_keep(group));
@@ -66,12 +66,12 @@ static void outlives_close(const setup *ranks) {
         check_closed(comm);
         check_closed(group);
         CHECK_CLOSED(tcc_comm_plan_post(plan, &x, &sum));
-        memset(own, round, 1000);
+        memset(first, round, 1000);
         memset(small, round, 1000);
         memset(large, round, 1 << 20);
-        tcc_comm_memory_drop(kept[0]);
-        tcc_comm_memory_drop(kept[1]);
-        tcc_comm_memory_drop(kept[2]);
+        tcc_comm_memory_drop(memories[0]);
+        tcc_comm_memory_drop(memories[1]);
+        tcc_comm_memory_drop(memories[2]);
         memset(large, round, 1 << 20);
         tcc_comm_memory_drop(none);
         tcc_comm_drop(group);
@@ -100,16 +100,16 @@ static void closes_in_call(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
     check_sum(comm);
     if (ranks->rank == 0) {
-        waiter one = {.comm = comm};
+        waiter other_caller = {.comm = comm};
         pthread_t thread;
         CHECK_OK(tcc_comm_keep(comm));
-        pthread_create(&thread, NULL, wait_in_vain, &one);
-        while (!one.begun) usleep(100);
+        pthread_create(&thread, NULL, wait_in_vain, &other_caller);
+        while (!other_caller.begun) usleep(100);
         tcc_comm_close(comm);
-        int ended = one.ended; /* or it was refused, and has not reported it yet */
+        int ended = other_caller.ended; /* or it was refused, and has not reported it yet */
         pthread_join(thread, NULL);
-        CHECK((ended && one.status == TCC_TIMEOUT) || one.status == TCC_INVALID_ARGUMENT,
-              "status %d", (int)one.status);
+        CHECK((ended && other_caller.status == TCC_TIMEOUT) || other_caller.status == TCC_INVALID_ARGUMENT,
+              "status %d", (int)other_caller.status);
         tcc_comm_drop(comm);
         __atomic_store_n(reached, 1, __ATOMIC_SEQ_CST);
     } else {

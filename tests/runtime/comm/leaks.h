@@ -12,16 +12,16 @@ typedef struct leaks {
 } leaks;
 
 static inline leaks count_leaks(void) {
-    leaks found = {0, 0};
+    leaks counts = {0, 0};
     char line[512];
     DIR *folder = opendir("/proc/self/fd");
-    while (folder && readdir(folder)) found.descriptors++;
+    while (folder && readdir(folder)) counts.descriptors++;
     if (folder) closedir(folder);
     FILE *maps = fopen("/proc/self/maps", "r");
     while (maps && fgets(line, sizeof line, maps))
-        found.mappings += strstr(line, "/memfd:") != NULL;
+        counts.mappings += strstr(line, "/memfd:") != NULL;
     if (maps) fclose(maps);
-    return found;
+    return counts;
 }
 
 #endif

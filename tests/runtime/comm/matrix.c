@@ -52,21 +52,21 @@ static void free_buffers(buffers *of) {
 static buffers make_buffers(size_t send, size_t receive, bool same, ptrdiff_t send_at,
                             ptrdiff_t receive_at, bool misaligned) {
     size_t room = (same ? (send > receive ? send : receive) : send + receive) + 4 * GUARD + 2;
-    buffers made = {.block = make_block(room), .bytes = room, .same = same};
-    CHECK(made.block, "out of memory");
-    memset(made.block, GUARD_BYTE, room);
-    char *base = made.block + GUARD + (misaligned ? 1 : 0);
+    buffers created = {.block = make_block(room), .bytes = room, .same = same};
+    CHECK(created.block, "out of memory");
+    memset(created.block, GUARD_BYTE, room);
+    char *base = created.block + GUARD + (misaligned ? 1 : 0);
     /* the receive buffer comes first: ranks send different sizes, but receive at the same place */
-    made.send = same ? base + send_at : base + receive + 2 * GUARD;
-    made.receive = same ? base + receive_at : base;
-    return last = made;
+    created.send = same ? base + send_at : base + receive + 2 * GUARD;
+    created.receive = same ? base + receive_at : base;
+    return last = created;
 }
 
-static void check_guards(const char *what, const char *begin, size_t bytes) {
+static void check_guards(const char *operation, const char *begin, size_t bytes) {
     for (int i = 1; i <= GUARD / 2; i++)
         CHECK((uint8_t)begin[-i] == GUARD_BYTE &&
                   (uint8_t)begin[(ptrdiff_t)bytes + i - 1] == GUARD_BYTE,
-              "%s writes beside its buffer", what);
+              "%s writes beside its buffer", operation);
 }
 
 /* Calls a function on elements of type `of`. */
@@ -150,24 +150,24 @@ static void perform(tcc_comm *comm, tcc_comm_call call, const void *send, void *
     }
 }
 
-static void check_reduced(const char *what, type of, tcc_comm_reduction by, int n, int64_t begin,
-                          int64_t count, const char *found) {
+static void check_reduced(const char *operation, type of, tcc_comm_reduction by, int n, int64_t begin,
+                          int64_t count, const char *results) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = 0, expected = reduced(of, by, cases, n, begin + i);
-        memcpy(&bits, found + (size_t)i * width(of), width(of));
+        memcpy(&bits, results + (size_t)i * width(of), width(of));
         CHECK(agrees(of, bits, expected),
-              "%s of %s by %d, %d ranks, element %lld of %lld: %llx, not %llx", what,
+              "%s of %s by %d, %d ranks, element %lld of %lld: %llx, not %llx", operation,
               type_names[of], (int)by, n, (long long)i, (long long)count, (unsigned long long)bits,
               (unsigned long long)expected);
     }
 }
 
-static void check_moved(const char *what, type of, int rank, int64_t begin, int64_t count,
-                        const char *found) {
+static void check_moved(const char *operation, type of, int rank, int64_t begin, int64_t count,
+                        const char *results) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = 0, expected = element_bits(of, cases, rank, begin + i);
-        memcpy(&bits, found + (size_t)i * width(of), width(of));
-        CHECK(bits == expected, "%s of %s from rank %d, element %lld of %lld: %llx, not %llx", what,
+        memcpy(&bits, results + (size_t)i * width(of), width(of));
+        CHECK(bits == expected, "%s of %s from rank %d, element %lld of %lld: %llx, not %llx", operation,
               type_names[of], rank, (long long)i, (long long)count, (unsigned long long)bits,
               (unsigned long long)expected);
     }
@@ -347,14 +347,14 @@ static void test_started(tcc_comm *comm, type of, int64_t count) {
         if (i == 3 && cases % 5 == 0) test_pair(comm, of, 9);
     }
     for (int i = 0; i < SOME; i++) {
-        int which = turns[cases % 3][i];
-        CHECK_OK(tcc_comm_wait(comm, tickets[which]));
-        size_t bytes = (size_t)counts[which] * width(of);
-        if (which % 2 == 0)
-            check_reduced("all_reduce", of, TCC_COMM_MAX, size, 0, counts[which], at[which].receive);
-        for (int from = 0; which % 2 && from < size; from++)
-            check_moved("all_gather", of, from, 0, counts[which],
-                        at[which].receive + (size_t)from * bytes);
+        int index = turns[cases % 3][i];
+        CHECK_OK(tcc_comm_wait(comm, tickets[index]));
+        size_t bytes = (size_t)counts[index] * width(of);
+        if (index % 2 == 0)
+            check_reduced("all_reduce", of, TCC_COMM_MAX, size, 0, counts[index], at[index].receive);
+        for (int from = 0; index % 2 && from < size; from++)
+            check_moved("all_gather", of, from, 0, counts[index],
+                        at[index].receive + (size_t)from * bytes);
     }
     CHECK_OK(tcc_comm_wait(comm, tickets[SOME - 1]));
     for (int i = 0; i < SOME; i++) {

@@ -51,10 +51,10 @@ static const char *at_name(const char *name, char out[64]) {
 /* The name of rank 0's host has an address there that only this host reaches, so rank 0 listens on
  * all addresses. */
 static void own_name_of_host(void) {
-    char own[64], other[64];
+    char host_name[64], other_name[64];
     rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG), rank_of(2, 3, 8, LONG)};
-    ranks[0].about.address = ranks[2].about.address = at_name("own.test", own);
-    ranks[1].about.address = at_name("127.0.0.1", other);
+    ranks[0].about.address = ranks[2].about.address = at_name("own.test", host_name);
+    ranks[1].about.address = at_name("127.0.0.1", other_name);
     run_all(ranks, 3);
     for (int i = 0; i < 3; i++) end(&ranks[i], TCC_OK, "", "");
     CHECK(atomic_load(&looked_up) == 1, "rank 0 looks its own name up");
@@ -98,16 +98,16 @@ static void patience(void) {
 
 /* One rank uses IPv6, another IPv4. */
 static void both_kinds(void) {
-    char own[64], new_one[64], old_one[64];
+    char host_name[64], new_name[64], old_name[64];
     rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG), rank_of(2, 3, 8, LONG)};
-    ranks[0].about.address = at_name("own.test", own);
-    ranks[1].about.address = at_name("[::1]", new_one);
-    ranks[2].about.address = at_name("127.0.0.1", old_one);
+    ranks[0].about.address = at_name("own.test", host_name);
+    ranks[1].about.address = at_name("[::1]", new_name);
+    ranks[2].about.address = at_name("127.0.0.1", old_name);
     struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     int test = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool known = test >= 0 && bind(test, (struct sockaddr *)&at, sizeof at) == 0;
+    bool has_ipv6 = test >= 0 && bind(test, (struct sockaddr *)&at, sizeof at) == 0;
     if (test >= 0) close(test);
-    if (!known) ranks[1].about.address = old_one; /* this host has no IPv6 */
+    if (!has_ipv6) ranks[1].about.address = old_name; /* this host has no IPv6 */
     run_all(ranks, 3);
     for (int i = 0; i < 3; i++) end(&ranks[i], TCC_OK, "", "");
 }

@@ -22,9 +22,9 @@ typedef struct gpu {
 } gpu;
 
 static inline void *symbol_of(void *library, const char *name) {
-    void *found = dlsym(library, name);
-    CHECK(found, "no %s", name);
-    return found;
+    void *symbol = dlsym(library, name);
+    CHECK(symbol, "no %s", name);
+    return symbol;
 }
 
 /* Loads the driver. It must be in the process before the library looks for it. */
@@ -33,17 +33,17 @@ static inline gpu open_gpu(const char *platform) {
     CHECK(path, "FAKE_DRIVER is not set");
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     CHECK(library, "%s", dlerror());
-    gpu made = {.type = strcmp(platform, "rccl") ? 2 : 10};
-    *(void **)&made.array = symbol_of(library, "fake_array");
-    *(void **)&made.read = symbol_of(library, "fake_read");
-    *(void **)&made.give = symbol_of(library, "fake_give");
-    *(void **)&made.stream = symbol_of(library, "fake_stream");
-    *(void **)&made.settle = symbol_of(library, "fake_settle");
-    *(void **)&made.begin = symbol_of(library, "fake_begin");
-    *(void **)&made.end = symbol_of(library, "fake_end");
-    *(void **)&made.replay = symbol_of(library, "fake_replay");
-    *(void **)&made.forget = symbol_of(library, "fake_forget");
-    return made;
+    gpu opened = {.type = strcmp(platform, "rccl") ? 2 : 10};
+    *(void **)&opened.array = symbol_of(library, "fake_array");
+    *(void **)&opened.read = symbol_of(library, "fake_read");
+    *(void **)&opened.give = symbol_of(library, "fake_give");
+    *(void **)&opened.stream = symbol_of(library, "fake_stream");
+    *(void **)&opened.settle = symbol_of(library, "fake_settle");
+    *(void **)&opened.begin = symbol_of(library, "fake_begin");
+    *(void **)&opened.end = symbol_of(library, "fake_end");
+    *(void **)&opened.replay = symbol_of(library, "fake_replay");
+    *(void **)&opened.forget = symbol_of(library, "fake_forget");
+    return opened;
 }
 
 #endif

@@ -55,14 +55,14 @@ static tcc_status operate(tcc_comm *comm, uint64_t draw) {
     }
     if (status != TCC_OK) return status;
     for (int64_t i = 0; i < count; i += 1 + count / 50) {
-        uint32_t found;
+        uint32_t result;
         int from = (draw >> 32 & 3) == 1   ? 0
                    : (draw >> 32 & 3) == 2 ? root
                                            : (rank + size - 1) % size;
         uint64_t expected = (draw >> 32 & 3) == 0 ? reduced(F32, TCC_COMM_SUM, draw, size, i)
                                                   : element_bits(F32, draw, from, i);
-        memcpy(&found, &receive[i], 4);
-        CHECK(agrees(F32, found, expected), "a wrong result");
+        memcpy(&result, &receive[i], 4);
+        CHECK(agrees(F32, result, expected), "a wrong result");
     }
     return TCC_OK;
 }

@@ -120,11 +120,11 @@ static inline uint64_t float_result(type of, tcc_comm_reduction by, const uint64
     }
     if (by == TCC_COMM_AVG && n > 1) total = wide ? total / n : (float)total / (float)n;
     if (of == F16 || of == BF16) return n == 1 ? bits[0] : nearest(of, (float)total);
-    uint64_t found = 0;
+    uint64_t result = 0;
     double value = total;
     float narrow = (float)value;
-    memcpy(&found, wide ? (void *)&value : (void *)&narrow, wide ? 8 : 4);
-    return found;
+    memcpy(&result, wide ? (void *)&value : (void *)&narrow, wide ? 8 : 4);
+    return result;
 }
 
 static inline __int128 integer_of(type of, uint64_t bits) {

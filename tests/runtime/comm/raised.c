@@ -14,7 +14,7 @@ int main(void) {
     printf("mpi: %s\n", tcc_mpi_library() ? "found" : tcc_last_error());
     printf("nccl: %s\n", tcc_nccl_library(2) ? "found" : tcc_last_error());
     printf("rccl: %s\n", tcc_nccl_library(10) ? "found" : tcc_last_error());
-    bool known = tcc_comm_settle(&config, &settings) == TCC_OK;
-    printf("launcher: %s\n", known ? settings.rendezvous : tcc_last_error());
+    bool is_settled = tcc_comm_settle(&config, &settings) == TCC_OK;
+    printf("launcher: %s\n", is_settled ? settings.rendezvous : tcc_last_error());
     return 0;
 }

@@ -13,8 +13,8 @@ static const tcc_comm_call sums = {.struct_size = sizeof sums, .kind = TCC_COMM_
                                    .dtype = {2, 32, 1}, .count = 2};
 
 static tcc_comm_config alone(void) {
-    const setup one = {0, 1, 20000, 20000, own_name("refusals"), NULL};
-    return config_of(&one);
+    const setup single = {0, 1, 20000, 20000, own_name("refusals"), NULL};
+    return config_of(&single);
 }
 
 static void refuses_configs(void) {
@@ -62,7 +62,7 @@ static void refuses_pointers_and_numbers(tcc_comm *comm) {
     uint64_t ticket = 0;
     const int32_t ranks[] = {0, 1}, below[] = {-1};
     float x[4] = {1, 2, 3, 4}, y[4];
-    int64_t one[] = {1};
+    int64_t count[] = {1};
     CHECK_REFUSED(tcc_comm_split(comm, 0, 0, NULL), "out_comm is NULL");
     CHECK_REFUSED(tcc_comm_subgroup(comm, NULL, 1, &other), "a pointer is NULL");
     CHECK_REFUSED(tcc_comm_subgroup(comm, ranks, 1, NULL), "a pointer is NULL");
@@ -82,8 +82,8 @@ static void refuses_pointers_and_numbers(tcc_comm *comm) {
     CHECK_REFUSED(tcc_comm_start(comm, &sums, x, NULL, &ticket), "a buffer is NULL");
     CHECK_REFUSED(tcc_comm_broadcast(comm, x, y, 1, f32, 1), "rank 1 of a comm of 1 ranks");
     CHECK_REFUSED(tcc_comm_broadcast(comm, x, y, 1, f32, -1), "rank -1 of a comm of 1 ranks");
-    CHECK_REFUSED(tcc_comm_all_to_all_v(comm, x, y, one, NULL, f32), "the counts are NULL");
-    CHECK_REFUSED(tcc_comm_all_to_all_v(comm, x, y, NULL, one, f32), "the counts are NULL");
+    CHECK_REFUSED(tcc_comm_all_to_all_v(comm, x, y, count, NULL, f32), "the counts are NULL");
+    CHECK_REFUSED(tcc_comm_all_to_all_v(comm, x, y, NULL, count, f32), "the counts are NULL");
     tcc_comm_call call = sums;
     call.kind = (tcc_comm_kind)-1;
     CHECK_REFUSED(tcc_comm_start(comm, &call, x, y, &ticket), "no operation -1");
@@ -111,7 +111,7 @@ static void refuses_pointers_and_numbers(tcc_comm *comm) {
 /* Checks that every function that takes a comm refuses an unusable comm with these words. */
 static void refuses_all(tcc_comm *comm, tcc_comm_plan *plan, const char *words) {
     tcc_comm *other = NULL;
-    tcc_comm_plan *made = NULL;
+    tcc_comm_plan *sums_plan = NULL;
     void *memory = NULL;
     uint64_t ticket = 0;
     const int32_t ranks[] = {0};
@@ -129,7 +129,7 @@ static void refuses_all(tcc_comm *comm, tcc_comm_plan *plan, const char *words) 
     CHECK_REFUSED(tcc_comm_all_reduce(comm, x, y, 4, f32, TCC_COMM_SUM), words);
     CHECK_REFUSED(tcc_comm_start(comm, &sums, x, y, &ticket), words);
     CHECK_REFUSED(tcc_comm_wait(comm, 1), words);
-    CHECK_REFUSED(tcc_comm_plan_make(comm, &sums, &made), words);
+    CHECK_REFUSED(tcc_comm_plan_make(comm, &sums, &sums_plan), words);
     if (!plan) return;
     CHECK_REFUSED(tcc_comm_plan_post(plan, x, y), words);
     CHECK_REFUSED(tcc_comm_plan_start(plan, x, y, &ticket), words);

@@ -12,8 +12,8 @@ static void reduces_in_scratch(const setup *ranks) {
         void *memory;
         CHECK_OK(tcc_comm_scratch(comm, rooms[i], &memory));
         memset(memory, 0x55, rooms[i]);
-        int32_t *send = memory, most = (int32_t)(rooms[i] / 8);
-        for (int32_t count = most / 64; count && count <= most && count < 1 << 16; count *= 7) {
+        int32_t *send = memory, max_count = (int32_t)(rooms[i] / 8);
+        for (int32_t count = max_count / 64; count && count <= max_count && count < 1 << 16; count *= 7) {
             int32_t *receive = send + (count % 2 ? 0 : count);
             for (int32_t k = 0; k < count; k++) x[k] = send[k] = k * (ranks->rank + 1) + count;
             CHECK_OK(tcc_comm_all_reduce(comm, x, expected, count, i32, TCC_COMM_SUM));

@@ -14,17 +14,17 @@ static void check_gone(tcc_comm *comm, const int32_t *expected, int32_t n) {
 /* Returns the comm of the remaining ranks of `comm`, which it closes. This process must be `rank`
  * of `size` there. */
 static tcc_comm *shrunk(tcc_comm *comm, int32_t rank, int32_t size) {
-    tcc_comm *rest = NULL;
-    CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &rest));
+    tcc_comm *remainder = NULL;
+    CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &remainder));
     tcc_comm_close(comm);
-    CHECK(tcc_comm_rank(rest) == rank && tcc_comm_size(rest) == size, "rank %d of %d",
-          tcc_comm_rank(rest), tcc_comm_size(rest));
-    check_sum(rest);
-    return rest;
+    CHECK(tcc_comm_rank(remainder) == rank && tcc_comm_size(remainder) == size, "rank %d of %d",
+          tcc_comm_rank(remainder), tcc_comm_size(remainder));
+    check_sum(remainder);
+    return remainder;
 }
 
-static void wait_for(long least) {
-    while (__atomic_load_n(reached, __ATOMIC_SEQ_CST) < least) usleep(100);
+static void wait_for(long count) {
+    while (__atomic_load_n(reached, __ATOMIC_SEQ_CST) < count) usleep(100);
 }
 
 static void reach(void) { __atomic_add_fetch(reached, 1, __ATOMIC_SEQ_CST); }
@@ -37,15 +37,15 @@ static void two_die(const setup *ranks) {
     check_sum(comm);
     if (ranks->rank == 0 || ranks->rank == 3) raise(SIGKILL);
     CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "ended; seen by rank");
-    tcc_comm *rest = NULL;
-    CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &rest));
+    tcc_comm *remainder = NULL;
+    CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &remainder));
     check_gone(comm, dead, 2);
-    check_gone(rest, NULL, 0);
+    check_gone(remainder, NULL, 0);
     int32_t rank = ranks->rank < 3 ? ranks->rank - 1 : ranks->rank - 2;
-    CHECK(tcc_comm_size(rest) == 3 && tcc_comm_rank(rest) == rank, "rank %d of %d",
-          tcc_comm_rank(rest), tcc_comm_size(rest));
-    check_sum(rest);
-    tcc_comm_close(rest);
+    CHECK(tcc_comm_size(remainder) == 3 && tcc_comm_rank(remainder) == rank, "rank %d of %d",
+          tcc_comm_rank(remainder), tcc_comm_size(remainder));
+    check_sum(remainder);
+    tcc_comm_close(remainder);
     CHECK_FAILS(tcc_comm_barrier(comm), TCC_PEER_DEAD, "ended; seen by rank");
     tcc_comm_close(comm);
 }
@@ -116,43 +116,43 @@ static tcc_comm *open_impatient(setup ranks) {
  * them goes on. */
 static void leaves_out(const setup *ranks) {
     const int32_t rank = ranks->rank, two = 2, other = 1 - rank;
-    tcc_comm *comm = open_impatient(*ranks), *rest = NULL, *alone = NULL;
+    tcc_comm *comm = open_impatient(*ranks), *remainder = NULL, *alone = NULL;
     check_sum(comm);
     if (rank == 2) {
-        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &rest), TCC_MISMATCH, "leaves out rank 2");
+        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &remainder), TCC_MISMATCH, "leaves out rank 2");
         wait_for(2);
-        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &rest), TCC_MISMATCH, "leaves out rank 2");
+        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &remainder), TCC_MISMATCH, "leaves out rank 2");
         tcc_comm_close(comm);
         return;
     }
-    CHECK_OK(tcc_comm_shrink(comm, &two, rank == 0, &rest));
-    CHECK(tcc_comm_size(rest) == 2 && tcc_comm_rank(rest) == rank, "another comm");
-    check_sum(rest);
+    CHECK_OK(tcc_comm_shrink(comm, &two, rank == 0, &remainder));
+    CHECK(tcc_comm_size(remainder) == 2 && tcc_comm_rank(remainder) == rank, "another comm");
+    check_sum(remainder);
     reach();
-    tcc_status status = tcc_comm_shrink(rest, &other, 1, &alone);
+    tcc_status status = tcc_comm_shrink(remainder, &other, 1, &alone);
     if (status != TCC_OK)
         CHECK(status == TCC_MISMATCH && strstr(tcc_comm_last_error(), "leaves out rank"), "%s",
               tcc_comm_last_error());
     if (status == TCC_OK) reach();
-    check_sum(rest);
+    check_sum(remainder);
     CHECK(__atomic_load_n(reached, __ATOMIC_SEQ_CST) <= 3, "both ranks go on, each alone");
     tcc_comm_close(alone);
-    tcc_comm_close(rest);
+    tcc_comm_close(remainder);
     tcc_comm_close(comm);
 }
 
 /* A rank that was left out comes after the others have gone on and closed the comm. */
 static void comes_left_out(const setup *ranks) {
     const int32_t two = 2;
-    tcc_comm *comm = open_comm(ranks), *rest = NULL;
+    tcc_comm *comm = open_comm(ranks), *remainder = NULL;
     check_sum(comm);
     if (ranks->rank == 2) {
         wait_for(2);
-        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &rest), TCC_MISMATCH, "leaves out rank 2");
+        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &remainder), TCC_MISMATCH, "leaves out rank 2");
     } else {
-        CHECK_OK(tcc_comm_shrink(comm, &two, 1, &rest));
-        check_sum(rest);
-        tcc_comm_close(rest);
+        CHECK_OK(tcc_comm_shrink(comm, &two, 1, &remainder));
+        check_sum(remainder);
+        tcc_comm_close(remainder);
     }
     tcc_comm_close(comm);
     reach();
@@ -160,17 +160,17 @@ static void comes_left_out(const setup *ranks) {
 
 /* A rank comes too late. The others report it, and try again with it. */
 static void shrinks_late(const setup *ranks) {
-    tcc_comm *comm = open_impatient(*ranks), *rest = NULL;
+    tcc_comm *comm = open_impatient(*ranks), *remainder = NULL;
     check_sum(comm);
     if (ranks->rank == 2) {
         wait_for(2);
     } else {
-        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &rest), TCC_TIMEOUT, "did not come in time: ");
+        CHECK_FAILS(tcc_comm_shrink(comm, NULL, 0, &remainder), TCC_TIMEOUT, "did not come in time: ");
         CHECK(strstr(tcc_comm_last_error(), "rank 2 (pid"), "%s", tcc_comm_last_error());
         reach();
         wait_for(2);
     }
-    CHECK(!rest, "a comm is made");
+    CHECK(!remainder, "a comm is made");
     tcc_comm_close(shrunk(comm, ranks->rank, 3));
 }
 

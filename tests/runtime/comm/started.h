@@ -83,12 +83,12 @@ static void aborts_after_start(const setup *ranks) {
 /* A rank that started an operation leaves. Operations that all ranks have begun still end. */
 static void closes_after_start(const setup *ranks) {
     tcc_comm *comm = open_comm(ranks);
-    int32_t x = ranks->rank + 1, sum = 0, rest[4] = {0};
+    int32_t x = ranks->rank + 1, sum = 0, gathered[4] = {0};
     uint64_t ticket = start_sum(comm, &x, &sum, 1);
     if (ranks->rank) {
         CHECK_OK(tcc_comm_wait(comm, ticket));
         CHECK(sum == 6, "the sum is %d", sum);
-        CHECK_FAILS(tcc_comm_all_gather(comm, &x, rest, 1, i32), TCC_MISMATCH, "rank 0 (pid");
+        CHECK_FAILS(tcc_comm_all_gather(comm, &x, gathered, 1, i32), TCC_MISMATCH, "rank 0 (pid");
     }
     tcc_comm_close(comm);
 }

@@ -77,12 +77,12 @@ static void become(int user) {
 static int listener_at(const char *name, const char *token, int user) {
     struct sockaddr_un address;
     socklen_t size = tcc_packet_address(name, token, &address);
-    int made = tcc_packet_socket(), own = (int)geteuid();
-    if (user != own) become(user);
-    CHECK(bind(made, (struct sockaddr *)&address, size) == 0 && listen(made, 100) == 0,
+    int listener = tcc_packet_socket(), own_user = (int)geteuid();
+    if (user != own_user) become(user);
+    CHECK(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 100) == 0,
           "listening: %s", strerror(errno));
-    if (user != own) become(own);
-    return made;
+    if (user != own_user) become(own_user);
+    return listener;
 }
 
 /* Accepts the listener's next visitor. */
@@ -95,10 +95,10 @@ static int visitor_of(int listener) {
 static int connected(const char *name, const char *token) {
     struct sockaddr_un address;
     socklen_t size = tcc_packet_address(name, token, &address);
-    for (int made;; close(made), usleep(100)) {
-        made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        CHECK(made >= 0, "socket: %s", strerror(errno));
-        if (connect(made, (struct sockaddr *)&address, size) == 0) return made;
+    for (int connection;; close(connection), usleep(100)) {
+        connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK(connection >= 0, "socket: %s", strerror(errno));
+        if (connect(connection, (struct sockaddr *)&address, size) == 0) return connection;
     }
 }
 
@@ -129,14 +129,14 @@ static void other_user_stays(void) {
  * secret. */
 static void hidden_name(void) {
     const char *name = own_name("hidden_name");
-    struct sockaddr_un own, other;
-    socklen_t size = tcc_packet_address(name, secret, &own);
-    tcc_packet_address(name, "", &other);
-    CHECK(memcmp(&own, &other, size), "the name does not depend on the secret");
-    CHECK(!memmem(&own, size, secret, 8), "the name shows the secret");
+    struct sockaddr_un address, other_address;
+    socklen_t size = tcc_packet_address(name, secret, &address);
+    tcc_packet_address(name, "", &other_address);
+    CHECK(memcmp(&address, &other_address, size), "the name does not depend on the secret");
+    CHECK(!memmem(&address, size, secret, 8), "the name shows the secret");
     char user[32];
     snprintf(user, sizeof user, "-%u-", (unsigned)geteuid());
-    CHECK(strstr(other.sun_path + 1, user), "no user's number in %s", other.sun_path + 1);
+    CHECK(strstr(other_address.sun_path + 1, user), "no user's number in %s", other_address.sun_path + 1);
     int listeners[] = {listener_at(name, "", OTHER_USER), listener_at(name, "guess", OTHER_USER)};
     rank ranks[] = {rank_of(0, name, secret, LONG), rank_of(1, name, secret, LONG)};
     meet(ranks);
@@ -279,11 +279,11 @@ static void replayed(void) {
 
 /* Another user could change or cut its memory file. */
 static void other_file(void) {
-    int file, own = (int)geteuid();
+    int file, own_user = (int)geteuid();
     void *memory;
     become(OTHER_USER);
     CHECK(tcc_memory_make(4096, &file) == TCC_OK, "%s", tcc_last_error());
-    become(own);
+    become(own_user);
     tcc_status status = tcc_memory_map(file, 4096, &memory);
     CHECK(status == TCC_SYSTEM && strstr(tcc_last_error(), "this user owns"), "status %d: %s",
           (int)status, tcc_last_error());

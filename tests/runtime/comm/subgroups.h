@@ -24,10 +24,10 @@ static void dies_in_split(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-static void sums_in(tcc_comm *comm, int32_t own, int32_t want) {
+static void sums_in(tcc_comm *comm, int32_t value, int32_t expected) {
     int32_t sum = 0;
-    CHECK_OK(tcc_comm_all_reduce(comm, &own, &sum, 1, i32, TCC_COMM_SUM));
-    CHECK(sum == want, "the sum is %d, not %d", sum, want);
+    CHECK_OK(tcc_comm_all_reduce(comm, &value, &sum, 1, i32, TCC_COMM_SUM));
+    CHECK(sum == expected, "the sum is %d, not %d", sum, expected);
 }
 
 /* Four ranks form rows and columns. Lists keep their order, and equal lists have one comm. */
@@ -36,7 +36,7 @@ static void keeps_subgroups(const setup *ranks) {
     leaks before = {0}, after;
     for (int round = 0; round < 3; round++) {
         tcc_comm *comm = open_comm(ranks), *row, *column, *again;
-        int32_t rank = ranks->rank, own = 1 << rank;
+        int32_t rank = ranks->rank, value = 1 << rank;
         const int32_t *list = rows[rank / 2], *other = columns[rank % 2];
         CHECK_OK(tcc_comm_subgroup(comm, list, 2, &row));
         CHECK_OK(tcc_comm_subgroup(comm, other, 2, &column));
@@ -44,14 +44,14 @@ static void keeps_subgroups(const setup *ranks) {
         CHECK(row == again && row != column, "a list has no comm, or two");
         CHECK(tcc_comm_size(row) == 2 && list[tcc_comm_rank(row)] == rank, "another order");
         CHECK(other[tcc_comm_rank(column)] == rank, "another order");
-        sums_in(row, own, (1 << list[0]) + (1 << list[1]));
-        sums_in(column, own, (1 << other[0]) + (1 << other[1]));
-        sums_in(comm, own, 15);
+        sums_in(row, value, (1 << list[0]) + (1 << list[1]));
+        sums_in(column, value, (1 << other[0]) + (1 << other[1]));
+        sums_in(comm, value, 15);
         const int32_t wrong[2] = {rank, 4}, foreign[1] = {(rank + 1) % 4};
         CHECK_FAILS(tcc_comm_subgroup(comm, wrong, 2, &again), TCC_INVALID_ARGUMENT, "rank 4 of a");
         CHECK_FAILS(tcc_comm_subgroup(comm, foreign, 1, &again), TCC_INVALID_ARGUMENT, "own list");
         CHECK_FAILS(tcc_comm_subgroup(comm, NULL, 0, &again), TCC_INVALID_ARGUMENT, "NULL");
-        sums_in(comm, own, 15);
+        sums_in(comm, value, 15);
         __atomic_add_fetch(reached, 1, __ATOMIC_SEQ_CST);
         while (rank == 3 && __atomic_load_n(reached, __ATOMIC_SEQ_CST) < 4 * (round + 1))
             usleep(100); /* the abort ends the sum of a rank that is still in it */
@@ -59,7 +59,7 @@ static void keeps_subgroups(const setup *ranks) {
         int32_t sum;
         tcc_status status = TCC_OK;
         if (rank != 0) /* each waits for a rank that knows of the abort */
-            status = tcc_comm_all_reduce(rank == 1 ? column : row, &own, &sum, 1, i32, TCC_COMM_SUM);
+            status = tcc_comm_all_reduce(rank == 1 ? column : row, &value, &sum, 1, i32, TCC_COMM_SUM);
         CHECK(rank == 0 || (status == TCC_CANCELLED && strstr(tcc_comm_last_error(), "no more")),
               "status %d: %s", (int)status, tcc_comm_last_error());
         tcc_comm_close(comm);
@@ -76,11 +76,11 @@ static void keeps_subgroups(const setup *ranks) {
 static void differs_in_subgroup(const setup *ranks) {
     static const int32_t lists[4][2] = {{0, 2}, {0, 1}, {2, 3}, {2, 3}};
     tcc_comm *comm = open_comm(ranks), *group;
-    int32_t own = 1, sum;
+    int32_t value = 1, sum;
     tcc_status status = tcc_comm_subgroup(comm, lists[ranks->rank], 2, &group);
     if (status == TCC_OK) { /* ranks 2 and 3 may have met before they learned it */
         CHECK(ranks->rank > 1, "lists that differ met");
-        status = tcc_comm_all_reduce(comm, &own, &sum, 1, i32, TCC_COMM_SUM);
+        status = tcc_comm_all_reduce(comm, &value, &sum, 1, i32, TCC_COMM_SUM);
     }
     CHECK(status == TCC_MISMATCH && strstr(tcc_comm_last_error(), "gives a subgroup of ranks"),
           "status %d: %s", (int)status, tcc_comm_last_error());

@@ -41,22 +41,22 @@ static plan the_plan;
 static int self; /* this process's rank in the first comm */
 
 static plan draw_plan(int size) {
-    plan made = {0};
+    plan drawn = {0};
     uint64_t draw = scramble(trial_seed);
     int n = 1 + (int)(draw % MOST_VICTIMS);
     for (int i = 0; i < n && i < size - 1;) {
         draw = scramble(draw + 1);
         int rank = (int)(draw % (uint64_t)size);
-        if (made.victims >> rank & 1) continue;
+        if (drawn.victims >> rank & 1) continue;
         /* a rank must end before the comm is shrunk */
         ending how = (ending)((draw >> 8) % (i ? ENDINGS : EXITS_IN_SHRINK));
-        double most = how >= EXITS_IN_SHRINK ? 0.003 : 0.03;
-        made.victims |= UINT64_C(1) << rank;
-        made.endings[rank] = how;
-        made.moments[rank] = (double)(draw >> 20 & 1023) / 1023 * most + 1e-6;
+        double max_moment = how >= EXITS_IN_SHRINK ? 0.003 : 0.03;
+        drawn.victims |= UINT64_C(1) << rank;
+        drawn.endings[rank] = how;
+        drawn.moments[rank] = (double)(draw >> 20 & 1023) / 1023 * max_moment + 1e-6;
         i++;
     }
-    return made;
+    return drawn;
 }
 
 /* ---- one rank -------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static tcc_status check_members(tcc_comm *comm, uint64_t *members, bool *done) {
     send[COUNT] = atomic_load(&the_board->done);
     tcc_status status = tcc_comm_all_reduce(comm, send, sums, COUNT + 1, dtypes[I64], TCC_COMM_SUM);
     if (status != TCC_OK) return status;
-    uint64_t others = ((UINT64_C(1) << MOST_RANKS) - 1) & ~the_plan.victims;
+    uint64_t survivors = ((UINT64_C(1) << MOST_RANKS) - 1) & ~the_plan.victims;
     int64_t bits = sums[0];
     *members = (uint64_t)bits;
     *done = sums[COUNT] == tcc_comm_size(comm);
@@ -96,7 +96,7 @@ static tcc_status check_members(tcc_comm *comm, uint64_t *members, bool *done) {
           (unsigned long long)bits, tcc_comm_size(comm));
     if (!(*members & the_plan.victims) && !atomic_load(&the_board->right[self]))
         atomic_store(&the_board->right[self], now());
-    CHECK(!(*members & ~others & ~the_plan.victims), "members %llx", (unsigned long long)bits);
+    CHECK(!(*members & ~survivors & ~the_plan.victims), "members %llx", (unsigned long long)bits);
     return TCC_OK;
 }
 
@@ -150,24 +150,24 @@ static void live(const setup *ranks) {
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
-static void fail_trial(int size, const char *what) {
+static void fail_trial(int size, const char *problem) {
     fprintf(stderr, "trial of seed %llu, %d ranks of which %llx end: %s\n",
-            (unsigned long long)trial_seed, size, (unsigned long long)the_plan.victims, what);
+            (unsigned long long)trial_seed, size, (unsigned long long)the_plan.victims, problem);
     exit(1); /* which ends the ranks */
 }
 
 /* Kills the victims, each at its moment. */
 static void kill_victims(int size, const pid_t *pids) {
     double began = now();
-    for (uint64_t left = the_plan.victims; left;) {
+    for (uint64_t remaining = the_plan.victims; remaining;) {
         int first = -1;
         for (int i = 0; i < size; i++)
-            if (left >> i & 1 && (first < 0 || the_plan.moments[i] < the_plan.moments[first]))
+            if (remaining >> i & 1 && (first < 0 || the_plan.moments[i] < the_plan.moments[first]))
                 first = i;
-        left &= ~(UINT64_C(1) << first);
+        remaining &= ~(UINT64_C(1) << first);
         if (the_plan.endings[first] != KILLED) continue;
-        double rest = the_plan.moments[first] - (now() - began);
-        if (rest > 0) nap(rest);
+        double delay = the_plan.moments[first] - (now() - began);
+        if (delay > 0) nap(delay);
         atomic_store(&the_board->ended[first], now());
         kill(pids[first], SIGKILL);
     }
@@ -181,8 +181,8 @@ static double await_others(int size) {
     for (int i = 0; i < size; i++) {
         if (the_plan.victims >> i & 1) continue;
         while (!atomic_load(&the_board->right[i])) {
-            siginfo_t one = {0};
-            if (waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) == 0 && one.si_pid)
+            siginfo_t ended = {0};
+            if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid)
                 fail_trial(size, "a rank failed");
             if (now() - began > MOST / 1000.0) fail_trial(size, "the others do not go on");
             nap(0.0005);

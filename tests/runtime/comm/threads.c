@@ -25,7 +25,7 @@ static struct {
 void *map_once(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
     struct stat facts;
     int free_row = -1;
-    void *found = MAP_FAILED;
+    void *memory = MAP_FAILED;
     pthread_mutex_lock(&lock);
     fstat(file, &facts);
     for (int i = 0; i < FILES; i++) {
@@ -33,17 +33,17 @@ void *map_once(void *address, size_t bytes, int protection, int flags, int file,
             free_row = i;
         else if (mapped[i].file == facts.st_ino) {
             mapped[i].users++;
-            found = mapped[i].memory;
+            memory = mapped[i].memory;
         }
     }
-    if (found == MAP_FAILED) {
-        found = mmap(address, bytes, protection, flags, file, offset);
+    if (memory == MAP_FAILED) {
+        memory = mmap(address, bytes, protection, flags, file, offset);
         mapped[free_row].file = facts.st_ino;
-        mapped[free_row].memory = found;
+        mapped[free_row].memory = memory;
         mapped[free_row].users = 1;
     }
     pthread_mutex_unlock(&lock);
-    return found;
+    return memory;
 }
 
 int unmap_once(void *address, size_t bytes) {
@@ -89,17 +89,17 @@ static void operate(tcc_comm *comm, float *x, float *y, int64_t count, uint64_t 
 
 /* Shrinks with all ranks, then without a rank that closes the comm. */
 static void shrink_twice(tcc_comm *comm, float *x, float *y) {
-    tcc_comm *all, *rest;
+    tcc_comm *all, *remainder;
     CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &all));
     operate(all, x, y, 3000, 100);
     if (tcc_comm_rank(comm) == 0) {
         tcc_comm_close(all);
         return;
     }
-    CHECK_OK(tcc_comm_shrink(all, NULL, 0, &rest)); /* rank 0 may close the comm before or now */
-    CHECK(tcc_comm_size(rest) == RANKS - 1, "%d ranks are left", tcc_comm_size(rest));
-    operate(rest, x, y, 3000, 101);
-    tcc_comm_close(rest);
+    CHECK_OK(tcc_comm_shrink(all, NULL, 0, &remainder)); /* rank 0 may close the comm before or now */
+    CHECK(tcc_comm_size(remainder) == RANKS - 1, "%d ranks are left", tcc_comm_size(remainder));
+    operate(remainder, x, y, 3000, 101);
+    tcc_comm_close(remainder);
     tcc_comm_close(all);
 }
 
@@ -148,29 +148,29 @@ static void *run(void *argument) {
 enum { DECISIONS = 2000 };
 
 typedef struct voter {
-    tcc_shared *made; /* DECISIONS comms */
+    tcc_shared *comms; /* DECISIONS comms */
     tcc_status thinks, decided[DECISIONS];
 } voter;
 
 static void *decide(void *argument) {
     voter *of = argument;
     for (int i = 0; i < DECISIONS; i++)
-        of->decided[i] = tcc_shared_decide(&of->made[i], of->thinks);
+        of->decided[i] = tcc_shared_decide(&of->comms[i], of->thinks);
     return NULL;
 }
 
 /* One rank has seen all others, another gives up: the comm is made for both or for neither. */
 static void check_decisions(void) {
-    tcc_shared *made = calloc(DECISIONS, sizeof *made);
+    tcc_shared *comms = calloc(DECISIONS, sizeof *comms);
     size_t bytes = (sizeof(tcc_shared_segment) + TCC_SHARED_LINE - 1) & ~(TCC_SHARED_LINE - 1ul);
     char *segments = aligned_alloc(TCC_SHARED_LINE, DECISIONS * bytes);
-    CHECK(made && segments, "out of memory");
+    CHECK(comms && segments, "out of memory");
     memset(segments, 0, DECISIONS * bytes);
     for (int i = 0; i < DECISIONS; i++)
-        made[i].segment = (tcc_shared_segment *)(void *)(segments + (size_t)i * bytes);
+        comms[i].segment = (tcc_shared_segment *)(void *)(segments + (size_t)i * bytes);
     static voter voters[2];
-    voters[0] = (voter){.made = made, .thinks = TCC_OK};
-    voters[1] = (voter){.made = made, .thinks = TCC_TIMEOUT};
+    voters[0] = (voter){.comms = comms, .thinks = TCC_OK};
+    voters[1] = (voter){.comms = comms, .thinks = TCC_TIMEOUT};
     pthread_t other;
     pthread_create(&other, NULL, decide, &voters[1]);
     decide(&voters[0]);
@@ -182,7 +182,7 @@ static void check_decisions(void) {
               "status %d on the one, %d on the other", (int)seen, (int)gave_up);
     }
     free(segments);
-    free(made);
+    free(comms);
 }
 
 int main(void) {

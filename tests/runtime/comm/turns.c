@@ -16,15 +16,15 @@ int main(void) {
     setup ranks = {.size = 1, .name = own_name("turns")};
     tcc_comm_config config = config_of(&ranks);
     tcc_comm *comm;
-    double least = 1e9;
+    double shortest = 1e9;
     CHECK_OK(tcc_comm_open(&config, &comm));
     for (int round = 0; round < ROUNDS; round++) {
         double begin = now();
         for (int i = 0; i < CALLS; i++) CHECK_OK(tcc_comm_barrier(comm));
         double took = (now() - begin) / CALLS;
-        if (took < least) least = took;
+        if (took < shortest) shortest = took;
     }
-    printf("%.2f\n", least);
+    printf("%.2f\n", shortest);
     tcc_comm_close(comm);
     return 0;
 }

@@ -9,7 +9,7 @@
 #include "gpu/images.h"
 
 extern int64_t tcc_test_fail_after;
-static volatile int64_t seen;
+static volatile int64_t checksum;
 
 tcc_op tcc_op_find(const char *name) { return (void)name, NULL; }
 
@@ -18,15 +18,15 @@ static void touch(const tcc_gpu_images *images) {
     long rank = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
         for (int portable = 0; portable < 2; portable++)
-            seen += tcc_gpu_images_choose(images, archs[i], portable, &rank) != NULL && rank;
+            checksum += tcc_gpu_images_choose(images, archs[i], portable, &rank) != NULL && rank;
     for (int64_t i = 0; i < images->n_images; i++)
-        seen += images->images[i].bytes[0] + images->images[i].bytes[images->images[i].size - 1];
+        checksum += images->images[i].bytes[0] + images->images[i].bytes[images->images[i].size - 1];
     for (int64_t v = 0; v < images->n_variants; v++) {
-        seen += (int64_t)(strlen(images->variants[v].arch) + strlen(images->variants[v].needs));
+        checksum += (int64_t)(strlen(images->variants[v].arch) + strlen(images->variants[v].needs));
         for (int64_t k = 0; k < images->n_kernels; k++) {
             const tcc_gpu_kernel *kernel = &images->variants[v].kernels[k];
-            seen += (int64_t)strlen(kernel->symbol) + images->images[kernel->image].size;
-            for (int32_t p = 0; p < kernel->n_params; p++) seen += kernel->params[p];
+            checksum += (int64_t)strlen(kernel->symbol) + images->images[kernel->image].size;
+            for (int32_t p = 0; p < kernel->n_params; p++) checksum += kernel->params[p];
             for (int32_t m = 0; m < kernel->n_maps; m++) {
                 const tcc_gpu_map *map = &kernel->maps[m];
                 if (map->buffer >= kernel->n_pointers || map->rank > TCC_MAP_RANK) abort();
@@ -36,7 +36,7 @@ static void touch(const tcc_gpu_images *images) {
                 }
             }
             if (images->variants[v].form == TCC_FORM_PTX)
-                seen += (int64_t)strlen(images->images[kernel->image].bytes);
+                checksum += (int64_t)strlen(images->images[kernel->image].bytes);
         }
     }
 }

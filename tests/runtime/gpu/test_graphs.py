@@ -166,7 +166,7 @@ def test_only_the_last_eight_are_kept(fakes: Fakes, linked: Linker) -> None:
     check(fakes, Platform.CUDA, test)
 
 
-def test_what_the_host_reads_from_the_callers_array_is_part_of_the_key(
+def test_values_that_the_host_reads_from_the_callers_array_are_part_of_the_key(
     fakes: Fakes, linked: Linker
 ) -> None:
     path = linked("looping", Platform.CUDA)

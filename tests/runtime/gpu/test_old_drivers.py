@@ -64,7 +64,7 @@ def test_a_driver_that_refuses_machine_code_gets_ptx(
     check(fakes, Platform.CUDA, test)
 
 
-def test_other_failures_are_no_reason_for_ptx(fakes: Fakes, tmp_path: Path) -> None:
+def test_other_failures_do_not_fall_back_to_ptx(fakes: Fakes, tmp_path: Path) -> None:
     path = linked(tmp_path, *variants(fakes, tmp_path))
 
     def test(driver: Driver) -> None:

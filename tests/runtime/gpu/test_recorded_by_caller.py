@@ -121,7 +121,7 @@ def test_a_first_run_that_needs_an_arena_is_refused_and_does_not_hurt(
         ("sorting", "a function of it runs on the host"),
     ],
 )
-def test_what_the_device_or_the_host_decides_cannot_be_recorded(
+def test_runs_that_depend_on_data_cannot_be_recorded(
     fakes: Fakes, linked: Linker, name: str, why: str
 ) -> None:
     path = linked(name, Platform.CUDA)

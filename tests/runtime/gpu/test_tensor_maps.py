@@ -62,7 +62,7 @@ def run(path: Path) -> np.ndarray:
     return y
 
 
-def test_every_field_is_what_the_kernel_says(fakes: Fakes, tmp_path: Path) -> None:
+def test_every_field_equals_that_of_the_kernel(fakes: Fakes, tmp_path: Path) -> None:
     path = artifact(fakes, tmp_path)
 
     def test(driver: Driver) -> None:
@@ -96,7 +96,7 @@ def test_kernels_that_stay_fill_the_device(
     check(fakes, Platform.CUDA, test)
 
 
-def test_what_the_driver_refuses_has_a_name(fakes: Fakes, tmp_path: Path) -> None:
+def test_a_tensor_map_that_the_driver_refuses_is_named(fakes: Fakes, tmp_path: Path) -> None:
     """The map has more elements than the buffer."""
     large = replace(MAP, sizes=(1 << 12, 3, 16))
     path = artifact(fakes, tmp_path, (large,))

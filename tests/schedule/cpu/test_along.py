@@ -134,7 +134,7 @@ def test_results_under_many_schedules(name: str) -> None:
     ("name", "numbers"),
     [("softmax", (1,)), ("two_powers", (0, 2)), ("residual", (0,)), ("shifted", ())],
 )
-def test_what_a_sum_reads_point_by_point_is_made_along_it(
+def test_values_that_a_sum_reads_once_are_computed_along_it(
     name: str, numbers: tuple[int, ...]
 ) -> None:
     assert along(tiles.build(EXPRS[name]())) == numbers

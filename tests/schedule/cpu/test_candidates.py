@@ -77,7 +77,7 @@ def test_equal_prices_leave_the_analytic_schedule() -> None:
     assert found.priced == len(pricer.asked) == len(set(pricer.asked)) > 3
 
 
-def test_a_turn_has_to_save_more_than_its_margin() -> None:
+def test_a_changed_knob_has_to_save_more_than_its_margin() -> None:
     group = group_of(product())
     long = Knobs(k_block=192)
     assert searched(group, {long: 0.93})[0].knobs == Knobs()
@@ -85,7 +85,7 @@ def test_a_turn_has_to_save_more_than_its_margin() -> None:
     assert (found.knobs, found.seconds, found.analytic) == (long, 0.9, 1.0)
 
 
-def test_knobs_are_turned_at_the_best_of_those_before() -> None:
+def test_knobs_are_changed_from_the_best_earlier_choice() -> None:
     group = group_of(product())
     both = Knobs(panel=3, k_block=192)
     assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither knob pays alone
@@ -225,7 +225,7 @@ def placed_kernel(graph: Graph) -> Placed:
 
 
 @pytest.mark.parametrize("run", [128, 1024])
-def test_the_planner_takes_what_is_cheapest(run: int) -> None:
+def test_the_planner_takes_the_cheapest_candidate(run: int) -> None:
     graph = product()
     placed = placed_kernel(graph)
     (step,) = placed.steps

@@ -297,9 +297,7 @@ def test_every_choice_lowers(name: str, core: CoreModel) -> None:
 
 
 @pytest.mark.parametrize(("shape", "blocks"), [((40, 50), (16, 16)), ((3, 50), (3, 16))])
-def test_a_copy_that_turns_its_operand_moves_blocks(
-    shape: tuple[int, int], blocks: tuple[int, int]
-) -> None:
+def test_a_transposing_copy_moves_blocks(shape: tuple[int, int], blocks: tuple[int, int]) -> None:
     """Vectors are full where the shape allows it, for either storage order."""
     m = Model("turn")
     graph = m.finish(m.op("neg", m.transpose(m.input("x", *shape), 1, 0)))
@@ -307,7 +305,7 @@ def test_a_copy_that_turns_its_operand_moves_blocks(
     assert sorted(n for _, n in schedule.nests[0].blocks) == sorted(blocks)
 
 
-def test_keys_are_turned_in_square_blocks() -> None:
+def test_keys_are_transposed_in_square_blocks() -> None:
     """Scores read keys with the vector loop along positions, but memory has them along features."""
     types = [tensor(F32, 64, 4, 32), tensor(F32, 4, 64, 32)]
     b = ExprBuilder(*types)
@@ -330,7 +328,7 @@ def test_keys_are_turned_in_square_blocks() -> None:
     ("columns", "constant", "ahead"),
     [(256, True, True), (32, True, False), (256, False, False)],
 )
-def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
+def test_weights_larger_than_the_first_cache_are_prefetched(
     columns: int, constant: bool, ahead: bool
 ) -> None:
     """128 x 32 weights fit the L1 cache, and 128 x 256 do not. Both fit an L2 cache, which holds
@@ -342,7 +340,7 @@ def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
 @pytest.mark.parametrize(
     ("rows", "hinted", "ahead"), [(1, True, True), (1, False, False), (64, False, True)]
 )
-def test_weights_that_are_used_once_are_asked_for_where_that_is_faster(
+def test_weights_that_are_used_once_are_prefetched_if_faster(
     rows: int, hinted: bool, ahead: bool
 ) -> None:
     _, schedule = only(matmul(rows, 1024, 1024), replace(AVX512, hinted=hinted))
@@ -397,7 +395,7 @@ def test_pools_whose_neighbours_are_a_few_columns_apart_run_along_them(
     verify_kernel(lower(group, choose(group, AVX512)))
 
 
-def test_a_pool_that_turns_its_image_writes_whole_vectors() -> None:
+def test_a_pool_that_transposes_its_image_writes_whole_vectors() -> None:
     """The pool reads channels last and writes rows of one channel, so it uses square blocks, like a
     transposing copy."""
     b = ExprBuilder(tensor(F32, 30, 34, 64))

@@ -78,7 +78,7 @@ def line(width: IndexLike, channels: int) -> Graph:
 
 
 @pytest.mark.parametrize(("size", "phases"), [(7, (2, 2)), (12, (1, 2)), (3, (2, 2))])
-def test_cores_do_not_store_to_one_line_in_turns(size: int, phases: tuple[int, int]) -> None:
+def test_cores_do_not_alternate_stores_to_one_line(size: int, phases: tuple[int, int]) -> None:
     """A tile has all phases whose results lie in one cache line, also for rows shorter than a line;
     several tiles divide rows or channels."""
     b = ExprBuilder(tensor(F32, 64, size, size), tensor(F32, 2, 2, 64, 64))

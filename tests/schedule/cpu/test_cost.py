@@ -365,13 +365,13 @@ def test_places_in_two_directions_are_lines_of_lines() -> None:
     assert odd.bytes_in({loop: 1}, 1) == 4 * 3
 
 
-def test_functions_cost_what_the_table_says() -> None:
+def test_functions_cost_their_row_of_the_table() -> None:
     count = 1 << 12
     price = priced(pointwise(count, "tanh"), map_schedule(count), machine=ONE_CORE)
     assert price.compute * HERTZ == pytest.approx(count / 16 * MACHINE.functions["tanh"])
 
 
-def test_what_the_library_computes_costs_a_call() -> None:
+def test_library_functions_cost_a_call() -> None:
     count = 1 << 12
     price = priced(pointwise(count, "acosh"), map_schedule(count), machine=ONE_CORE)
     assert price.compute * HERTZ == pytest.approx(count / 16 * MACHINE.call)
@@ -466,7 +466,7 @@ def test_reads_of_open_sizes_have_a_price() -> None:
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
-def test_no_price_is_below_what_the_units_can_do(
+def test_no_price_is_below_the_peak_of_the_core(
     build: Callable[[], Graph],
 ) -> None:
     pricer = Pricer(MACHINE)

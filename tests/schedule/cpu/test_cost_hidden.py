@@ -103,7 +103,7 @@ def test_prices_know_the_pieces_that_the_runtime_makes_of_a_range() -> None:
     assert f" PIECES = {cost._PIECES}," in header
 
 
-def test_what_does_not_vary_along_a_row_is_computed_once_for_it() -> None:
+def test_values_that_are_constant_along_a_row_are_computed_once_for_it() -> None:
     i, j = iterator("i", 64), iterator("j", 1024)
     x, r = read(0, (i, j), F32), read(1, (i,), F32)
     stage = GroupStage(
@@ -123,7 +123,7 @@ def test_what_does_not_vary_along_a_row_is_computed_once_for_it() -> None:
 ZEN4 = replace(shipped_machine("znver4"), cores=1)
 
 
-def test_sums_that_wait_cost_what_the_machine_says() -> None:
+def test_waiting_sums_cost_the_wait_of_the_machine() -> None:
     group, schedule = matmul(96, 1024, 64), gemm_schedule(96, runs=256)
     some, none = (
         Pricer(replace(ZEN4, wait=wait)).price(group, schedule).compute for wait in (5.0, 0.0)

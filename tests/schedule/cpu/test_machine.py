@@ -53,7 +53,7 @@ def test_the_last_cache_is_never_larger_than_the_file_promises() -> None:
     assert machine_for(profile).l3.size == shipped_machine("icelake-server").l3.size
 
 
-def test_peak_is_what_the_data_sheet_says() -> None:
+def test_the_peak_equals_the_data_sheet() -> None:
     # Genoa: 2 cores x 3.69 GHz x 32 flop per cycle, as measured with hand-written code.
     assert shipped_machine("znver4").peak == pytest.approx(236.2e9, rel=1e-3)
 
@@ -73,7 +73,7 @@ def lost_by_chance(lines: int, places: int) -> float:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.25, 1.5, 2.0, 3.0, 5.0])
-def test_a_cache_loses_what_others_take_the_place_of(share: float) -> None:
+def test_lost_lines_follow_random_eviction(share: float) -> None:
     places = 600
     cache = Cache(int(places / SHARE), 1.0, 1.0)
     lines = int(share * places)

@@ -15,7 +15,9 @@ LARGE = 1 << 30
 
 
 @pytest.mark.parametrize(("dtype", "least", "most"), [(BF16, 32, 64), (F16, 24, 48)])
-def test_the_turn_is_where_it_was_measured(dtype: DType, least: int, most: int) -> None:
+def test_the_row_limit_lies_between_the_measured_limits(
+    dtype: DType, least: int, most: int
+) -> None:
     """Measured for 24 matmuls of 1024 x 1024 weights on two threads: up to `least` rows the narrow
     weights are no slower, and from `most` rows on they are slower."""
     assert least <= most_uses(SERVER, dtype, LARGE) < most

@@ -46,7 +46,7 @@ def test_panels_keep_four_vectors_whatever_their_number(columns: IndexLike) -> N
 
 
 @pytest.mark.parametrize(("op", "fill"), [("reduce_max", -inf), ("reduce_min", inf)])
-def test_lanes_behind_the_end_of_a_row_are_loaded_as_what_changes_nothing(
+def test_lanes_behind_the_end_of_a_row_are_loaded_as_the_neutral_element(
     op: str, fill: float
 ) -> None:
     m = Model("rows")

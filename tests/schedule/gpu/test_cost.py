@@ -129,7 +129,7 @@ def test_a_block_that_does_not_fit_is_never_chosen() -> None:
     assert ranked(group, small)[0].price.usage.shared <= small.shared
 
 
-def test_what_a_compiler_needed_counts() -> None:
+def test_spills_and_registers_of_the_compiler_count() -> None:
     group = product(4096, 4096, 4096)
     schedule = tiles(group, 128, 128, 64, warps=4)
     free = price(group, schedule, Usage(128, 0, 98304))
@@ -175,7 +175,7 @@ def test_small_kernels_cost_a_launch() -> None:
     assert streamed(H200, 1 << 30) > (1 << 30) / H200.bandwidth
 
 
-def test_a_round_of_units_shares_what_it_reads() -> None:
+def test_tiles_of_a_wave_share_their_reads() -> None:
     """Every round of blocks reads the whole right operand again, unless a large cache keeps it."""
     group = product(8192, 8192, 8192)
     schedule = tiles(group, 128, 128, 64, warps=4)

@@ -35,7 +35,7 @@ def test_attention_of_halves_has_two_warpgroups() -> None:
 @pytest.mark.parametrize(
     "other", [group(64, 4096, F32), group(1, 2048)], ids=["floats", "few rows"]
 )
-def test_others_have_not(other: TileGroup) -> None:
+def test_other_kernels_have_no_warpgroups(other: TileGroup) -> None:
     assert warpgroup_schedule(other, TYPICAL_DEVICE) is None
     profile = replace(TYPICAL_DEVICE, warpgroups=True)
     assert choose_blocks(other, profile) == ranked(other, profile)[0].schedule

@@ -14,17 +14,17 @@ typedef struct descent {
     tcc_progress *progress;
     int64_t unit, low; /* no plan is known that needs less than `low` */
     int64_t steps_end;
-    int64_t *found, *best;
+    int64_t *offsets, *best;
     size_t bytes;
 } descent;
 
 static tcc_outcome try_capacity(descent *d, int64_t capacity, int64_t steps) {
-    int64_t left = d->steps_end - d->progress->steps;
-    if (left <= 0 || d->progress->ended) return TCC_SPENT;
+    int64_t remaining = d->steps_end - d->progress->steps;
+    if (remaining <= 0 || d->progress->ended) return TCC_SPENT;
     tcc_outcome outcome =
-        tcc_search_run(d->search, capacity, steps < left ? steps : left, d->found);
+        tcc_search_run(d->search, capacity, steps < remaining ? steps : remaining, d->offsets);
     if (outcome == TCC_FOUND) {
-        memcpy(d->best, d->found, d->bytes);
+        memcpy(d->best, d->offsets, d->bytes);
         d->progress->peak = capacity;
     }
     if (outcome == TCC_REFUTED && capacity >= d->low) d->low = capacity + d->unit;
@@ -61,11 +61,11 @@ static tcc_status improve(const tcc_lives *lives, int64_t target, int64_t steps,
                  .bytes = bytes};
     TCC_RETURN_IF_ERROR(tcc_search_make(lives, progress, &d.search));
     if (!d.search) return TCC_OK; /* the greedy plan is the result */
-    d.found = tcc_allocate(bytes);
-    bool made = d.found && descend(&d);
-    tcc_free(d.found);
+    d.offsets = tcc_allocate(bytes);
+    bool is_complete = d.offsets && descend(&d);
+    tcc_free(d.offsets);
     tcc_search_free(d.search);
-    return made ? TCC_OK : TCC_OUT_OF_MEMORY;
+    return is_complete ? TCC_OK : TCC_OUT_OF_MEMORY;
 }
 
 static tcc_status plan_greedily(const tcc_lives *lives, int64_t target, int64_t *out_offsets,

@@ -15,7 +15,7 @@ typedef struct branching {
     const int64_t **cells;           /* by edge */
     int64_t *start;
     tcc_wide *reduced; /* by depth and strategy: the cost with the edges to earlier nodes */
-    tcc_wide *rest;    /* by depth: the least cost of the edges among nodes from it on */
+    tcc_wide *tail_costs; /* by depth: the least cost of the edges among nodes from it on */
     tcc_wide *usage;   /* where a node begins: memory of nodes with a strategy, and the least memory
                           of the others */
     tcc_wide best;
@@ -28,11 +28,11 @@ static bool lives_at(const tcc_partition_problem *p, int64_t node, int64_t time)
     return p->lives[2 * node] <= time && time < p->lives[2 * node + 1];
 }
 
-static int64_t least(const int64_t *values, int64_t count) {
-    int64_t least = values[0];
+static int64_t minimum(const int64_t *values, int64_t count) {
+    int64_t minimum = values[0];
     for (int64_t k = 1; k < count; k++)
-        if (values[k] < least) least = values[k];
-    return least;
+        if (values[k] < minimum) minimum = values[k];
+    return minimum;
 }
 
 /* Adds memory to all times of a node's life.  Returns true if the sums stay within the limit. */
@@ -53,7 +53,7 @@ static tcc_wide reduce(branching *b, int64_t node, int32_t strategy) {
     const tcc_partition_problem *p = b->problem;
     int64_t count = b->start[p->nodes];
     const tcc_wide *from = b->reduced + node * count;
-    tcc_wide *to = b->reduced + (node + 1) * count, bound = b->rest[node + 1];
+    tcc_wide *to = b->reduced + (node + 1) * count, bound = b->tail_costs[node + 1];
     memcpy(to, from, (size_t)count * sizeof *to);
     for (int64_t e = 0; e < p->edges; e++) {
         int64_t i = p->ends[2 * e], j = p->ends[2 * e + 1], cols = p->strategies[j];
@@ -77,11 +77,11 @@ static void search(branching *b, int64_t node, tcc_wide cost) {
     const tcc_partition_problem *p = b->problem;
     if (node == p->nodes) {
         b->best = cost;
-        b->result->found = true;
+        b->result->has_plan = true;
         memcpy(b->out, b->strategies, (size_t)p->nodes * sizeof *b->out);
         return;
     }
-    int64_t count = b->start[p->nodes], low = least(b->usages[node], p->strategies[node]);
+    int64_t count = b->start[p->nodes], low = minimum(b->usages[node], p->strategies[node]);
     for (int32_t s = 0; s < p->strategies[node]; s++) {
         if (b->result->steps >= b->steps_end) b->result->done = false;
         if (!b->result->done) return;
@@ -89,7 +89,7 @@ static void search(branching *b, int64_t node, tcc_wide cost) {
         tcc_wide bound = here + reduce(b, node, s);
         b->strategies[node] = s;
         int64_t change = b->usages[node][s] - low;
-        if (b->result->found && bound >= b->best) continue;
+        if (b->result->has_plan && bound >= b->best) continue;
         if (use(b, node, change)) search(b, node + 1, here);
         (void)use(b, node, -change);
     }
@@ -112,12 +112,12 @@ static void begin(branching *b) {
         b->cells[e] = cells;
         for (int64_t s = 0; s < p->strategies[i] && i == j; s++)
             b->reduced[b->start[i] + s] += cells[s * (p->strategies[i] + 1)];
-        int64_t low = least(cells, p->strategies[i] * p->strategies[j]);
-        for (int64_t k = 0; k <= (i < j ? i : j) && i != j; k++) b->rest[k] += low;
+        int64_t low = minimum(cells, p->strategies[i] * p->strategies[j]);
+        for (int64_t k = 0; k <= (i < j ? i : j) && i != j; k++) b->tail_costs[k] += low;
         cells += p->strategies[i] * p->strategies[j];
     }
     for (int64_t i = 0; i < p->nodes; i++)
-        (void)use(b, i, least(b->usages[i], p->strategies[i]));
+        (void)use(b, i, minimum(b->usages[i], p->strategies[i]));
 }
 
 static tcc_status run(branching *b) {
@@ -129,10 +129,10 @@ static tcc_status run(branching *b) {
     b->cells = tcc_allocate_zero((size_t)p->edges, sizeof *b->cells);
     b->start = tcc_allocate_zero(n + 1, sizeof *b->start);
     b->reduced = tcc_allocate_zero((n + 1) * count, sizeof *b->reduced);
-    b->rest = tcc_allocate_zero(n + 1, sizeof *b->rest);
+    b->tail_costs = tcc_allocate_zero(n + 1, sizeof *b->tail_costs);
     b->usage = tcc_allocate_zero(n, sizeof *b->usage);
     b->strategies = tcc_allocate_zero(n, sizeof *b->strategies);
-    if (!b->costs || !b->usages || !b->cells || !b->start || !b->reduced || !b->rest || !b->usage ||
+    if (!b->costs || !b->usages || !b->cells || !b->start || !b->reduced || !b->tail_costs || !b->usage ||
         !b->strategies)
         return TCC_OUT_OF_MEMORY;
     begin(b);
@@ -161,7 +161,7 @@ tcc_status tcc_partition_branch(const tcc_partition_problem *problem, int64_t st
     tcc_free(b.cells);
     tcc_free(b.start);
     tcc_free(b.reduced);
-    tcc_free(b.rest);
+    tcc_free(b.tail_costs);
     tcc_free(b.usage);
     tcc_free(b.strategies);
     return status;

@@ -6,7 +6,7 @@
 
 typedef struct tcc_branch {
     bool done;  /* the plan is optimal, or no valid plan exists */
-    bool found; /* a valid plan */
+    bool has_plan; /* a valid plan */
     int64_t steps;
 } tcc_branch;
 

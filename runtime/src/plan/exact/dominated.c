@@ -26,10 +26,10 @@ static double *compare_rows(tcc_network *m, int32_t rows, int32_t cols, const do
     for (int32_t s = 0; s < rows; s++) {
         for (int32_t q = 0; q < rows; q++) {
             const double *left = cells + (int64_t)s * cols, *right = cells + (int64_t)q * cols;
-            double least = left[0] - right[0];
+            double difference = left[0] - right[0];
             for (int32_t t = 1; t < cols; t++)
-                if (left[t] - right[t] < least) least = left[t] - right[t];
-            out[(int64_t)s * rows + q] = least;
+                if (left[t] - right[t] < difference) difference = left[t] - right[t];
+            out[(int64_t)s * rows + q] = difference;
         }
     }
     return out;
@@ -65,29 +65,29 @@ static tcc_status drop_dominated(reduction *r, int32_t node) {
     return TCC_OK;
 }
 
-static int64_t least_usage(const tcc_network *m, int32_t node) {
-    int64_t least = m->usages[m->start[node]];
+static int64_t smallest_usage(const tcc_network *m, int32_t node) {
+    int64_t usage = m->usages[m->start[node]];
     for (int64_t s = m->start[node]; s < m->start[node + 1]; s++)
-        if (m->usages[s] < least) least = m->usages[s];
-    return least;
+        if (m->usages[s] < usage) usage = m->usages[s];
+    return usage;
 }
 
 /* Drops impossible strategies, but leaves each node at least one, even if the least memory of all
  * nodes exceeds the limit. */
 static tcc_status drop_impossible(reduction *r) {
     tcc_network *m = r->network;
-    int64_t *least = tcc_allocate_zero((size_t)m->sections + 1, sizeof *least);
-    if (!least) return TCC_OUT_OF_MEMORY;
+    int64_t *usages = tcc_allocate_zero((size_t)m->sections + 1, sizeof *usages);
+    if (!usages) return TCC_OUT_OF_MEMORY;
     for (int32_t i = 0; i < m->nodes; i++)
-        for (int32_t t = m->first[i]; t < m->last[i]; t++) least[t] += least_usage(m, i);
+        for (int32_t t = m->first[i]; t < m->last[i]; t++) usages[t] += smallest_usage(m, i);
     for (int32_t i = 0; i < m->nodes; i++) {
-        int64_t most = 0, own = least_usage(m, i);
+        int64_t peak = 0, usage = smallest_usage(m, i);
         for (int32_t t = m->first[i]; t < m->last[i]; t++)
-            if (least[t] > most) most = least[t];
+            if (usages[t] > peak) peak = usages[t];
         for (int64_t s = m->start[i]; s < m->start[i + 1] && m->first[i] < m->last[i]; s++)
-            if (m->usages[s] != own && most - own + m->usages[s] > m->limit) r->dropped[s] = true;
+            if (m->usages[s] != usage && peak - usage + m->usages[s] > m->limit) r->dropped[s] = true;
     }
-    tcc_free(least);
+    tcc_free(usages);
     return TCC_OK;
 }
 
@@ -116,14 +116,14 @@ static tcc_status shrink_tables(reduction *r) {
     m->slots = NULL;
     m->tables = 0;
     m->room = m->n_slots = 0;
-    bool made = true;
-    for (int32_t e = 0; made && e < m->edges; e++) {
+    bool has_memory = true;
+    for (int32_t e = 0; has_memory && e < m->edges; e++) {
         int32_t table = shrink(r, old.table, e);
-        made = table >= 0;
+        has_memory = table >= 0;
         m->table_of[e] = table;
     }
     tcc_network_free_tables(&old);
-    return made ? TCC_OK : TCC_OUT_OF_MEMORY;
+    return has_memory ? TCC_OK : TCC_OUT_OF_MEMORY;
 }
 
 static int64_t shrink_nodes(reduction *r) {

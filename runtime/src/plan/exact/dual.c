@@ -99,13 +99,13 @@ void tcc_dual_pass(tcc_dual *d, bool backward, int32_t *strategies) {
 
 /* Returns a lower bound of the least sum in a row.  The terms of each sum have sizes that add up to
  * `sizes`. */
-static double least_of(const double *row, const double *sizes, int64_t count) {
-    double least = TCC_INFINITY;
+static double minimum_of(const double *row, const double *sizes, int64_t count) {
+    double minimum = TCC_INFINITY;
     for (int64_t k = 0; k < count; k++) {
         double low = row[k] - sizes[k] * 0x1p-44;
-        if (low < least) least = low;
+        if (low < minimum) minimum = low;
     }
-    return least;
+    return minimum;
 }
 
 static double bound_node(tcc_dual *d, int32_t node) {
@@ -124,7 +124,7 @@ static double bound_node(tcc_dual *d, int32_t node) {
             sizes[s] += tcc_size(message[s]);
         }
     }
-    return least_of(row, sizes, width);
+    return minimum_of(row, sizes, width);
 }
 
 static double bound_edge(const tcc_dual *d, int32_t edge) {
@@ -132,15 +132,15 @@ static double bound_edge(const tcc_dual *d, int32_t edge) {
     int32_t rows = tcc_width(m, m->ends[2 * edge]), cols = tcc_width(m, m->ends[2 * edge + 1]);
     const double *cells = tcc_cells(m, 2 * edge), *left = d->messages + d->message_start[2 * edge];
     const double *right = d->messages + d->message_start[2 * edge + 1];
-    double least = TCC_INFINITY;
+    double minimum = TCC_INFINITY;
     for (int32_t r = 0; r < rows; r++)
         for (int32_t c = 0; c < cols; c++) {
             double cell = cells[(int64_t)r * cols + c];
             double low = cell - left[r] - right[c] -
                          (cell + tcc_size(left[r]) + tcc_size(right[c])) * 0x1p-48;
-            if (low < least) least = low;
+            if (low < minimum) minimum = low;
         }
-    return least;
+    return minimum;
 }
 
 double tcc_dual_bound(tcc_dual *d) {
@@ -169,7 +169,7 @@ static double root(double square) {
     return root;
 }
 
-void tcc_dual_reprice(tcc_dual *d, double rate, double least) {
+void tcc_dual_reprice(tcc_dual *d, double rate, double min_price) {
     const tcc_network *m = d->network;
     memset(d->usage, 0, ((size_t)m->sections + 1) * sizeof *d->usage);
     for (int32_t i = 0; i < m->nodes; i++) {
@@ -186,7 +186,7 @@ void tcc_dual_reprice(tcc_dual *d, double rate, double least) {
             d->prices[t] *= 1 + rate * root(over);
         else
             d->prices[t] /= 1 + rate * root(-over);
-        if (over > 0 && d->prices[t] < least) d->prices[t] = least;
+        if (over > 0 && d->prices[t] < min_price) d->prices[t] = min_price;
     }
 }
 

@@ -30,9 +30,9 @@ void tcc_dual_price(tcc_dual *dual);
  * `strategies`, if not NULL, receives a plan that follows the messages. */
 void tcc_dual_pass(tcc_dual *dual, bool backward, int32_t *strategies);
 /* Raises the prices of sections where the plan `best` of the last pass uses more memory than the
- * limit, by at most the factor `rate`, and lowers the other sections' prices.  `least` is the
+ * limit, by at most the factor `rate`, and lowers the other sections' prices.  `min_price` is the
  * smallest price from which one rises. */
-void tcc_dual_reprice(tcc_dual *dual, double rate, double least);
+void tcc_dual_reprice(tcc_dual *dual, double rate, double min_price);
 /* Returns a lower bound of the network's cost. */
 double tcc_dual_bound(tcc_dual *dual);
 

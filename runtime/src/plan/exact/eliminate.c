@@ -10,7 +10,7 @@
 
 #include "vectors.h"
 
-enum place { OUTSIDE, LEFT, ELIMINATED, HELD };
+enum place { OUTSIDE, REMAINING, ELIMINATED, HELD };
 enum { SAMPLE = 4 };
 static const int64_t most_product = INT64_C(1) << 18; /* cells times strategies, for a node with two
                                                          neighbours */
@@ -41,8 +41,8 @@ static void cut(tcc_elimination *e, int32_t number) {
 }
 
 static void leave(tcc_elimination *e, int32_t node, enum place state) {
-    int32_t last = e->left[--e->n_left];
-    e->left[e->place[node]] = last;
+    int32_t last = e->remaining[--e->n_remaining];
+    e->remaining[e->place[node]] = last;
     e->place[last] = e->place[node];
     e->state[node] = (int8_t)state;
 }
@@ -81,10 +81,10 @@ static void eliminate_one(tcc_elimination *e, int32_t node) {
 
 static int32_t find_link(const tcc_elimination *e, int32_t node, int32_t other) {
     if (e->degree[other] < e->degree[node]) {
-        int32_t found = -1;
+        int32_t link = -1;
         for (int32_t k = e->head[other]; k >= 0; k = e->links[k].next)
-            if (e->links[k].other == node) found = k ^ 1;
-        return found;
+            if (e->links[k].other == node) link = k ^ 1;
+        return link;
     }
     for (int32_t k = e->head[node]; k >= 0; k = e->links[k].next)
         if (e->links[k].other == other) return k;
@@ -135,7 +135,7 @@ static bool eliminate_two(tcc_elimination *e, int32_t node) {
 static int32_t draw(tcc_elimination *e) {
     int32_t best = -1;
     for (int32_t k = 0; k < SAMPLE; k++) {
-        int32_t node = e->left[tcc_random_below(&e->random, e->n_left)];
+        int32_t node = e->remaining[tcc_random_below(&e->random, e->n_remaining)];
         if (best < 0 || e->degree[node] > e->degree[best]) best = node;
     }
     return best;
@@ -147,21 +147,21 @@ static void begin(tcc_elimination *e, const int32_t *nodes, int32_t count,
                   const int32_t *strategies) {
     const tcc_network *m = e->network;
     e->n_links = 2 * m->edges;
-    e->n_order = e->n_left = e->n_few = e->n_two = 0;
+    e->n_order = e->n_remaining = e->n_few = e->n_two = 0;
     e->n_cells = 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t node = nodes[i];
-        e->state[node] = LEFT;
+        e->state[node] = REMAINING;
         e->degree[node] = 0;
         e->head[node] = -1;
-        e->place[node] = e->n_left;
-        e->left[e->n_left++] = node;
+        e->place[node] = e->n_remaining;
+        e->remaining[e->n_remaining++] = node;
     }
     for (int32_t i = 0; i < count; i++) {
         int32_t node = nodes[i], width = tcc_width(m, node);
         for (int64_t k = m->half_start[node]; k < m->half_start[node + 1]; k++) {
             int32_t half = m->halves[k], other = m->ends[half ^ 1];
-            if (e->state[other] == LEFT) {
+            if (e->state[other] == REMAINING) {
                 add_link(e, half, node, other, tcc_cells(m, half));
                 continue;
             }
@@ -186,10 +186,10 @@ static int32_t choose(tcc_elimination *e, int32_t node, const int32_t *strategie
         const double *cells = e->links[k].cells + strategies[e->links[k].other];
         for (int32_t s = 0; s < width; s++) costs[s] += cells[(int64_t)s * cols];
     }
-    double least = costs[best] - tcc_size(costs[best]) * 1e-12;
+    double threshold = costs[best] - tcc_size(costs[best]) * 1e-12;
     for (int32_t s = 0; s < width; s++) {
-        if (costs[s] >= least) continue;
-        least = costs[s];
+        if (costs[s] >= threshold) continue;
+        threshold = costs[s];
         best = s;
     }
     return best;
@@ -197,13 +197,13 @@ static int32_t choose(tcc_elimination *e, int32_t node, const int32_t *strategie
 
 void tcc_eliminate(tcc_elimination *e, const int32_t *nodes, int32_t count, int32_t *strategies) {
     begin(e, nodes, count, strategies);
-    while (e->n_left) {
+    while (e->n_remaining) {
         if (e->n_few) {
             int32_t node = e->few[--e->n_few];
-            if (e->state[node] == LEFT && e->degree[node] < 2) eliminate_one(e, node);
+            if (e->state[node] == REMAINING && e->degree[node] < 2) eliminate_one(e, node);
         } else if (e->n_two) {
             int32_t node = e->two[--e->n_two];
-            if (e->state[node] == LEFT && e->degree[node] == 2 && !eliminate_two(e, node))
+            if (e->state[node] == REMAINING && e->degree[node] == 2 && !eliminate_two(e, node))
                 hold(e, node, strategies);
         } else {
             hold(e, draw(e), strategies);
@@ -231,8 +231,8 @@ tcc_status tcc_elimination_make(const tcc_network *m, tcc_elimination *out_elimi
         return TCC_OUT_OF_MEMORY;
     e->head = e->degree + n;
     e->order = e->head + n;
-    e->left = e->order + n;
-    e->place = e->left + n;
+    e->remaining = e->order + n;
+    e->place = e->remaining + n;
     e->few = e->place + n;
     e->two = e->few + links + n;
     return TCC_OK;

@@ -15,12 +15,12 @@ typedef struct tcc_elimination {
     uint64_t random;
     int64_t steps;
     double *costs; /* by strategy: set by the caller; run() changes them */
-    int32_t *degree, *head, *order, *left, *place, *few, *two;
+    int32_t *degree, *head, *order, *remaining, *place, *few, *two;
     int8_t *state; /* by node: a value of enum place */
     tcc_link *links;
     double *cells; /* cells of the edges that elimination adds */
     int64_t n_cells, cells_room;
-    int32_t n_links, n_order, n_left, n_few, n_two;
+    int32_t n_links, n_order, n_remaining, n_few, n_two;
     double *row;
 } tcc_elimination;
 

@@ -60,15 +60,15 @@ static void price(tcc_improvement *i, const int32_t *nodes, int32_t count, doubl
 /* Draws a node and collects the nodes near it, up to a drawn number. */
 static void draw_region(tcc_improvement *i) {
     const tcc_network *m = i->network;
-    int32_t most = m->nodes >> tcc_random_below(&i->random, 8);
-    if (most < SMALLEST) most = SMALLEST;
+    int32_t max_nodes = m->nodes >> tcc_random_below(&i->random, 8);
+    if (max_nodes < SMALLEST) max_nodes = SMALLEST;
     int32_t number = ++i->regions, node = tcc_random_below(&i->random, m->nodes);
     i->n_region = 0;
     i->seen[node] = number;
     i->region[i->n_region++] = node;
-    for (int32_t k = 0; k < i->n_region && i->n_region < most; k++) {
+    for (int32_t k = 0; k < i->n_region && i->n_region < max_nodes; k++) {
         int64_t end = m->half_start[i->region[k] + 1];
-        for (int64_t h = m->half_start[i->region[k]]; h < end && i->n_region < most; h++) {
+        for (int64_t h = m->half_start[i->region[k]]; h < end && i->n_region < max_nodes; h++) {
             int32_t other = m->ends[m->halves[h] ^ 1];
             if (i->seen[other] == number) continue;
             i->seen[other] = number;

@@ -40,7 +40,7 @@ static bool count_block(tcc_search *s, int32_t block, int sign) {
     bool parted = false;
     for (int32_t b = block; b >= 0; b = s->lives->next[b])
         for (int32_t section = s->lives->first[b]; section < s->lives->last[b]; section++)
-            s->left[section] += sign * s->lives->sizes[b];
+            s->remaining[section] += sign * s->lives->sizes[b];
     for (int32_t section = s->from[block]; section + 1 < s->to[block]; section++)
         parted |= (s->spanning[section] += sign) == 0;
     return parted;
@@ -50,8 +50,8 @@ void tcc_search_undo(tcc_search *s, int64_t to) {
     while (s->n_trail > to) {
         change *last = &s->trail[--s->n_trail];
         switch (last->kind) {
-        case LEAST: s->least[last->index] = last->old; break;
-        case REST: s->rest[last->index] = last->old; break;
+        case LOWEST: s->lowest[last->index] = last->old; break;
+        case RESTING: s->resting[last->index] = last->old; break;
         case FLOOR: s->floor[last->index] = last->old; break;
         case PLACED:
             s->placed[last->index] = false;
@@ -64,11 +64,11 @@ void tcc_search_undo(tcc_search *s, int64_t to) {
 
 static void raise(tcc_search *s, int32_t block, int64_t offset) {
     const tcc_lives *lives = s->lives;
-    int64_t old = s->least[block];
+    int64_t old = s->lowest[block];
     if (offset <= old) return;
     if (lives->fixed[block] >= 0) s->hopeless = true;
-    note(s, LEAST, block, old);
-    s->least[block] = offset;
+    note(s, LOWEST, block, old);
+    s->lowest[block] = offset;
     for (int32_t b = block; b >= 0; b = lives->next[b])
         for (int32_t section = lives->first[b]; section < lives->last[b]; section++)
             tcc_search_mark(s, section);
@@ -84,15 +84,15 @@ static bool fits(tcc_search *s, int32_t section) {
     for (int64_t i = 1; i < count; i++) { /* insertion sort, because the order changed little since
                                              the last call */
         int32_t moved = active[i];
-        int64_t at = i, key = s->least[lives->block[moved]];
-        for (; at && s->least[lives->block[active[at - 1]]] > key; at--) active[at] = active[at - 1];
+        int64_t at = i, key = s->lowest[lives->block[moved]];
+        for (; at && s->lowest[lives->block[active[at - 1]]] > key; at--) active[at] = active[at - 1];
         active[at] = moved;
     }
     int64_t bytes = 0, lowest = s->floor[section];
     for (int64_t i = count; i-- > 0;) {
         int32_t block = lives->block[active[i]];
         if (s->placed[block]) continue;
-        lowest = s->least[block];
+        lowest = s->lowest[block];
         bytes += lives->sizes[active[i]];
         if (bytes > s->capacity - lowest) return false;
     }
@@ -105,7 +105,7 @@ bool tcc_search_all_fit(tcc_search *s) {
     bool fit = !s->hopeless;
     for (int32_t i = 0; i < s->n_changed && fit; i++) {
         int32_t section = s->changed[i];
-        fit = !s->left[section] || fits(s, section);
+        fit = !s->remaining[section] || fits(s, section);
         if (!fit) s->failures[section]++;
     }
     tcc_search_forget(s);
@@ -116,7 +116,7 @@ bool tcc_search_all_fit(tcc_search *s) {
 /* Returns true if a block rests on a support at its least offset. A block that does not rests on a
  * block that is not placed yet. */
 bool tcc_search_rests(const tcc_search *s, int32_t block) {
-    return s->rest[block] == s->least[block] || s->lives->fixed[block] >= 0;
+    return s->resting[block] == s->lowest[block] || s->lives->fixed[block] >= 0;
 }
 
 void tcc_search_lift(tcc_search *s, int32_t block) {
@@ -125,9 +125,9 @@ void tcc_search_lift(tcc_search *s, int32_t block) {
     for (int32_t b = block; b >= 0; b = lives->next[b]) {
         s->progress->steps += lives->starts[b + 1] - lives->starts[b];
         for (int64_t i = lives->starts[b]; i < lives->starts[b + 1]; i++) {
-            int32_t other = lives->others[i], below = lives->block[other];
+            int32_t other = lives->neighbours[i], below = lives->block[other];
             if (s->placed[below]) continue;
-            int64_t end = tcc_aligned(s->least[below] + lives->sizes[other], lives->alignment[block]);
+            int64_t end = tcc_aligned(s->lowest[below] + lives->sizes[other], lives->alignment[block]);
             if (end < lowest) lowest = end;
         }
     }
@@ -145,16 +145,16 @@ bool tcc_search_place(tcc_search *s, int32_t block) {
     note(s, PLACED, block, 0);
     bool parted = count_block(s, block, -1);
     for (int32_t b = block; b >= 0; b = lives->next[b]) {
-        int64_t end = s->least[block] + lives->sizes[b];
+        int64_t end = s->lowest[block] + lives->sizes[b];
         for (int32_t section = lives->first[b]; section < lives->last[b]; section++)
             tcc_search_mark(s, section);
         s->progress->steps += lives->starts[b + 1] - lives->starts[b];
         for (int64_t i = lives->starts[b]; i < lives->starts[b + 1]; i++) {
-            int32_t above = lives->block[lives->others[i]];
+            int32_t above = lives->block[lives->neighbours[i]];
             int64_t top = tcc_aligned(end, lives->alignment[above]);
-            if (s->placed[above] || top <= s->rest[above]) continue;
-            note(s, REST, above, s->rest[above]);
-            s->rest[above] = top;
+            if (s->placed[above] || top <= s->resting[above]) continue;
+            note(s, RESTING, above, s->resting[above]);
+            s->resting[above] = top;
             raise(s, above, top);
         }
     }

@@ -60,12 +60,12 @@ static void add_edge(const tcc_partition_problem *p, int32_t edge, const int64_t
 }
 
 static int64_t most_cells(const tcc_partition_problem *p) {
-    int64_t most = 1;
+    int64_t maximum = 1;
     for (int64_t e = 0; e < p->edges; e++) {
         int64_t cells = p->strategies[p->ends[2 * e]] * p->strategies[p->ends[2 * e + 1]];
-        if (cells > most) most = cells;
+        if (cells > maximum) maximum = cells;
     }
-    return most;
+    return maximum;
 }
 
 /* Adds an edge between a node and itself to the costs of the node. */
@@ -136,17 +136,17 @@ static bool lower_forbidding(const tcc_partition_problem *p, tcc_network *m) {
     m->slots = NULL;
     m->tables = 0;
     m->room = m->n_slots = 0;
-    bool made = true;
-    for (int32_t e = 0; made && e < m->edges; e++) {
+    bool has_memory = true;
+    for (int32_t e = 0; has_memory && e < m->edges; e++) {
         const tcc_table *table = &old.table[m->table_of[e]];
         for (int64_t k = 0; k < (int64_t)table->rows * table->cols; k++)
             if (table->cells[k] >= forbidden) table->cells[k] = cap;
         int32_t number = tcc_network_table(m, table->rows, table->cols, table->cells);
-        made = number >= 0;
+        has_memory = number >= 0;
         m->table_of[e] = number;
     }
     tcc_network_free_tables(&old);
-    return made;
+    return has_memory;
 }
 
 static bool set_edges(const tcc_partition_problem *p, tcc_network *m) {
@@ -154,21 +154,21 @@ static bool set_edges(const tcc_partition_problem *p, tcc_network *m) {
     grouped *edges = tcc_allocate(count * sizeof *edges);
     int64_t *offsets = tcc_allocate(count * sizeof *offsets), offset = 0;
     double *cells = tcc_allocate((size_t)most_cells(p) * sizeof *cells);
-    bool made = edges && offsets && cells;
-    for (int64_t e = 0; made && e < p->edges; e++) {
+    bool has_memory = edges && offsets && cells;
+    for (int64_t e = 0; has_memory && e < p->edges; e++) {
         int64_t a = p->ends[2 * e], b = p->ends[2 * e + 1];
         edges[e] = (grouped){(int32_t)(a < b ? a : b), (int32_t)(a < b ? b : a), (int32_t)e};
         offsets[e] = offset;
         offset += p->strategies[a] * p->strategies[b];
     }
-    if (made) {
+    if (has_memory) {
         qsort(edges, count, sizeof *edges, by_ends);
-        made = merge_edges(p, m, edges, offsets, cells);
+        has_memory = merge_edges(p, m, edges, offsets, cells);
     }
     tcc_free(edges);
     tcc_free(offsets);
     tcc_free(cells);
-    return made;
+    return has_memory;
 }
 
 static void set_halves(tcc_network *m) {

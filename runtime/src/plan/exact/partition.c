@@ -66,12 +66,12 @@ static tcc_status plan(const tcc_partition_problem *problem, tcc_effort effort, 
     tcc_branch branch;
     TCC_RETURN_IF_ERROR(tcc_partition_branch(problem, steps, other, &branch));
     partition->steps = branch.steps;
-    partition->impossible = branch.done && !branch.found;
+    partition->impossible = branch.done && !branch.has_plan;
     effort.steps = branch.done ? 0 : effort.steps - branch.steps;
-    if (!branch.done || !branch.found)
+    if (!branch.done || !branch.has_plan)
         TCC_RETURN_IF_ERROR(search(problem, &effort, strategies, partition));
-    if (branch.found) TCC_RETURN_IF_ERROR(join(problem, other, strategies, partition));
-    if (branch.done && branch.found) partition->bound = partition->cost;
+    if (branch.has_plan) TCC_RETURN_IF_ERROR(join(problem, other, strategies, partition));
+    if (branch.done && branch.has_plan) partition->bound = partition->cost;
     return TCC_OK;
 }
 

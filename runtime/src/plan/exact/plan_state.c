@@ -29,11 +29,11 @@ static void change_usage(tcc_state *st, int32_t node, int64_t change) {
 static void exchange(tcc_state *st, tcc_move *move) {
     const tcc_network *m = st->network;
     for (int32_t k = move->first; k < move->last; k++) {
-        int32_t node = st->nodes[k], held = st->strategies[node], new = st->proposed[node];
+        int32_t node = st->nodes[k], current = st->strategies[node], new = st->proposed[node];
         const int64_t *usages = m->usages + m->start[node];
-        change_usage(st, node, usages[new] - usages[held]);
+        change_usage(st, node, usages[new] - usages[current]);
         st->strategies[node] = new;
-        st->proposed[node] = held;
+        st->proposed[node] = current;
     }
     st->cost += move->applied ? -move->change : move->change;
     move->applied = !move->applied;
@@ -54,12 +54,12 @@ static bool try(tcc_state *st, tcc_move *move) {
  * counts half. */
 static double change_of(const tcc_state *st, int32_t node) {
     const tcc_network *m = st->network;
-    int32_t held = st->strategies[node], new = st->proposed[node];
-    double change = m->costs[m->start[node] + new] - m->costs[m->start[node] + held], shared = 0;
+    int32_t current = st->strategies[node], new = st->proposed[node];
+    double change = m->costs[m->start[node] + new] - m->costs[m->start[node] + current], shared = 0;
     for (int64_t k = m->half_start[node]; k < m->half_start[node + 1]; k++) {
         int32_t half = m->halves[k], other = m->ends[half ^ 1], cols = tcc_width(m, other);
         const double *cells = tcc_cells(m, half);
-        double before = cells[(int64_t)held * cols + st->strategies[other]];
+        double before = cells[(int64_t)current * cols + st->strategies[other]];
         if (st->mark[other])
             shared += cells[(int64_t)new * cols + st->proposed[other]] - before;
         else
@@ -142,7 +142,7 @@ bool tcc_state_accept(tcc_state *st, const int32_t *among, int32_t count) {
 static tcc_move cheapest(tcc_state *st, int32_t section) {
     const tcc_network *m = st->network;
     tcc_move best = {.first = -1};
-    double least = 0;
+    double lowest_worth = 0;
     for (int32_t i = 0; i < m->nodes; i++) {
         if (section < m->first[i] || section >= m->last[i]) continue;
         const int64_t *usages = m->usages + m->start[i];
@@ -153,8 +153,8 @@ static tcc_move cheapest(tcc_state *st, int32_t section) {
             st->proposed[i] = s;
             double change = change_of(st, i), worth = change / (double)freed;
             st->steps += 1 + m->half_start[i + 1] - m->half_start[i];
-            if (best.first >= 0 && worth >= least) continue;
-            least = worth;
+            if (best.first >= 0 && worth >= lowest_worth) continue;
+            lowest_worth = worth;
             best = (tcc_move){.change = change, .first = i, .last = s};
         }
     }

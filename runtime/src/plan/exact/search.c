@@ -37,10 +37,10 @@ static int64_t lowest_offset(tcc_search *s, int32_t begin, int32_t end) {
         if (!tcc_search_reserve(s)) return -1;
         s->progress->steps += end - begin;
         for (int32_t i = begin; i < end; i++)
-            if (s->least[s->blocks[i]] < lowest) lowest = s->least[s->blocks[i]];
+            if (s->lowest[s->blocks[i]] < lowest) lowest = s->lowest[s->blocks[i]];
         for (int32_t i = begin; i < end; i++) {
             int32_t block = s->blocks[i];
-            if (s->least[block] != lowest || tcc_search_rests(s, block)) continue;
+            if (s->lowest[block] != lowest || tcc_search_rests(s, block)) continue;
             tcc_search_lift(s, block);
             lifted = true;
         }
@@ -50,28 +50,28 @@ static int64_t lowest_offset(tcc_search *s, int32_t begin, int32_t end) {
 }
 
 /* Returns the bytes that the tightest section of a block can waste. */
-static int64_t least_waste(const tcc_search *s, int32_t block, int64_t offset) {
-    int64_t least = INT64_MAX;
+static int64_t smallest_waste_at(const tcc_search *s, int32_t block, int64_t offset) {
+    int64_t smallest_waste = INT64_MAX;
     for (int32_t b = block; b >= 0; b = s->lives->next[b]) {
         for (int32_t section = s->lives->first[b]; section < s->lives->last[b]; section++) {
-            int64_t waste = s->capacity - s->floor[section] - s->left[section];
-            if (s->floor[section] == offset && waste < least) least = waste;
+            int64_t waste = s->capacity - s->floor[section] - s->remaining[section];
+            if (s->floor[section] == offset && waste < smallest_waste) smallest_waste = waste;
         }
     }
-    return least;
+    return smallest_waste;
 }
 
 static int32_t choose(const tcc_search *s, int32_t begin, int32_t end, int64_t offset) {
     int32_t best = -1;
-    int64_t least = 0;
+    int64_t smallest = 0;
     for (int32_t i = begin; i < end; i++) {
         int32_t block = s->blocks[i];
-        if (s->least[block] != offset) continue;
-        int64_t waste = least_waste(s, block, offset);
+        if (s->lowest[block] != offset) continue;
+        int64_t waste = smallest_waste_at(s, block, offset);
         uint64_t rank = s->rank[block];
-        if (best < 0 || waste < least || (waste == least && rank > s->rank[s->blocks[best]])) {
+        if (best < 0 || waste < smallest || (waste == smallest && rank > s->rank[s->blocks[best]])) {
             best = i;
-            least = waste;
+            smallest = waste;
         }
     }
     return best;
@@ -84,7 +84,7 @@ static bool is_over(tcc_search *s) {
         s->ask_at = progress->steps + ASK_STEPS;
         progress->ended |= !progress->go_on(progress->context, progress->steps, progress->peak);
     }
-    return s->nodes_left-- <= 0 || progress->steps >= s->steps_end || progress->ended;
+    return s->remaining_nodes-- <= 0 || progress->steps >= s->steps_end || progress->ended;
 }
 
 static tcc_outcome search_part(tcc_search *s, int32_t begin, int32_t end);
@@ -117,8 +117,8 @@ static tcc_outcome search_part(tcc_search *s, int32_t begin, int32_t end) {
         if (s->no_memory) return TCC_NO_MEMORY;
         if (offset < 0) break;
         if (is_over(s)) return TCC_SPENT;
-        int32_t chosen = choose(s, begin, end, offset), block = s->blocks[chosen];
-        s->blocks[chosen] = s->blocks[begin];
+        int32_t place = choose(s, begin, end, offset), block = s->blocks[place];
+        s->blocks[place] = s->blocks[begin];
         s->blocks[begin] = block;
         int64_t without = s->n_trail;
         bool parted = tcc_search_place(s, block);
@@ -171,11 +171,11 @@ static uint64_t rank_of(tcc_search *s, int32_t block) {
 
 static void begin_run(tcc_search *s) {
     const tcc_lives *lives = s->lives;
-    s->nodes_left = RUN_NODES * luby(s->runs + 1);
+    s->remaining_nodes = RUN_NODES * luby(s->runs + 1);
     s->n_trail = 0;
     tcc_search_forget(s);
     for (int32_t section = 0; section < lives->sections; section++) {
-        s->left[section] = s->total[section];
+        s->remaining[section] = s->total[section];
         s->floor[section] = s->spanning[section] = 0;
         s->failures[section] -= s->failures[section] / 8;
         tcc_search_mark(s, section);
@@ -183,8 +183,8 @@ static void begin_run(tcc_search *s) {
     for (int32_t i = 0; i < s->n_blocks; i++) {
         int32_t block = s->blocks[i];
         s->placed[block] = false;
-        s->rest[block] = 0;
-        s->least[block] = lives->fixed[block] < 0 ? 0 : lives->fixed[block];
+        s->resting[block] = 0;
+        s->lowest[block] = lives->fixed[block] < 0 ? 0 : lives->fixed[block];
         s->rank[block] = rank_of(s, block);
         for (int32_t section = s->from[block]; section + 1 < s->to[block]; section++)
             s->spanning[section]++;
@@ -205,7 +205,7 @@ tcc_outcome tcc_search_run(tcc_search *search, int64_t capacity, int64_t steps,
         outcome = tcc_search_all_fit(s) ? search_parts(s, 0, s->n_blocks) : TCC_REFUTED;
     } while (outcome == TCC_SPENT && s->progress->steps < s->steps_end && !s->progress->ended);
     for (int32_t b = 0; b < lives->count && outcome == TCC_FOUND; b++)
-        out_offsets[b] = s->least[b];
+        out_offsets[b] = s->lowest[b];
     return outcome;
 }
 
@@ -213,18 +213,18 @@ tcc_outcome tcc_search_run(tcc_search *search, int64_t capacity, int64_t steps,
 
 static bool allocate(tcc_search *s) {
     size_t n = (size_t)s->lives->count, sections = (size_t)s->lives->sections;
-    s->least = tcc_allocate_zero(3 * n, sizeof *s->least);
+    s->lowest = tcc_allocate_zero(3 * n, sizeof *s->lowest);
     s->total = tcc_allocate_zero(4 * sections + 1, sizeof *s->total);
     s->blocks = tcc_allocate_zero(3 * n, sizeof *s->blocks);
     s->changed = tcc_allocate_zero(3 * sections, sizeof *s->changed);
     s->placed = tcc_allocate_zero(n + sections, sizeof *s->placed);
     s->order = tcc_allocate_zero(n, sizeof *s->order);
-    if (!s->least || !s->total || !s->blocks || !s->changed || !s->placed || !s->order)
+    if (!s->lowest || !s->total || !s->blocks || !s->changed || !s->placed || !s->order)
         return false;
-    s->rest = s->least + n;
-    s->rank = (uint64_t *)s->rest + n;
-    s->left = s->total + sections;
-    s->floor = s->left + sections;
+    s->resting = s->lowest + n;
+    s->rank = (uint64_t *)s->resting + n;
+    s->remaining = s->total + sections;
+    s->floor = s->remaining + sections;
     s->starts = s->floor + sections;
     s->from = s->blocks + n;
     s->to = s->from + n;
@@ -240,7 +240,7 @@ static void set_blocks(tcc_search *s) {
     for (int32_t block = 0; block < lives->count; block++) {
         if (lives->block[block] != block) continue;
         int64_t bytes = 0, met = 0;
-        s->least[block] = lives->fixed[block] < 0 ? 0 : lives->fixed[block];
+        s->lowest[block] = lives->fixed[block] < 0 ? 0 : lives->fixed[block];
         s->from[block] = lives->first[block];
         for (int32_t b = block; b >= 0; b = lives->next[b]) {
             s->to[block] = lives->last[b];
@@ -285,13 +285,13 @@ tcc_status tcc_search_make(const tcc_lives *lives, tcc_progress *progress, tcc_s
     if (!s) return TCC_OUT_OF_MEMORY;
     s->lives = lives;
     s->progress = progress;
-    bool made = allocate(s);
-    if (made) {
+    bool has_memory = allocate(s);
+    if (has_memory) {
         set_blocks(s);
         (void)tcc_plan_bound(lives, s->total);
-        made = set_active(s);
+        has_memory = set_active(s);
     }
-    if (!made) {
+    if (!has_memory) {
         tcc_search_free(s);
         return TCC_OUT_OF_MEMORY;
     }
@@ -301,7 +301,7 @@ tcc_status tcc_search_make(const tcc_lives *lives, tcc_progress *progress, tcc_s
 
 void tcc_search_free(tcc_search *search) {
     if (!search) return;
-    tcc_free(search->least);
+    tcc_free(search->lowest);
     tcc_free(search->total);
     tcc_free(search->blocks);
     tcc_free(search->changed);

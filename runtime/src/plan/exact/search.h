@@ -4,7 +4,7 @@
 
 #include "../plan.h"
 
-typedef enum change_kind { LEAST, REST, FLOOR, PLACED } change_kind;
+typedef enum change_kind { LOWEST, RESTING, FLOOR, PLACED } change_kind;
 
 typedef struct change {
     change_kind kind;
@@ -15,18 +15,18 @@ typedef struct change {
 struct tcc_search {
     const tcc_lives *lives;
     tcc_progress *progress;
-    int64_t capacity, largest, steps_end, nodes_left, ask_at;
+    int64_t capacity, largest, steps_end, remaining_nodes, ask_at;
     int32_t runs;
     uint64_t random;
     bool hopeless, no_memory;
     /* by block: the least offset; the offset at which it would rest now; whether it is placed */
-    int64_t *least, *rest;
+    int64_t *lowest, *resting;
     bool *placed;
     uint64_t *rank;     /* among equal blocks the largest rank is chosen */
     int32_t *blocks; /* all blocks that have bytes; each search node has a range of them */
     int32_t *from, *to; /* a block's sections from <= s < to, including those between its buffers */
     /* by section: live bytes in all, live bytes not placed yet, the lowest remaining offset */
-    int64_t *total, *left, *floor;
+    int64_t *total, *remaining, *floor;
     int32_t *spanning; /* unplaced blocks that live on into the next section */
     uint32_t *failures;
     int64_t *starts;   /* the buffers that live in section s: */

@@ -13,11 +13,11 @@ static int by_time(const void *left, const void *right) {
     return (int)b->ends - (int)a->ends;
 }
 
-static int64_t most_usage(const tcc_network *m, int32_t node) {
-    int64_t most = 0;
+static int64_t peak_usage(const tcc_network *m, int32_t node) {
+    int64_t peak = 0;
     for (int64_t s = m->start[node]; s < m->start[node + 1]; s++)
-        if (m->bytes[s] > most) most = m->bytes[s];
-    return most;
+        if (m->bytes[s] > peak) peak = m->bytes[s];
+    return peak;
 }
 
 /* Numbers the sections. A section is a set of live nodes that no later node joins before one of
@@ -33,11 +33,11 @@ static tcc_wide number(const tcc_partition_problem *p, tcc_network *m, const bou
             if (began && sum > p->limit) m->sections++;
             began = false;
             m->last[b->node] = m->sections;
-            sum -= most_usage(m, b->node);
+            sum -= peak_usage(m, b->node);
         } else {
             began = true;
             m->first[b->node] = m->sections;
-            sum += most_usage(m, b->node);
+            sum += peak_usage(m, b->node);
             if (sum > largest) largest = sum;
         }
     }

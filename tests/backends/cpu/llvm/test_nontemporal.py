@@ -101,7 +101,7 @@ def test_results_are_equal_at_any_address(target: Target, shape: tuple[int, ...]
         np.testing.assert_array_equal(found, np.maximum(x + y, 0))
 
 
-def test_only_what_the_last_cache_does_not_hold_goes_past_it() -> None:
+def test_only_stores_larger_than_the_last_cache_are_non_temporal() -> None:
     machine = shipped_machine("znver5")
     assert planned(residual(64, 512, 512), machine).nontemporal == (2,)
     assert planned(residual(6, 512, 512), machine).nontemporal == ()
@@ -110,7 +110,7 @@ def test_only_what_the_last_cache_does_not_hold_goes_past_it() -> None:
     assert machine.bypasses(int(large) + 1)
 
 
-def test_what_a_kernel_reads_back_stays_near(target: Target) -> None:
+def test_stores_that_a_kernel_reads_back_are_not_non_temporal(target: Target) -> None:
     """A softmax reads its exponentials back from its result, so its stores are not non-temporal."""
     kernel = planned(softmax(64, 4096), small(target))
     assert kernel.nontemporal == ()  # The exponentials are stored there too.

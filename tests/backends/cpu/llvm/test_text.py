@@ -29,7 +29,7 @@ class Key:
         return 1
 
 
-def test_what_a_scope_makes_is_forgotten_after_it(code: Code) -> None:
+def test_values_of_a_scope_are_forgotten_after_it(code: Code) -> None:
     assert code.remember("outer", lambda: 1) == 1
     with code.scope():
         assert code.remember("outer", lambda: 2) == 1

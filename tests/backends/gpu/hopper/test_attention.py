@@ -77,7 +77,7 @@ def cut_short() -> TileKernel:
 
 
 @pytest.mark.parametrize("order", gluon.ORDERS)
-def test_walks_may_be_of_different_length(order: str) -> None:
+def test_streaming_loops_may_have_different_lengths(order: str) -> None:
     kernel = cut_short()
     made = source(kernel).hopper
     assert made is not None

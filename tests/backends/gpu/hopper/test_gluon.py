@@ -133,7 +133,7 @@ def test_faults_are_found(fault: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_surely_such_a_product_stays_with_triton(name: str) -> None:
+def test_kernels_that_are_no_proven_matmul_stay_with_triton(name: str) -> None:
     assert both(REFUSED[name]).hopper is None
 
 
@@ -186,7 +186,7 @@ class TestCompiled:
                     assert f"k_param_{number}]" not in body
             assert head.count(".align 64 .b8") == len(kernel.maps)
 
-    def test_other_devices_get_triton_s(self) -> None:
+    def test_older_devices_get_the_kernels_of_triton(self) -> None:
         ((kernel,),) = compile_kernels([both(TEXTS["plain"])], [GPUS["cuda:sm_80"]], 1)
         assert not kernel.stays
         assert kernel.maps == ()

@@ -95,7 +95,7 @@ def test_offsets_take_64_bits_where_a_buffer_may_need_them() -> None:
 
 
 @pytest.mark.parametrize("line", ["sync", "prefetch %x[0] level 1"])
-def test_what_is_no_block_kernel_is_refused(line: str) -> None:
+def test_other_statements_than_those_of_block_kernels_are_refused(line: str) -> None:
     text = TEXTS["pointwise"].replace("store", f"{line}\n store")
     with pytest.raises(InternalError, match="no block kernel"):
         triton_source(parse_kernel(text), "k", dot="ieee")

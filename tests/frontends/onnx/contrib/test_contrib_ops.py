@@ -590,7 +590,7 @@ with seeded("test_contrib_ops: refused"):
 
 
 @pytest.mark.parametrize(("op", "operands", "attrs", "why"), REFUSED)
-def test_others_are_refused_by_name(
+def test_unsupported_operators_are_refused_by_name(
     op: str, operands: tuple[Any, ...], attrs: dict[str, Any], why: str
 ) -> None:
     model, _ = model_of(op, operands, ("y",), (), **attrs)

@@ -59,7 +59,7 @@ with seeded("test_contrib_rest: shared"):
 
 
 @pytest.mark.parametrize("name", list(SHARED))
-def test_what_others_say_as_well(name: str) -> None:
+def test_older_operators_that_equal_newer_operators(name: str) -> None:
     op, operands, attrs = SHARED[name]
     agrees(op, *map(np.asarray, operands), **attrs)
 

@@ -51,12 +51,12 @@ static tcc_status run(const tcc_model *model) {
     tcc_instance *instance = NULL;
     TCC_RETURN_IF_ERROR(tcc_instance_create((tcc_model *)model, TCC_POISON, &instance));
     tcc_tensor *inputs = make_inputs(model);
-    void *kept = NULL;
-    tcc_allocator allocator = {&kept, allocate};
+    void *blocks = NULL;
+    tcc_allocator allocator = {&blocks, allocate};
     tcc_test_trips = 1000;
     tcc_status status =
         tcc_instance_run(instance, inputs, model->program.n_inputs, NULL, 0, &allocator, NULL);
-    free_all(kept);
+    free_all(blocks);
     free_inputs(model, inputs);
     tcc_instance_destroy(instance);
     return status;

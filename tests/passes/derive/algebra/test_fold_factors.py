@@ -106,7 +106,7 @@ def test_batch_norm_alone_becomes_a_product_and_a_sum(agree: Agree) -> None:
     agree(before, after, tolerance=1e-6)
 
 
-def test_what_others_read_is_not_scaled(read: Read) -> None:
+def test_values_with_other_readers_are_not_scaled(read: Read) -> None:
     text = """\
 graph g(%x : f32[1,2,3]) {
   %w = const @w : f32[4,2,1]
@@ -126,7 +126,7 @@ graph g(%x : f32[1,2,3]) {
     assert fold_factors(graph) is graph
 
 
-def test_what_leaves_the_range_is_not_folded(read: Read) -> None:
+def test_factors_out_of_the_range_are_not_folded(read: Read) -> None:
     text = """\
 graph g(%x : f64[1,2,3]) {
   %w = const @w : f64[4,2,1]
@@ -242,7 +242,7 @@ def twice_each(b: ExprBuilder, i: Any) -> Any:
     return b.read(0, *i) * b.read(1, i[0] % 2)
 
 
-def test_what_is_no_product_of_weights_stays() -> None:
+def test_bodies_without_a_product_of_weights_stay() -> None:
     for formula in (squared, beside, twice_each):
         kind = tensor(F32, 4)
         made = ExprBuilder(kind, kind)
@@ -300,7 +300,7 @@ def test_a_large_shift_takes_nothing_from_the_scale(agree: Agree) -> None:
     agree(before, after, tolerance=1e-6)
 
 
-def test_what_is_added_to_itself_often_is_looked_at_once(agree: Agree) -> None:
+def test_a_value_that_is_doubled_often_is_analysed_once(agree: Agree) -> None:
     made = ExprBuilder(tensor(F32, 3, 5))
     i = made.iters(3, 5)
     doubled = made.read(0, *i)
@@ -357,7 +357,7 @@ def test_a_number_multiplies_the_smaller_of_operand_and_result(agree: Agree) -> 
 
 
 @pytest.mark.parametrize("graph", [scaled(3.0, 40), scaled(1e-4, 39)])
-def test_other_numbers_stay(graph: Graph) -> None:
+def test_numbers_that_save_nothing_or_leave_the_range_stay(graph: Graph) -> None:
     assert fold_factors(graph) is graph
 
 

@@ -52,7 +52,7 @@ def einsum(equation: str, sizes: dict[str, int]) -> Region:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_einsums_are_what_numpy_gives(seed: int) -> None:
+def test_random_einsums_agree_with_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(20):
         letters = "abcdef"[: rng.integers(2, 7)]
@@ -127,7 +127,7 @@ def test_constant_stages_are_folded_in_f64(equation: str) -> None:
     assert_within(got, want, 1e-14 * magnitudes)
 
 
-def test_what_is_no_product_is_folded_too() -> None:
+def test_bodies_that_are_no_product_are_folded_too() -> None:
     b = ExprBuilder(tensor(F32, 3, 4), tensor(F32, 4))
     i, j = b.iters(3, 4)
     body = apply("sqrt", apply("abs", b.read(0, i, j))) + b.read(1, 3 - j) * 0.125

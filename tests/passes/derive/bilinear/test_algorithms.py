@@ -42,7 +42,7 @@ def test_the_proof_sees_every_wrong_number(factor: str) -> None:
             assert not computes(wrong, target)
 
 
-def test_it_is_another_map_in_another_order() -> None:
+def test_reversed_weights_compute_another_map() -> None:
     found = toom_cook(2, 3)
     assert not computes(replace(found, weights=found.weights[::-1]), correlation(2, 3))
 

@@ -235,7 +235,7 @@ def test_expressions_are_well_formed_and_the_text_reads_back() -> None:
         Conv(constant=False),
     ],
 )
-def test_other_convolutions_stay(case: Conv) -> None:
+def test_convolutions_without_a_fast_form_stay(case: Conv) -> None:
     graph = case.graph()
     assert derive(graph, FREE) is graph
 
@@ -282,7 +282,7 @@ def test_strict_numerics_leave_the_pass_out() -> None:
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256])
-def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(channels: int) -> None:
+def test_one_kernel_if_tiles_hold_the_transformed_values(channels: int) -> None:
     graph = derive(Conv(channels, channels, high=24, wide=12, fused=True).graph(), FREE)
     *_, group = partition(split_guards(graph).graph, planner())
     assert [n.op.name for n in group.members] == [*["expression"] * 3, "add", "relu"]
@@ -316,9 +316,7 @@ def test_one_kernel_where_units_transform_few_tiles_again() -> None:
 
 
 @pytest.mark.parametrize(("channels", "size"), [(16, 64), (32, 128)])
-def test_one_kernel_where_products_join_nothing_but_what_reads_them(
-    channels: int, size: int
-) -> None:
+def test_one_kernel_if_matmuls_join_only_their_readers(channels: int, size: int) -> None:
     """A transform and a contraction alone do not form a kernel, although its price would be
     less."""
     b = GraphBuilder("enlarge")
@@ -389,7 +387,7 @@ def test_maxima_of_windows_side_by_side_go_with_the_image(
         Pooled(shared=True),
     ],
 )
-def test_other_maxima_stay(pooled: Pooled) -> None:
+def test_pools_that_cannot_join_stay(pooled: Pooled) -> None:
     assert "max_pool" in form_of(derive(pooled.graph(Conv()), FREE))
 
 
@@ -491,7 +489,7 @@ def test_a_result_of_the_graph_is_priced_in_the_callers_layout() -> None:
         assert ("expression 36" in found) == tiled
 
 
-def test_what_follows_in_the_same_kernel_is_part_of_a_region() -> None:
+def test_later_nodes_of_the_same_kernel_are_part_of_a_region() -> None:
     plain, fused = site_of(layer(64, 64, 28)), site_of(replace(layer(64, 64, 28), fused=True))
     assert [n.op.name for n in plain.neighbourhood] == ["conv"]
     assert [n.op.name for n in fused.neighbourhood] == ["conv", "relu"]
@@ -516,7 +514,7 @@ def test_direct_products_of_pairs_are_twice_as_fast() -> None:
 
 
 @pytest.mark.parametrize("name", ["direct", "pool"])
-def test_prices_do_not_depend_on_what_the_model_calls_its_nodes(name: str) -> None:
+def test_prices_do_not_depend_on_names_of_nodes(name: str) -> None:
     plain, named = (
         seconds(Prices(PLANNER, 2.0), site_of(layer(64, 64, 28), loc=loc), F4)
         for loc in ("", f"{name}/conv")

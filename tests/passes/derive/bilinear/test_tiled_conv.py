@@ -323,7 +323,7 @@ def test_sizes_of_images_may_be_open(name: str, compiled: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["1-D, 3 taps", "3 x 3, two tiles", "stride 2, 4 x 4"])
-def test_guards_of_open_sizes_are_one_kernel_that_reads_what_the_form_reads(name: str) -> None:
+def test_guards_of_symbolic_sizes_are_one_kernel_with_the_reads_of_the_form(name: str) -> None:
     """Strips hold the same number of sums for all sizes, and images are stored no larger than tiles
     reach."""
     case, wanted = CASES[name]

@@ -185,7 +185,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_does_not_hold_is_refused(text: str) -> None:
+def test_steps_whose_conditions_fail_are_refused(text: str) -> None:
     step = parse_step(text)
     with pytest.raises(Refused, match=REFUSED[text]):
         RULES[step.rule].apply(convolution(), step.stage, *step.arguments)
@@ -285,6 +285,6 @@ def test_loops_of_open_sizes_change_as_those_of_numbers(region: Region, chain: l
         "tighten stage=0 loop=0 low=0 high=1",
     ],
 )
-def test_what_open_sizes_do_not_promise_is_refused(step: str) -> None:
+def test_steps_that_symbolic_sizes_do_not_allow_are_refused(step: str) -> None:
     with pytest.raises(UserError, match="step 1"):
         replay(matmul(H, W, EVEN), [step])

@@ -219,7 +219,7 @@ def test_many_that_fulfil_a_condition() -> None:
     )
 
 
-def test_scalars_and_what_has_no_meaning_are_left() -> None:
+def test_scalars_and_undefined_calls_stay() -> None:
     flags = np.array([True, False])
     for name, attrs, operands in (
         ("non_zero", NonZeroAttrs(const(0)), (np.array(1.0),)),

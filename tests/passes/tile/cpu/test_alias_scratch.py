@@ -74,7 +74,7 @@ def test_parts_that_differ_or_are_no_lines_stay_apart(channels: int, filters: in
     assert len(scratch(transformed(channels, filters))) == 2
 
 
-def test_what_several_units_share_and_loops_in_another_order_stay() -> None:
+def test_values_shared_by_tiles_and_reordered_loops_stay() -> None:
     bound = bound_of(transformed(32, 32))
     group, schedule = bound.group, bound.schedule
     resident = resident_values(group, schedule)

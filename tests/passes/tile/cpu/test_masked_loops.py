@@ -79,7 +79,7 @@ def test_masked_attention_of_part_of_the_keys(name: str) -> None:
     close(found, expected(mask, q, k, v))
 
 
-def test_what_is_left_out_changes_no_bit() -> None:
+def test_skipped_blocks_change_no_bit() -> None:
     expr = attention(MASKS["window"], 1, 32, 40)
     q, k, v = arrays(1, 32, 40)
     on, off = (run(expr, q, k, v, {}, skips) for skips in (True, False))
@@ -132,7 +132,7 @@ def test_units_take_the_blocks_that_they_need(name: str, keys: int) -> None:
         assert taken == {int(n) // BLOCK for n in visible}
 
 
-def test_what_is_hidden_from_all_rows_of_a_unit_is_not_read() -> None:
+def test_keys_masked_for_all_rows_of_a_tile_are_not_read() -> None:
     expr = attention(MASKS["causal"], 1, 16, 64)
     q, k, v = arrays(1, 16, 64)
     k[:, 16:], v[:, 16:] = np.nan, np.inf
@@ -182,7 +182,7 @@ class Dilated(Mask):
 
 
 @pytest.mark.parametrize("kind", [Blocks, Past, Dilated])
-def test_other_comparisons(kind: type[Mask]) -> None:
+def test_masks_of_other_comparisons_agree(kind: type[Mask]) -> None:
     mask, rows, keys = kind(), 48, 48
     expr = attention(mask, 1, rows, keys)
     q, k, v = arrays(1, rows, keys)
@@ -196,7 +196,7 @@ def test_other_comparisons(kind: type[Mask]) -> None:
 # ---- prices -------------------------------------------------------------------------------------
 
 
-def test_what_prices_count_is_what_units_do() -> None:
+def test_prices_count_the_blocks_that_tiles_execute() -> None:
     for name, mask in MASKS.items():
         group = group_of(attention(mask, 2, 128, 250))
         schedule = replace(choose(group, CORE), stream_block=BLOCK)

@@ -33,7 +33,7 @@ NOTHING = ((const(0), const(0)), (const(0), const(0)))
 
 @pytest.mark.parametrize("steps", [128, 96])
 @pytest.mark.parametrize("lines", [1, 2, 4, 6, 8, 16, 48])
-def test_every_line_is_asked_for_once(lines: int, steps: int) -> None:
+def test_every_line_is_prefetched_once(lines: int, steps: int) -> None:
     streams = _streams(lines, 1 << 16)
     number = iterator("k", steps)
     turns = _turns(number, steps, lines, streams)
@@ -51,7 +51,7 @@ def test_streams_are_no_shorter_than_a_page() -> None:
     ]  # fmt: skip
 
 
-def test_an_uneven_part_is_asked_for_but_for_its_end() -> None:
+def test_an_uneven_part_is_prefetched_except_for_its_end() -> None:
     turns = _turns(iterator("k", 125), 125, 8, 16)
     found = {evaluate(turn, {"k": k}) for k in range(125) for turn in turns}
     assert len(found) == 125 * 8
@@ -83,7 +83,7 @@ def weighted(bits: int, depth: int) -> TileKernel:
 
 @pytest.mark.parametrize("columns", [512, 2000, 50256])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
-def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) -> None:
+def test_a_tile_prefetches_every_line_of_the_next_row_once(op: str, columns: int) -> None:
     """The hints stand in the pass of the maximum or in that of exponentials, stored or not."""
     m = Model(op)
     graph = m.finish(m.op(op, m.input("x", 16, columns), attrs=AxisAttrs(1)))
@@ -98,7 +98,7 @@ def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) 
 
 @pytest.mark.parametrize(("bits", "bytes_"), [(0, 4.0), (8, 1.0), (4, 0.5)])
 @pytest.mark.parametrize("depth", [1024, 2048])
-def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
+def test_a_tile_prefetches_every_line_behind_its_k_blocks_once(
     bits: int, bytes_: float, depth: int
 ) -> None:
     """For levels and scales, only the levels have hints; four-bit levels lie two to a byte."""
@@ -164,7 +164,7 @@ def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, 
 
 
 @pytest.mark.parametrize("channels", [32, 128, 256])
-def test_results_that_lie_apart_are_asked_for_ahead_of_their_stores(channels: int) -> None:
+def test_results_that_lie_apart_are_prefetched_before_their_stores(channels: int) -> None:
     """The lines of the first tiles, or of the first blocks of many channels, have no hints."""
     kernel = gathered(channels)
     asked: set[int] = set()

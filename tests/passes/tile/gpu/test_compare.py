@@ -42,7 +42,7 @@ def test_causal_masks_compare_lanes_with_one_number(name: str) -> None:
         assert holds(evaluate(left, at), evaluate(right, at)) == want
 
 
-def test_what_may_not_fit_stays() -> None:
+def test_comparisons_that_may_not_fit_stay() -> None:
     far = iterator("far", 1 << 31)
     for other in (far, symbol("open", 0), 4 * ROW + far):
         plain = compared("lt", COL, other)
@@ -52,7 +52,7 @@ def test_what_may_not_fit_stays() -> None:
     assert in_few_bits(data) is data
 
 
-def test_one_side_that_is_the_same_for_all_lanes_stays() -> None:
+def test_a_side_that_is_equal_for_all_lanes_stays() -> None:
     """The compiler computes that side once, outside the loop."""
     found = in_few_bits(compared("lt", 5 * K + COL, 7 * P))
     assert on_one_side(found, free_vars(COL)) is found

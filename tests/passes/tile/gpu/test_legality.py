@@ -39,7 +39,7 @@ def mixed(rows: int, keys: int, width: int) -> Expr:
         (256, F32, False),  # registers would have to hold it
     ],
 )
-def test_a_join_needs_registers_for_what_it_holds(keys: int, floats: DType, joined: bool) -> None:
+def test_a_join_needs_registers_for_its_values(keys: int, floats: DType, joined: bool) -> None:
     expr = mixed(8192, keys, 64)
     assert is_gpu_kernel(expr, (False,) * 3, DEVICE, floats) is joined
 

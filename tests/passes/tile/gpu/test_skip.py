@@ -186,7 +186,7 @@ def test_units_take_the_steps_that_they_need(name: str, share: int) -> None:
         assert len(taken) == (max(needed) - min(needed) + 1 if needed else 0)
 
 
-def test_what_is_hidden_from_all_rows_of_a_unit_is_not_read() -> None:
+def test_keys_masked_for_all_rows_of_a_tile_are_not_read() -> None:
     expr = attention(MASKS["causal"], 2, 32, 512)
     q, k, v = arrays(2, 32, 512)
     k[:, 64:], v[:, 64:] = np.nan, np.inf
