@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import inputs_of
-from tcc.cli.choices import COUNT, PATH, RANKS, Seconds, json_flag, run_flags, switch
+from tcc.cli.choices import COUNT, PATH, Seconds, json_flag, rank_flags, run_flags
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.gate import GateJob, gate_flags, refuse, run_gate
 from tcc.cli.joined import joined
@@ -55,12 +55,7 @@ _ROUNDS, _SECONDS = (7, 656), (0.3, 0.02)
     type=PATH,
     help="Time this artifact of MODEL instead of compiling MODEL with the default choices.",
 )
-@click.option(
-    "--nproc",
-    type=RANKS,
-    help="Times this many ranks of an artifact that was compiled with --ranks, on this host.",
-)
-@switch("--pin", "With --nproc: each rank has CPUs of its own.")
+@rank_flags("Times this many ranks of an artifact that was compiled with --ranks, on this host.")
 @gate_flags
 @json_flag
 @timeout_flag

@@ -12,7 +12,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(1)
-RANKS = click.IntRange(1, 64)
 
 
 class _Output(click.Path):
@@ -59,6 +58,16 @@ def switch(*words: str) -> Callable[[Command], Command]:
 
 
 json_flag = switch("--json", "as_json", "Print JSON.")
+
+
+def rank_flags(text: str) -> Callable[[Command], Command]:
+    """Returns the decorator that adds --nproc, whose help is `text`, and --pin to a command."""
+
+    def add(command: Command) -> Command:
+        pin = switch("--pin", "With --nproc: each rank has CPUs of its own.")
+        return click.option("--nproc", type=click.IntRange(1, 64), help=text)(pin(command))
+
+    return add
 
 
 def run_flags(command: Command) -> Command:

@@ -16,24 +16,10 @@ def compile_flags(command: Command) -> Command:
 
 
 def _flag(flag: Flag) -> Callable[[Command], Command]:
+    kind: dict[str, Any] = {"metavar": flag.metavar, "multiple": flag.repeated}
     if not flag.metavar:
-        value = not flag.spelling.startswith("--no-")
-        return click.option(
-            flag.spelling,
-            flag.name,
-            is_flag=True,
-            flag_value=value,
-            default=None,
-            help=flag.help,
-        )
-    return click.option(
-        flag.spelling,
-        flag.name,
-        metavar=flag.metavar,
-        multiple=flag.repeated,
-        default=None,
-        help=flag.help,
-    )
+        kind = {"is_flag": True, "flag_value": not flag.spelling.startswith("--no-")}
+    return click.option(flag.spelling, flag.name, default=None, help=flag.help, **kind)
 
 
 def chosen_options(values: dict[str, Any]) -> Options:

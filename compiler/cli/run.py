@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from tcc.artifact import input_errors
 from tcc.cli.arrays import as_values, inputs_of, write_arrays
-from tcc.cli.choices import COUNT, OUTPUT, PATH, RANKS, json_flag, run_flags, switch
+from tcc.cli.choices import COUNT, OUTPUT, PATH, json_flag, rank_flags, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.joined import joined
 from tcc.cli.later_modules import input_texts, ranking, result_text
@@ -37,13 +37,10 @@ from tcc.errors import UserError
     metavar="FILE",
     help="Names the classes: line n of FILE is class n, from 0.  Implies --top 5.",
 )
-@click.option(
-    "--nproc",
-    type=RANKS,
-    help="Runs this many ranks of a model with collectives, on this host; {rank} in the names of "
-    "artifacts, inputs and outputs is the number of each.",
+@rank_flags(
+    "Runs this many ranks of a model with collectives, on this host; {rank} in the names of "
+    "artifacts, inputs and outputs is the number of each."
 )
-@switch("--pin", "With --nproc: each rank has CPUs of its own.")
 @json_flag
 @timeout_flag
 @input_errors()

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import click
-from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, rank_flags, run_flags, switch
 from tcc.cli.deadline import timeout_flag
 from tcc.later import later
 
@@ -29,10 +29,9 @@ else:
     help="The least share of rows in which the largest value of ARTIFACT has the index that it has "
     "in the unrounded model, as in 0.99.  Default: any.",
 )
-@click.option(
+@switch(
     "--layers",
-    is_flag=True,
-    help="Compares every value of MODEL, compiled for this CPU with the precision and weights of "
+    "Compares every value of MODEL, compiled for this CPU with the precision and weights of "
     "ARTIFACT, and names the first node that is wrong.",
 )
 @click.option(
@@ -42,20 +41,17 @@ else:
     show_default=True,
     help="With --layers: bytes of values held at once.",
 )
-@click.option("--keep-going", is_flag=True, help="With --layers: go on behind a wrong node.")
+@switch("--keep-going", "With --layers: go on behind a wrong node.")
 @click.option(
     "--reproduce",
     metavar="DIR",
     type=OUTPUT,
     help="With --layers: write the smallest model that shows the fault here, with its inputs.",
 )
-@click.option(
-    "--nproc",
-    type=click.IntRange(1, 64),
-    help="Verifies this many ranks on this host: each compares its results with the reference, and "
-    "the bits of all ranks have to be equal. Without ARTIFACT the model is compiled for them.",
+@rank_flags(
+    "Verifies this many ranks on this host: each compares its results with the reference, and "
+    "the bits of all ranks have to be equal. Without ARTIFACT the model is compiled for them."
 )
-@click.option("--pin", is_flag=True, help="With --nproc: each rank has CPUs of its own.")
 @click.option(
     "--peers",
     default="",

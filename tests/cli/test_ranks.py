@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 
 import pytest
 from tcc.cli.ranks import run_ranks
+from tcc.errors import UserError
 from tcc.runtime.rank_processes import _end_survivors, _Rank
 
 
@@ -53,3 +54,25 @@ def test_the_rank_that_a_signal_ended_is_the_one_that_failed() -> None:
         del alive[0]
         assert _end_survivors((0, False), ranks, alive, ends, print) == (1, False)
         assert [rank.process.wait() for rank in ranks] == [2, -signal.SIGKILL, -signal.SIGTERM]
+
+
+@pytest.mark.parametrize(("end", "code"), [("exit 7", 7), ("kill -9 $$", 70)])
+def test_the_error_has_the_exit_code_of_the_rank_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{end}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(UserError, match="rank 0 failed") as caught:
+        run_ranks(1, False, [])
+    assert caught.value.exit_code == code
+
+
+def test_a_rank_that_cannot_be_started_is_an_error_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="rank 0 cannot be started") as caught:
+        run_ranks(1, False, [])
+    assert caught.value.exit_code == 2

@@ -14,7 +14,13 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
-from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
+from tcc.artifact import (
+    find_weights,
+    read_listings,
+    read_manifest,
+    verify_image,
+    verify_weights,
+)
 from tcc.backends.artifact import toolchain
 from tcc.backends.artifact.link import c_name, link_artifact
 from tcc.backends.artifact.toolchain import find_toolchain, runtime_objects
@@ -121,6 +127,15 @@ def test_files_cut_short_are_refused(artifact: Path, tmp_path: Path, keep: int) 
     cut.write_bytes(artifact.read_bytes()[:keep])
     with pytest.raises(UserError):
         read_manifest(cut)
+
+
+def test_a_flipped_bit_of_the_code_is_found(artifact: Path, tmp_path: Path) -> None:
+    verify_image(artifact)
+    data = bytearray(artifact.read_bytes())
+    data[2000] ^= 1
+    (tmp_path / "damaged.so").write_bytes(data)
+    with pytest.raises(UserError, match="its code does not have the hash in its seal"):
+        verify_image(tmp_path / "damaged.so")
 
 
 def test_flipped_bytes_of_the_elf_headers_never_crash_the_reader(
