@@ -42,6 +42,7 @@ from tcc.ir.tile import (
     TileLoop,
     lanes,
 )
+from tcc.zipped import zip_equal
 
 _NAMES = {MemorySpace.INPUT: "in", MemorySpace.OUTPUT: "out", MemorySpace.LOCAL: "scratch"}
 
@@ -148,7 +149,7 @@ class KernelPrinter(Lines):
             case Contract():
                 self._contract(node)
             case Reduce():
-                for out, block in zip(node.outs, node.blocks, strict=True):
+                for out, block in zip_equal(node.outs, node.blocks):
                     self._blocks[out] = self._value(block)
             case Broadcast() | Relayout():
                 self._blocks[node.out] = self._value(node.block)
@@ -208,7 +209,7 @@ class KernelPrinter(Lines):
 
     def _loop(self, node: TileLoop) -> None:
         sums = []
-        for carried, init, result in zip(node.carried, node.inits, node.results, strict=True):
+        for carried, init, result in zip_equal(node.carried, node.inits, node.results):
             name = self._taken.fresh("sum" if carried.dtype.is_float else "s")
             self._line(f"{value_type(carried.dtype)} {name} = {self._value(init)};")
             self._blocks[carried] = self._blocks[result] = name
@@ -221,7 +222,7 @@ class KernelPrinter(Lines):
                 # before they read it. So it is copied first.
                 if text in sums and text != sums[n]:
                     values[n] = self._temporary(value_type(node.carried[n].dtype), text)
-            for name, text in zip(sums, values, strict=True):
+            for name, text in zip_equal(sums, values):
                 if text != name:
                     self._line(f"{name} = {text};")
 

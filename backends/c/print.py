@@ -24,6 +24,7 @@ from tcc.ir.program import Input, Output, Place, Program, Weight
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import I64, DType
 from tcc.runtime.c_definitions import needed
+from tcc.zipped import zip_equal
 
 # Larger weights go into a separate file; a compiler takes seconds for an array of this size.
 MOST_IN_FILE = 16 << 20
@@ -65,7 +66,7 @@ def print_model(
     function_names = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
         KernelPrinter(kernel).function(function_name, _comment(f"{function_name}: {nodes}"))
-        for kernel, function_name, nodes in zip(kernels, function_names, comments, strict=True)
+        for kernel, function_name, nodes in zip_equal(kernels, function_names, comments)
     ]
     registers = known_registers(program)
     arguments: dict[Place, Argument] = {

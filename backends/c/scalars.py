@@ -26,6 +26,7 @@ from tcc.ir.expr.scalar import (
     walk,
 )
 from tcc.ir.types import BOOL, F16, F32, F64, I64, DType, DTypeKind, integer_limits
+from tcc.zipped import zip_equal
 
 _SIGN = MappingProxyType(
     {"add": "+", "sub": "-", "mul": "*", "bit_and": "&", "bit_or": "|", "bit_xor": "^"}
@@ -84,7 +85,7 @@ def _applied(node: Apply, args: Sequence[str]) -> str:
     if name in ("is_nan", "is_inf"):
         return f"(is{name[3:]}({args[0]}) != 0)"
     if node.dtype is BOOL or kind is BOOL:
-        pairs = zip(args, node.args, strict=True)
+        pairs = zip_equal(args, node.args)
         return _boolean(name, [a if n.dtype is BOOL else f"({a} != 0)" for a, n in pairs])
     if kind.is_float:
         text = _float(name, args, kind)

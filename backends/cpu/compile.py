@@ -14,6 +14,7 @@ from tcc.frozen import frozen
 from tcc.ir.tile import TileKernel
 from tcc.schedule.alternatives import digest_of
 from tcc.target import Target
+from tcc.zipped import zip_equal
 
 _WORKER = "tcc.backends.cpu.worker"
 # Object files by the digest of the LLVM text from which they were compiled.
@@ -68,7 +69,7 @@ def compile_kernels(
     if trace is not None:
         trace.counting(count)
     try:
-        rows = zip(kernels, names, seconds or [0.0] * len(kernels), strict=True)
+        rows = zip_equal(kernels, names, seconds or [0.0] * len(kernels))
         for kernel, name, tile_seconds in rows:
             texts.append(emit_kernel(kernel, name, target, tile_seconds))
             digests.append(digest := digest_of(texts[-1].llvm))
@@ -76,7 +77,7 @@ def compile_kernels(
                 numbers[digest] = pool.submit((texts[-1].llvm, target, False))
                 submitted.append(texts[-1])
         answers = pool.answers([*numbers.values()])
-        cache.update(zip(numbers, answers, strict=True))
+        cache.update(zip_equal(numbers, answers))
     except WorkerFailedError as error:
         raise error.over or _failure(submitted[error.number], error.why) from None
     finally:

@@ -28,6 +28,7 @@ from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
 from tcc.temporary import temporary_folder
+from tcc.zipped import zip_equal
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -106,7 +107,7 @@ def _compile(
     function: Any, source: KernelSource, profile: GpuProfile, stages: int, assembly: bool
 ) -> CompiledKernel:
     rocm = profile.kind == "rocm"
-    signature = dict(zip(function.arg_names, (p.type for p in source.parameters), strict=True))
+    signature = dict(zip_equal(function.arg_names, (p.type for p in source.parameters)))
     attributes = {}
     for number, parameter in enumerate(source.parameters):
         facts = [["tt.divisibility", ALIGNED]] if parameter.divisor % ALIGNED == 0 else []
@@ -175,5 +176,5 @@ def _boxed(
     use."""
     return tuple(
         replace(tensor_map, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
-        for tensor_map, facts in zip(maps, descriptions, strict=True)
+        for tensor_map, facts in zip_equal(maps, descriptions)
     )

@@ -17,6 +17,7 @@ from tcc.ir.lists import fits
 from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 from tcc.ops.shapes import replaced
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -96,19 +97,19 @@ def _scan_types(types: Types, attrs: ScanAttrs) -> OutTypes:
     if len(body.outputs) != states + len(attrs.output_axes):
         raise ValueError("the body's outputs do not match the states and the output axes")
     length = scan_length(present[states:], attrs.input_axes)
-    slices = [drop_axis(t, a) for t, a in zip(present[states:], attrs.input_axes, strict=True)]
+    slices = [drop_axis(t, a) for t, a in zip_equal(present[states:], attrs.input_axes)]
     _check_same(types_of(body.inputs), (*present[:states], *slices), "an operand")
     _check_same(tuple(present[:states]), types_of(body.outputs[:states]), "a state")
     rows = tuple(
         insert_axis(value.type, axis, length)
-        for value, axis in zip(body.outputs[states:], attrs.output_axes, strict=True)
+        for value, axis in zip_equal(body.outputs[states:], attrs.output_axes)
     )
     return (*(v.type for v in body.inputs[:states]), *rows)
 
 
 def scan_length(sources: Sequence[TensorType], axes: Sequence[int]) -> Index:
     """Returns the number of iterations; raises ValueError if the scanned axes differ in size."""
-    lengths = [t.shape[axis] for t, axis in zip(sources, axes, strict=True)]
+    lengths = [t.shape[axis] for t, axis in zip_equal(sources, axes)]
     if any(length is not lengths[0] for length in lengths):
         lengths_text = ", ".join(length.key for length in lengths)
         raise ValueError(f"the scanned axes have different lengths ({lengths_text})")
@@ -143,11 +144,11 @@ def _check_same(due: Types, actual: Types, what: str) -> None:
     """
     if len(due) != len(actual):
         raise ValueError(f"{len(due)} values are due, there are {len(actual)}")
-    for a, b in zip(due, actual, strict=True):
+    for a, b in zip_equal(due, actual):
         is_equal = a is not None and b is not None and fits(a.dtype, b.dtype) and a.rank == b.rank
         if not is_equal or any(
             not x.terms and not y.terms and x is not y
-            for x, y in zip(a.shape if a else (), b.shape if b else (), strict=True)
+            for x, y in zip_equal(a.shape if a else (), b.shape if b else ())
         ):
             raise ValueError(f"{what} has type {b!r}, {a!r} is due")
 

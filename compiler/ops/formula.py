@@ -21,6 +21,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.types import BF16, F16, F32, I64, DType, TensorType
 from tcc.ops.shapes import Point
+from tcc.zipped import zip_equal
 
 
 def fn(function: str, *args: Term) -> Scalar:
@@ -68,7 +69,7 @@ def aligned(shape: Sequence[Index], at: Sequence[Index]) -> tuple[IndexLike, ...
     `shape` is the shape of the tensor that broadcasts, and `at` the point.
     """
     tail = at[len(at) - len(shape) :]
-    return tuple(0 if dim is const(1) else i for dim, i in zip(shape, tail, strict=True))
+    return tuple(0 if dim is const(1) else i for dim, i in zip_equal(shape, tail))
 
 
 def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[Index]) -> Scalar:

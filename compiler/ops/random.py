@@ -26,6 +26,7 @@ from tcc.ops.formula import fn
 from tcc.ops.operands import none_negative, require, sizes
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import Point, Shape, present
+from tcc.zipped import zip_equal
 
 _FACTORS, _STEPS, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
 _LOW = 0xFFFFFFFF
@@ -104,7 +105,7 @@ def _element(
     (a, above), (c, behind) = _halves(sum(offset, element)), _halves(stream)
     low, high = _halves(seed)
     for n in range(_ROUNDS):
-        keys = (fn("bit_and", k + n * s, _LOW) for k, s in zip((low, high), _STEPS, strict=True))
+        keys = (fn("bit_and", k + n * s, _LOW) for k, s in zip_equal((low, high), _STEPS))
         (first, carry), (second, over) = _halves(a * _FACTORS[0]), _halves(c * _FACTORS[1])
         a = fn("bit_xor", fn("bit_xor", over, above), next(keys))
         c = fn("bit_xor", fn("bit_xor", carry, behind), next(keys))

@@ -19,6 +19,7 @@ from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, T, Tolerance, 
 from tcc.ir.types import DType, TensorType
 from tcc.ops.reference import as_tuple
 from tcc.ops.shapes import present
+from tcc.zipped import zip_equal
 
 # A function of the operands in the order that the module's docstring shows.
 Function = Callable[..., Any]
@@ -73,7 +74,7 @@ def op_row(
             return b.finish(at, cast(value, declared[0].dtype))
         assert expr is not None
         stages = as_tuple(expr(b, attributes, *checked(types)))
-        return b.done(*(_rounded(b, *pair) for pair in zip(stages, declared, strict=True)))
+        return b.done(*(_rounded(b, *pair) for pair in zip_equal(stages, declared)))
 
     for field in more.keys() & {"calls", "free_axes"}:
         more[field] = _of_operands(more[field])

@@ -14,6 +14,7 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, const
 from tcc.ir.op import T, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
+from tcc.zipped import zip_equal
 
 Shape = tuple[Index, ...]
 Point = tuple[Index, ...]  # an index for each axis of a shape
@@ -179,7 +180,7 @@ def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
     """
     if len(a) != len(b):
         raise ValueError(f"{what}: ranks {len(a)} and {len(b)} differ")
-    return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
+    return tuple(agree(x, y, what) for x, y in zip_equal(a, b))
 
 
 def first_shape(types: Types) -> Shape:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from tcc.ir.index import Index, Substitution, Var, symbol
 from tcc.schedule.alternatives import NO_TIME, Seconds, number, saves
 from tcc.schedule.nest import TYPICAL, typical_value
+from tcc.zipped import zip_equal
 
 # The seconds of a kernel at each set of sizes, the typical set first; a single number if no size
 # is symbolic.
@@ -91,4 +92,4 @@ def _at_all(*times: Times) -> Iterator[Times]:
     If one of `times` has only one number, this number holds for every set of sizes.
     """
     sets = max(map(len, times), default=1)
-    return zip(*(t * sets if len(t) == 1 else t for t in times), strict=True)
+    return zip_equal(*(t * sets if len(t) == 1 else t for t in times))

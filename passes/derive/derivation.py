@@ -16,6 +16,7 @@ from tcc.errors import UserError
 from tcc.ir.region import Region
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Arguments
+from tcc.zipped import zip_equal
 
 
 class DerivationStep(NamedTuple):
@@ -33,7 +34,7 @@ class DerivationStep(NamedTuple):
         if len(names) == 1:
             arguments = [f"{names[0]}={','.join(map(str, self.arguments))}"]
         else:
-            arguments = [f"{n}={a}" for n, a in zip(names, self.arguments, strict=True)]
+            arguments = [f"{n}={a}" for n, a in zip_equal(names, self.arguments)]
         return " ".join((self.rule, f"stage={self.stage}", *arguments))
 
 

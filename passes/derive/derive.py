@@ -48,6 +48,7 @@ from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import DerivationSite, SiteScope, scopes
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Alternative, Seconds, in_order, saves
 from tcc.schedule.margins import MARGINS
+from tcc.zipped import zip_equal
 
 # The name of the alternative that keeps the site.
 AS_IT_IS = "as-it-is"
@@ -142,7 +143,7 @@ def with_candidates(
     new: dict[Value, Value] = {}
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-        pairs = zip(node.inputs, inputs, strict=True)
+        pairs = zip_equal(node.inputs, inputs)
         new.update((old, value) for old, value in pairs if old is not None and value is not None)
         if node in pools:
             return pool_formula(b, node, *inputs)
@@ -155,7 +156,7 @@ def _emitted(
     b: GraphBuilder, site: DerivationSite, candidate: Candidate, new: dict[Value, Value]
 ) -> Replacement:
     operands = [new[v] for v in site.operands]
-    arrays = [b.arrays(v) if c else None for v, c in zip(operands, site.constants, strict=True)]
+    arrays = [b.arrays(v) if c else None for v, c in zip_equal(operands, site.constants)]
     value = candidate.emit(b, operands, arrays)
     return None if value is None else [value]
 
@@ -188,8 +189,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
         [entry.site.name for entry in ordered],
     )
     return [
-        replace(entry, chosen=choice.replacement)
-        for entry, choice in zip(ordered, choices, strict=True)
+        replace(entry, chosen=choice.replacement) for entry, choice in zip_equal(ordered, choices)
     ]
 
 
@@ -277,7 +277,7 @@ def _links(
     """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
-    for number, (site, place) in enumerate(zip(sites, places, strict=True)):
+    for number, (site, place) in enumerate(zip_equal(sites, places)):
         if len(place) > 1:
             for other in {owners[node] for node in site.nodes if node in owners}:
                 yield (other, number), lambda a, b: IMPOSSIBLE if a and b else NO_TIME

@@ -31,6 +31,7 @@ from tcc.passes.derive.rules.operands import is_copy
 from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.rules.substitute import skews
 from tcc.passes.derive.rules.sums import nests, solutions
+from tcc.zipped import zip_equal
 
 Steps: TypeAlias = tuple[DerivationStep, ...]
 _WINDOWS = (3, 2)  # sizes, in taps, of the windows into which a larger window is split
@@ -132,7 +133,7 @@ def _forms(stage: RegionStage) -> list[Affine]:
     return [
         form._replace(
             steps=tuple(
-                step if size != 1 else 0 for step, size in zip(form.steps, stage.loops, strict=True)
+                step if size != 1 else 0 for step, size in zip_equal(form.steps, stage.loops)
             )
         )
         for form in forms

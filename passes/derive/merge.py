@@ -44,6 +44,7 @@ from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.margins import MARGINS
+from tcc.zipped import zip_equal
 
 # A bundle has at most _PARTS parts. At most _AROUND neighbours of a bundle are priced with it.
 _PARTS, _AROUND = 4, 12
@@ -85,7 +86,7 @@ class MergePrices:
         constants = tuple(
             scope.known[v]
             for p in bundle
-            for v, axis in zip(p.node.inputs, p.axes, strict=True)
+            for v, axis in zip_equal(p.node.inputs, p.axes)
             if v is not None and axis is not None
         )
         if constants not in self._decided:
@@ -101,7 +102,7 @@ class MergePrices:
             graph = site_graph(site)
             pools = stand_ins(graph)
             computed = (node for node in graph.nodes if node not in pools)
-            nodes = dict(zip(site.neighbourhood, computed, strict=True))
+            nodes = dict(zip_equal(site.neighbourhood, computed))
             copies = [Part(nodes[p.node], p.loop, p.axes) for p in bundle]
             rule, *alternatives = (
                 Alternative(
@@ -158,7 +159,7 @@ def merged(graph: Graph, groups: Sequence[Bundle], join: _Join) -> Graph:
             return None
         if node not in results:
             group = group_of[node]
-            results.update(zip((p.node for p in group), _one(b, group, inputs, join), strict=True))
+            results.update(zip_equal((p.node for p in group), _one(b, group, inputs, join)))
         return [results[node]]
 
     return rewritten(graph, visit) if groups else graph
@@ -223,7 +224,7 @@ def bundles(scope: SiteScope) -> Iterator[Bundle]:
         for loop in range(len(region.stages[0].iters)):
             axes = _axes(region, loop)
             if axes is not None and _is_own(scope, node, axes):
-                pairs = zip(node.inputs, axes, strict=True)
+                pairs = zip_equal(node.inputs, axes)
                 shared = tuple(
                     v if axis is None else v and (v.dtype, replaced(v.shape, axis))
                     for v, axis in pairs
@@ -289,7 +290,7 @@ def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
 
     At least one operand without an axis must not be constant.
     """
-    pairs = [(v, axis) for v, axis in zip(node.inputs, axes, strict=True) if v is not None]
+    pairs = [(v, axis) for v, axis in zip_equal(node.inputs, axes) if v is not None]
     constants = [v for v, axis in pairs if axis is not None]
     are_private = all(
         v in scope.graph.constants and v not in scope.kept_values and len(scope.users[v]) == 1

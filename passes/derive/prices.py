@@ -30,6 +30,7 @@ from tcc.passes.program.price import timed_kernels, unread
 from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import Seconds, lower
 from tcc.schedule.open_sizes import Times, mean_share, together
+from tcc.zipped import zip_equal
 
 # The size of the windows of max-pools that are placeholders for readers. An image that is read in
 # windows gets the layout that windows need.
@@ -123,7 +124,7 @@ def site_graph(site: DerivationSite, replacements: Replacements = ()) -> Graph:
         elif node not in covered:
             inputs = tuple(None if v is None else new[v] for v in node.inputs)
             loc = _DIRECT if node in site.nodes else ""
-            new.update(zip(node.outputs, b.add(node.op, inputs, node.attrs, loc=loc), strict=True))
+            new.update(zip_equal(node.outputs, b.add(node.op, inputs, node.attrs, loc=loc)))
     results = site.results.items()
     return b.finish(
         [new[v] if role is Role.GIVEN else _pool(b, new[v], _READ) for v, role in results]

@@ -34,6 +34,7 @@ from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import Seconds, are_close, cheapest_first
 from tcc.schedule.limits import Rates
+from tcc.zipped import zip_equal
 
 # A search has at most _BUDGET states. At most _PRICED regions of a search are priced.
 _BUDGET, _PRICED = 128, 2
@@ -60,12 +61,12 @@ class Rewritten(Candidate):
         region, fixed = self.region, constant_stages(self.region, self.constants)
         accesses = {
             (f.source, f.component)
-            for stage, is_constant in zip(region.stages, fixed, strict=True)
+            for stage, is_constant in zip_equal(region.stages, fixed)
             for f in stage.factors
             if f.source is not None and not is_constant
         }
         folded_types = [_stage_type(region, ~s, c) for s, c in accesses if s < 0 and fixed[~s]]
-        pairs = enumerate(zip(site.operands, site.freed, strict=True))
+        pairs = enumerate(zip_equal(site.operands, site.freed))
         freed_types = [v.type for n, (v, freed) in pairs if freed and (n, 0) not in accesses]
         return max(0, sum(map(_bytes, folded_types)) - sum(map(_bytes, freed_types)))
 
@@ -75,7 +76,7 @@ class Rewritten(Candidate):
     def refused(self, site: DerivationSite) -> str:
         if "relax " in self.chain:
             return "the terms that it adds are zeros, which make NaN of infinities"
-        pairs = zip(site.operands, self.constants, strict=True)
+        pairs = zip_equal(site.operands, self.constants)
         if any(c and v.dtype.bits <= _NARROW for v, c in pairs) and self.growth(site):
             # Narrow weights are there to take little memory, which the price of one run ignores.
             return "it stores narrow weights in a wider type"
@@ -105,7 +106,7 @@ class Rewritten(Candidate):
         folded = on_each_rank(arrays, self._folded)
         if folded is None:
             return None
-        pairs = zip(operands, self.constants, strict=True)
+        pairs = zip_equal(operands, self.constants)
         sources = [s for v, c in pairs if c for s in b.sources(v)]
 
         def constant(number: int, component: int) -> Value:
@@ -122,7 +123,7 @@ class Rewritten(Candidate):
         range of its type.
         """
         folded = {
-            n: [_rounded(a, d) for a, d in zip(parts, self.region.stages[n].dtypes, strict=True)]
+            n: [_rounded(a, d) for a, d in zip_equal(parts, self.region.stages[n].dtypes)]
             for n, parts in fold(self.region, self.constants, arrays).items()
         }
         is_finite = all(np.isfinite(a).all() for parts in folded.values() for a in parts)

@@ -67,13 +67,13 @@ def stored_type(type: TensorType) -> TensorType:
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
-@lru_cache(maxsize=4096)  # cached, because every node that might join composes the group
+@lru_cache(4096)  # cached, because every node that might join composes the group
 def _own_expr(node: Node) -> Expr:
     assert node.op.expr is not None
     return _expr(node.op.expr, _types(node), node.attrs, exact(node.attrs))
 
 
-@lru_cache(maxsize=4096)  # cached, because equal layers need the same expression
+@lru_cache(4096)  # cached, because equal layers need the same expression
 def _expr(
     build: Callable[..., Expr], types: tuple[TensorType | None, ...], attrs: Any, _: Hashable
 ) -> Expr:
@@ -115,7 +115,7 @@ def compose(
     return simple, tuple(values[n] for n in operand_numbers)
 
 
-@lru_cache(maxsize=1024)  # cached for equal layers, and for groups that several rules compose
+@lru_cache(1024)  # cached for equal layers, and for groups that several rules compose
 def _composed(
     params: tuple[TensorType, ...],
     parts: tuple[_Part, ...],
@@ -182,7 +182,7 @@ def _renumbered(
     return with_sources(named, composed)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _own_names(stage: Stage, prefix: str) -> Stage:
     """Returns the stage with standard names for its result iterators.
 
@@ -308,7 +308,7 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
 
 
 # cached, because prices and lowering merge the same expression several times
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def side_by_side(expr: Expr) -> Expr:
     """Returns `expr` with pairs of neighbouring reductions over equal loops and elements merged.
 

@@ -13,7 +13,7 @@ from math import prod
 
 from tcc.frozen import entity
 from tcc.ir.expr.scalar import Read
-from tcc.ir.graph import Graph, Node, Value, symbols_in
+from tcc.ir.graph import Graph, Node, Value, symbols_in, uses
 from tcc.ir.index import Index, const
 from tcc.passes.fuse.compose import node_expr
 from tcc.schedule.nest import typical
@@ -122,8 +122,7 @@ class _Joins:
             if node in self.joins or any(s.monoid is not None for s in expr.stages):
                 return True
             if len(self.users[value]) == 1:
-                operands = dict.fromkeys(v for v in node.inputs if v is not None)
-                pending += [v for v in operands if len(self.users[v]) == 1]
+                pending += [v for v in dict.fromkeys(uses(node)) if len(self.users[v]) == 1]
             elif not all(isinstance(b, Read) for s in expr.stages for b in s.body):
                 return True
         return False

@@ -57,7 +57,7 @@ class Streamed:
     stream: StreamLoop
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def derive(expr: Expr) -> Streamed | None:
     """Returns the online form of `expr`; None if its reductions have none."""
     for number, stage in enumerate(expr.stages):

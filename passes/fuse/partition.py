@@ -329,7 +329,7 @@ class _Partition:
         reached = set(node.outputs)
         anchors = []
         for member in group.members:
-            if reached & {v for v in member.inputs if v is not None}:
+            if not reached.isdisjoint(member.inputs):
                 if member in group.anchors:
                     anchors.append(member)
                 else:

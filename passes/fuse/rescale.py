@@ -85,7 +85,7 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
             return _ratio(scalar.args[0], state)
         case "mul" | "div":
             a, b = (_ratio(x, state) for x in scalar.args)
-            return None if a is None or b is None else _simple(scalar.function, a, b)
+            return a and b and _simple(scalar.function, a, b)
         case "select":
             inner = _ratio(scalar.args[2], state) if cleans(scalar) else None
             if inner is None or isinstance(inner, Const):
@@ -118,12 +118,12 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
             return inner and _negated(inner)
         case "add" | "sub":
             a, b = (_shift(x, state) for x in scalar.args)
-            return None if a is None or b is None else _simple(scalar.function, a, b)
+            return a and b and _simple(scalar.function, a, b)
         case "mul":
             for factor, other in (scalar.args, scalar.args[::-1]):
                 if isinstance(factor, Const):
                     inner = _shift(other, state)
-                    return None if inner is None else inner * factor
+                    return inner and inner * factor
     return None
 
 

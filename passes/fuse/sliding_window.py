@@ -71,7 +71,7 @@ class _Use:
     at: Indices
 
 
-@lru_cache(maxsize=512)  # cached for the check of the scratch, and for all layouts of an expression
+@lru_cache(512)  # cached for the check of the scratch, and for all layouts of an expression
 def shared_loops(expr: Expr, limits: FusionLimits) -> Loops:
     """Returns the loops that the stages of `expr` share, with strips if the stages share a
     window."""

@@ -34,7 +34,7 @@ from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import multiplied
 
 
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
     """Returns the online form of `expr`; None if streaming is not possible or not worthwhile."""
     if len(expr.stages) == 1 or not _too_much(expr, limits):

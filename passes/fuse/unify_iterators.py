@@ -66,7 +66,7 @@ class Shaped:
 
 
 # Cached because several rules and the lowering link the stages of the same expression.
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
     """Returns the stages of `expr`, with the same iterators for corresponding loops."""
     stages = read_inside(expr)

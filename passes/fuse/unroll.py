@@ -60,7 +60,7 @@ class Unrolled:
     places: tuple[Indices, ...]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
     """Returns `stage` with a body for each value of the loops that decide its conditions.
 

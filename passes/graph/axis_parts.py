@@ -91,7 +91,7 @@ def _smaller(a: Index, b: Index) -> Index:
     return a if at_most(a, b) else b if at_most(b, a) else const(0)
 
 
-@lru_cache(maxsize=1024)  # cached, because equal layers have equal expressions
+@lru_cache(1024)  # cached, because equal layers have equal expressions
 def restricted(expr: Expr, number: int, parts: Parts) -> Restriction | None:
     """Returns the restriction of `expr` to the part `parts` of its result `number`.
 

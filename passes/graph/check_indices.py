@@ -22,6 +22,7 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, maximum
 from tcc.ir.op import Array
 from tcc.ops import OPS
+from tcc.ops.shapes import present
 from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_sizes import check_sizes, demand
 from tcc.passes.graph.integer_bounds import Bounds, integer_bounds
@@ -69,9 +70,9 @@ def add_check(
 
 def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     """Adds a check that a cache has room for its new rows; returns True if it added one."""
-    if node.op.name != "tensor_scatter" or inputs[0] is None or inputs[1] is None:
+    if node.op.name != "tensor_scatter":
         return False
-    extent, rows = (x.shape[node.attrs.axis] for x in inputs[:2] if x is not None)
+    extent, rows = (x.shape[node.attrs.axis] for x in present(inputs, 2))
     places = inputs[2] if len(inputs) > 2 else None
     reason = "a cache has no room for the rows"
     if places is not None and node.attrs.mode == "linear":

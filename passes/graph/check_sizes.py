@@ -17,6 +17,7 @@ from tcc.ir.graph.rewrite import Inputs
 from tcc.ir.index import Index, as_int, const, maximum, minimum, nonnegative
 from tcc.ir.types import element_count
 from tcc.ops import OPS
+from tcc.ops.shapes import present
 from tcc.ops.sizes import RequireAttrs
 from tcc.zipped import zip_equal
 
@@ -53,7 +54,7 @@ def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
     """
     if bodies(node):  # the sizes of loops and branches are checked in their bodies
         return
-    had = {dim for v in inputs if v is not None for dim in v.shape}
+    had = {dim for v in inputs if v for dim in v.shape}
     for dim in dict.fromkeys(dim for v in node.outputs for dim in v.shape if dim not in had):
         if not nonnegative(dim):
             yield maximum(dim, 0), dim, "no size is negative"
@@ -103,9 +104,9 @@ def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
 
     The operand must be at least as long as the indices, along all axes except the gathered axis.
     """
-    if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
+    if node.op.name != "gather_elements":
         return
-    pairs = zip_equal(inputs[0].shape, inputs[1].shape)
-    for axis, (extent, count) in enumerate(pairs):
+    x, indices = present(inputs)
+    for axis, (extent, count) in enumerate(zip_equal(x.shape, indices.shape)):
         if axis != node.attrs.axis:
             yield maximum(extent, count), extent, "there are more indices than elements"

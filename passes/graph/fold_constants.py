@@ -75,7 +75,7 @@ def fold_constants(graph: Graph) -> Graph:
 def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replacement:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
-    handles = all_known(b.handle(v) for v in inputs if v is not None)
+    handles = all_known(b.handle(v) for v in inputs if v)
     if handles is None or _symbolic(node.attrs) or _widens(node, inputs):
         return None
     operand_types = types_of(inputs)
@@ -90,7 +90,7 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
     results = on_each_rank([b.arrays(v) for v in inputs], partial(_evaluate, node))
     if results is None or len({tuple(np.shape(a) for a in rank) for rank in results}) > 1:
         return None
-    sources = [s for v in inputs if v is not None for s in b.sources(v)]
+    sources = [s for v in inputs for s in b.sources(v)]
     return [
         b.constant_per_rank(
             [carrier(np.asarray(a), t.dtype) for a in arrays], v.name, t.dtype, sources
@@ -112,7 +112,7 @@ def _derived(b: GraphBuilder, node: Node, operands: Sequence[Handle], type: Tens
 
 def _widens(node: Node, inputs: Inputs) -> bool:
     """Returns True if a node widens a large constant that is stored in a narrow type."""
-    narrow = [v.type for v in inputs if v is not None and v.dtype.is_narrow]
+    narrow = [v.type for v in inputs if v and v.dtype.is_narrow]
     stays_narrow = all(v.dtype.is_narrow for v in node.outputs)
     return not stays_narrow and any((t.count or 0) >= _LARGE for t in narrow)
 
@@ -132,7 +132,7 @@ def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
 
 def _stored_bytes(types: Types) -> int | None:
     """Returns the bytes of arrays of the given types; None for a symbolic size."""
-    present = [t for t in types if t is not None]
+    present = [t for t in types if t]
     if any(t.static_shape is None for t in present):
         return None
     return sum((t.count or 0) * int(t.dtype.carrier.itemsize) for t in present)

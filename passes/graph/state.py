@@ -224,7 +224,7 @@ def _narrowed(
         if reads[present] not in node.outputs:
             nodes.append(node)
             continue
-        new = [v for v in node.inputs[1:] if v is not None]
+        new = [v for v in node.inputs[1:] if v]
         rounded = [
             Value(_unused(graph, f"{present.name}.rounded{n}"), replace(v.type, dtype=dtype))
             for n, v in enumerate(new)

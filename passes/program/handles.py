@@ -11,10 +11,11 @@ inference has no rules for handles, so this is the last pass over the graph.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frozen import field_names
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value, bodies, walk_values
 from tcc.ir.graph.rewrite import map_bodies
 from tcc.ir.lists import ListType
@@ -116,7 +117,7 @@ def _word_types(attrs: Any) -> Any:
     """Returns the attributes of a control flow node, with the type of handles (64-bit words) in
     place of each type of strings and lists in the field `types`.
     """
-    if "types" not in (f.name for f in fields(attrs)):
+    if "types" not in field_names(attrs):
         return attrs
     return replace(attrs, types=tuple(map(stored_type, attrs.types)))
 

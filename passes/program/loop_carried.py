@@ -34,16 +34,6 @@ def trip_index(frame: GraphLowering, counter: Register) -> Index:
     return symbol(name)
 
 
-def enter_trip(inner: GraphLowering, counter: Register) -> Index:
-    """Returns the index of the current iteration, which the register `counter` holds.
-
-    Also stores the index in `inner`. Nodes of the loop's body that generate random numbers read it
-    there, so that each iteration gets other numbers.
-    """
-    inner.trip = trip_index(inner, counter)
-    return inner.trip
-
-
 @frozen
 class Halves:
     """A buffer with two halves, each with room for a value; the halves begin `distance` bytes

@@ -58,7 +58,7 @@ def call(
 
 def operands(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
     """Returns the operands of a node; optional operands that are absent are left out."""
-    return tuple(frame.tensor(v) for v in node.inputs if v is not None)
+    return tuple(frame.tensor(v) for v in node.inputs if v)
 
 
 def _results(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
@@ -189,7 +189,7 @@ def _axis_or_all(attrs: Any) -> int:
 
 
 def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
-    present = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
+    present = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value)
     sized("non_max_suppression_count", lambda a: (a.center_point_box, present))(frame, node)
 
 

@@ -33,10 +33,10 @@ from tcc.passes.program.loop_carried import (
     begin_trip,
     carry,
     define_carried,
-    enter_trip,
     fill_rows,
     next_trip,
     store_rows,
+    trip_index,
 )
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
 from tcc.zipped import zip_equal
@@ -118,7 +118,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     if trips_value is not None:
         trips = frame.registers.fresh()
         frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.dtype))
-    carried_values = [v for v in initial if v is not None]
+    carried_values = [v for v in initial if v]
     count = len(carried_values)
     results = body.outputs[1 : 1 + count]
     carried = carry(frame, carried_values, body, 2, results)
@@ -129,7 +129,8 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
     inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
-    trip = enter_trip(inner, counter)
+    # Nodes of the body that draw random numbers read `inner.trip`, so that trips differ.
+    trip = inner.trip = trip_index(inner, counter)
     count_buffer = inner.temporary(const(I64.bytes), body.inputs[0].name)
     inner.store_size(trip, count_buffer)
     inner.buffers[body.inputs[0]] = count_buffer
@@ -246,7 +247,7 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
     """
     attrs: ScanAttrs = node.attrs
     body = attrs.body
-    inputs = [v for v in node.inputs if v is not None]
+    inputs = [v for v in node.inputs if v]
     states = len(inputs) - attrs.num_scan_inputs
     if any((*attrs.input_axes, *attrs.output_axes)):
         raise UserError("a scan along an axis other than the first", where=node.loc)
@@ -257,7 +258,7 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
     stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
-    trip = enter_trip(inner, counter)
+    trip = inner.trip = trip_index(inner, counter)
     for value, sequence, back in zip_equal(
         body.inputs[states:], inputs[states:], attrs.input_reverse
     ):

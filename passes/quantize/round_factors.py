@@ -43,6 +43,7 @@ from tcc.passes.tile.plan import KernelChooser, kernel_key
 from tcc.schedule.alternatives import Alternative
 from tcc.schedule.nest import multiplied
 from tcc.schedule.open_sizes import mean_share
+from tcc.zipped import zip_equal
 
 
 def cheaper_factors(
@@ -64,7 +65,7 @@ def cheaper_factors(
     times = [planner.times_of(key) for key in keys]
     rule, other = (
         Alternative(k, mean_share(t, times[0]), name=name)
-        for k, t, name in zip((kernel, paired), times, ("f32", "pairs of bf16"), strict=True)
+        for k, t, name in zip_equal((kernel, paired), times, ("f32", "pairs of bf16"))
     )
     return planner.ledger.decide(partial(site, "pairs", *keys[0]), rule, (other,)).replacement
 
@@ -88,7 +89,7 @@ def with_rounded_factors(expr: Expr, constants: Collection[int]) -> Expr:
         if len(nodes) < 2 or not (_has_own_loop(*nodes) and _has_own_loop(*nodes[::-1])):
             continue
         factors: list[Scalar] = []
-        for factor, node in zip((pair.a, pair.b), nodes, strict=True):
+        for factor, node in zip_equal((pair.a, pair.b), nodes):
             if isinstance(node.source, StageRef):
                 in_place.add(node.source)
             elif node.dtype is not BF16:

@@ -45,6 +45,7 @@ from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.quantize.zero_points import signed_bytes
 from tcc.schedule.nest import multiplied
+from tcc.zipped import zip_equal
 
 # Half the range of a byte: the difference of an unsigned byte and its signed form.
 _HALF = 128
@@ -211,7 +212,7 @@ class _Rewriting:
         def with_correction(node: Read) -> Scalar:
             if node.source != ref:
                 return node
-            here = dict(zip(stage.iters, node.indices, strict=True))
+            here = dict(zip_equal(stage.iters, node.indices))
             return node + substitute_indices(correction, here)
 
         for later in range(number + 1, len(self.stages)):

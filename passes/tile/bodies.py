@@ -11,6 +11,7 @@ from functools import cache
 
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, argument, children, rebuild, walk
 from tcc.ir.tile import Block, Blocks, Indirect
+from tcc.zipped import zip_equal
 
 
 class ScalarBlocks(ABC):
@@ -99,5 +100,5 @@ def needed_by_several(bodies: Sequence[Scalar]) -> list[Scalar]:
 def widened(shape: Iterable[int], blocks: Iterable[Block]) -> tuple[int, ...]:
     """Returns the shape to which a block of `shape` and all `blocks` broadcast."""
     for block in blocks:
-        shape = [max(a, b) for a, b in zip(shape, block.shape, strict=True)]
+        shape = [max(a, b) for a, b in zip_equal(shape, block.shape)]
     return tuple(shape)

@@ -7,6 +7,7 @@ from tcc.ir.tile import Blocks, Compute
 from tcc.ir.tile.group import GroupStage, Rescale
 from tcc.ir.types import DType
 from tcc.passes.tile.emitter import StatementEmitter
+from tcc.zipped import zip_equal
 
 
 def identities(stage: GroupStage) -> Scalars:
@@ -19,7 +20,7 @@ def identity_blocks(emitter: StatementEmitter, stage: GroupStage, shape: tuple[i
     """Returns blocks of `shape` that hold the identity, one for each component."""
     scalars = identities(stage)
     blocks = tuple(emitter.fresh(s.dtype, shape) for s in scalars)
-    emitter.add(*(Compute(b, s, ()) for b, s in zip(blocks, scalars, strict=True)))
+    emitter.add(*(Compute(b, s, ()) for b, s in zip_equal(blocks, scalars)))
     return blocks
 
 

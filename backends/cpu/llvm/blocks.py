@@ -16,6 +16,7 @@ from math import prod
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.frozen import frozen
 from tcc.ir.types import DType, DTypeKind
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -78,7 +79,7 @@ def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
     """Returns the number of a row of a block of `shape`: the row that row `position` of a larger
     block reads when the block is broadcast to the larger one."""
     number = 0
-    for size, at in zip(shape[:-1], position[len(position) - len(shape[:-1]) :], strict=True):
+    for size, at in zip_equal(shape[:-1], position[len(position) - len(shape[:-1]) :]):
         number = number * size + (0 if size == 1 else at)
     return number
 

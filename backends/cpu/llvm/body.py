@@ -43,6 +43,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, F32
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 # The most iterations of a loop that is unrolled.
 _FEW = 4
@@ -103,7 +104,7 @@ class Statements:
                 values[node.out] = contract(code, node, *operands)
             case Reduce():
                 parts = [values[block] for block in node.blocks]
-                for out, value in zip(node.outs, reduce(code, node, parts), strict=True):
+                for out, value in zip_equal(node.outs, reduce(code, node, parts)):
                     values[out] = value
             case Broadcast():
                 values[node.out] = broadcast(code, node, values[node.block])
@@ -175,7 +176,7 @@ class Statements:
         line = len(code.lines)
         counter = code.emit("i64", 1, "")
         carried = []
-        for block, init in zip(node.carried, inits, strict=True):
+        for block, init in zip_equal(node.carried, inits):
             regs = tuple(code.emit(reg.elem, reg.width, "") for reg in init.regs)
             carried.append(RegisterBlock(init.dtype, init.shape, init.chunks, regs))
             self._values[block] = carried[-1]
@@ -194,17 +195,17 @@ class Statements:
 
         code.void(f"br {goes_on}, label %{name}, label %{name}.done, !llvm.loop !0")
         phis = [(counter, start, next_counter)]
-        for value, init, final in zip(carried, inits, yields, strict=True):
-            phis += zip(value.regs, init.regs, final.regs, strict=True)
+        for value, init, final in zip_equal(carried, inits, yields):
+            phis += zip_equal(value.regs, init.regs, final.regs)
         for line_number, (reg, first, last) in enumerate(phis, line):
             code.lines[line_number] = f"  {reg.text} = {phi(reg, first, last)}"
         code.place(f"{name}.done")
-        for block, init, final in zip(node.results, inits, yields, strict=True):
+        for block, init, final in zip_equal(node.results, inits, yields):
             regs_out = final.regs
             if size < 1:
                 regs_out = tuple(
                     code.emit(last.elem, last.width, phi(last, first, last))
-                    for first, last in zip(init.regs, final.regs, strict=True)
+                    for first, last in zip_equal(init.regs, final.regs)
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 

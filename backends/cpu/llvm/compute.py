@@ -33,6 +33,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import Compute, lanes
 from tcc.ir.types import BOOL, F64, I64
+from tcc.zipped import zip_equal
 
 _ONE = Chunk(0, 1, 1)
 
@@ -157,12 +158,12 @@ def _row_by_row(
     """
     code, positions = indices.code, row_positions(node.out.shape)
     cuts = [chunks if last_axis(arg.shape) > 1 else (_ONE,) for arg in args]
-    operands = [(arg, chunk) for arg, pieces in zip(args, cuts, strict=True) for chunk in pieces]
+    operands = [(arg, chunk) for arg, pieces in zip_equal(args, cuts) for chunk in pieces]
     row_regs = [
         [part(code, arg, row_number(arg.shape, position), chunk) for arg, chunk in operands]
         for position in positions
     ]
-    varying = [n for n, column in enumerate(zip(*row_regs, strict=True)) if len(set(column)) > 1]
+    varying = [n for n, column in enumerate(zip_equal(*row_regs)) if len(set(column)) > 1]
     constant = [n for n in range(len(operands)) if n not in varying]
     results = [Reg(register_element(node.out.dtype), chunk.width, "") for chunk in chunks]
     size = max(reg.bytes for reg in (*row_regs[0], *results))
@@ -195,7 +196,7 @@ def _row_by_row(
                 pieces,
                 tuple(islice(regs_left, len(pieces))),
             )
-            for arg, pieces in zip(args, cuts, strict=True)
+            for arg, pieces in zip_equal(args, cuts)
         ]
         shape = 1, last_axis(node.out.shape)
         body = LaneScalars(LlvmIndices(inner), node.body, one_row, shape)

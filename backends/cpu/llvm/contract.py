@@ -36,6 +36,7 @@ from tcc.frozen import frozen
 from tcc.ir.tile import Block, Contract
 from tcc.ir.types import BF16, F32, I8, I32, U8, U32, DType
 from tcc.target import Profile
+from tcc.zipped import zip_equal
 
 Point = Mapping[str, int]
 
@@ -74,7 +75,7 @@ def multiplies_words(node: Contract, profile: Profile) -> bool:
 
 
 def _size(node: Contract, label: str) -> int:
-    return dict(zip(node.a_axes, node.a.shape, strict=True))[label]
+    return dict(zip_equal(node.a_axes, node.a.shape))[label]
 
 
 def _dots_pay(node: Contract) -> bool:
@@ -131,7 +132,7 @@ class _Contraction:
         self.a, self.b = _Operand(a, node.a_axes), _Operand(b, node.b_axes)
         self.sizes: dict[str, int] = {}
         for x in (self.acc, self.a, self.b):
-            self.sizes |= dict(zip(x.axes, x.value.shape, strict=True))
+            self.sizes |= dict(zip_equal(x.axes, x.value.shape))
         self.summed = tuple(
             x for x in dict.fromkeys(node.a_axes + node.b_axes) if x not in node.out_axes
         )
@@ -247,7 +248,7 @@ class _Contraction:
 
     def _points(self, axes: tuple[str, ...]) -> list[dict[str, int]]:
         ranges = [range(self.sizes[x]) for x in axes]
-        return [dict(zip(axes, at, strict=True)) for at in product(*ranges)]
+        return [dict(zip_equal(axes, at)) for at in product(*ranges)]
 
     def _multiply_add(self, x: Reg, y: Reg, acc: Reg) -> Reg:
         if self.words and self.node.a.dtype is BF16:

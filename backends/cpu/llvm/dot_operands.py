@@ -31,6 +31,7 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, Store, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
+from tcc.zipped import zip_equal
 
 _LATER = -65536  # a mask of the upper 16 bits of a word, which hold its second element
 _LEAST_LANES = 4  # the fewest lanes of a dot-product instruction
@@ -179,7 +180,7 @@ def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
     """Returns `acc` plus the products of both bf16 elements of each word of `x` and `y`."""
     width = acc.width
     if width < _LEAST_LANES:
-        for a, b in zip(halves(code, x), halves(code, y), strict=True):
+        for a, b in zip_equal(halves(code, x), halves(code, y)):
             acc = code.fma(a, b, acc)
         return acc
     a, b = (_as_lanes(code, r, "bfloat", 2) for r in (x, y))

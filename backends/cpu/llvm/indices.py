@@ -24,6 +24,7 @@ from tcc.ir.index import (
     substitute,
     symbol,
 )
+from tcc.zipped import zip_equal
 
 # A pair (place in front of a loop to which invariant code is emitted, SSA values visible there).
 _Front: TypeAlias = tuple[ReservedLine, dict[str, Reg]]
@@ -117,7 +118,7 @@ class LlvmIndices:
         depths = [self._depth(atoms) for atoms, _ in index.terms]
         acc: Reg | None = None
         for depth in sorted({*depths}):
-            terms = [t for t, d in zip(index.terms, depths, strict=True) if d == depth]
+            terms = [t for t, d in zip_equal(index.terms, depths) if d == depth]
             make = partial(self._sum_at, depth, acc, terms)
             acc = self.code.remember(("terms", acc, *terms), make)
         assert acc is not None

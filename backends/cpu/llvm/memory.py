@@ -52,6 +52,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import row_major_position
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_at, lanes
 from tcc.schedule.nest import FEW_APART
+from tcc.zipped import zip_equal
 
 _LINE = 64  # bytes of a cache line; constants are aligned to it, which suffices for every vector
 _WORTH_TRANSPOSING = 4  # a shorter axis is gathered element by element and not transposed
@@ -114,7 +115,7 @@ class BlockAccess:
         `chunk`, an index that varies along the last axis stays a variable.
         """
         values = [*map(const, position), last][: len(self.lanes)]
-        mapping = dict(zip(self.lanes, values, strict=True))
+        mapping = dict(zip_equal(self.lanes, values))
         mapping |= self._bindings(position, last, chunk)
         return substitute(self.offset, mapping), guards_at(self.guards, mapping)
 
@@ -442,7 +443,7 @@ def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, 
         return ()
     starts = (chunk.start, chunk.start + width)
     counts = (min(chunk.count, width), max(chunk.count - width, 0))
-    return tuple(Chunk(*span, width) for span in zip(starts, counts, strict=True))
+    return tuple(Chunk(*span, width) for span in zip_equal(starts, counts))
 
 
 def lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:

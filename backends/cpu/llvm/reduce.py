@@ -17,6 +17,7 @@ from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.tile import Reduce
+from tcc.zipped import zip_equal
 
 Parts = tuple[Reg, ...]  # a register for each component of the monoid
 
@@ -84,7 +85,7 @@ class _Tree:
 
     def across(self, items: Sequence[Parts], counts: Sequence[int]) -> Parts:
         """Returns the combination of the lanes of all items; item n has `counts[n]` used lanes."""
-        waiting = [self._padded(parts, n) for parts, n in zip(items, counts, strict=True)]
+        waiting = [self._padded(parts, n) for parts, n in zip_equal(items, counts)]
         width = max(parts[0].width for parts in waiting)
         folded = self.fold([p for p in waiting if p[0].width == width])
         while width > 1:
@@ -103,5 +104,5 @@ class _Tree:
         keep = [n if n < count else width for n in range(width)]
         return tuple(
             self.code.shuffle(reg, emit_scalar(self.code, i, (), width), keep)
-            for reg, i in zip(parts, self.identity, strict=True)
+            for reg, i in zip_equal(parts, self.identity)
         )

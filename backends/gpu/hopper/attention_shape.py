@@ -34,6 +34,7 @@ from tcc.ir.tile import (
     walk_statements,
 )
 from tcc.ir.types import BF16, F16, F32
+from tcc.zipped import zip_equal
 
 ROWS = 128  # rows of a tile: 64 for each warpgroup
 HALF = iterator("half", 2)
@@ -99,7 +100,7 @@ def attention_kernel(
     if split is None or zeros is None:
         return None
     # The accumulator of the second matmul has to be zero before the first iteration.
-    starts = zip(loop.inits, loop.yields, strict=True)
+    starts = zip_equal(loop.inits, loop.yields)
     if not all(_zeros(before, init) for init, result in starts if result is mixed.out):
         return None
     attention = AttentionKernel(
@@ -126,7 +127,7 @@ def _split(
     accumulator. Returns None if the lhs of the second matmul depends on the accumulator, or if a
     dependent block other than the matmul's result is carried to the next iteration.
     """
-    carried = [c for c, y in zip(loop.carried, loop.yields, strict=True) if y is mixed.out]
+    carried = [c for c, y in zip_equal(loop.carried, loop.yields) if y is mixed.out]
     dependent = set(carried)
     shares: list[Stmt] = []
     rescaling: list[Stmt] = []

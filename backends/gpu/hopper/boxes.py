@@ -26,6 +26,7 @@ from tcc.ir.index import (
     step_in,
 )
 from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
+from tcc.zipped import zip_equal
 
 # Limits of the copy engine. Strides and addresses are multiples of `_STRIDE` bytes. A box has at
 # most `_MOST_POSITIONS` positions along an axis. Each extent of a tensor is below `_SIZES`.
@@ -71,7 +72,7 @@ def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBu
 
     `alignments` has the alignment of each buffer of the kernel in bytes.
     """
-    return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
+    return {b for b, n in zip_equal(kernel.buffers, alignments) if n % _STRIDE == 0}
 
 
 def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], TileLoop, tuple[Stmt, ...]] | None:
@@ -194,7 +195,7 @@ def _distribute(offset: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None
 
 def _box(axes: list[_Axis], *, transposed: bool) -> Box | None:
     sizes = []
-    for axis, above in zip(axes, [None, *axes[:-1]], strict=True):
+    for axis, above in zip_equal(axes, [None, *axes[:-1]]):
         low, high = bounds(axis.at)
         if low is None or low < 0 or high is None:
             return None

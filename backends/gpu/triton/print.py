@@ -47,6 +47,7 @@ from tcc.ir.tile import (
     TileLoop,
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
+from tcc.zipped import zip_equal
 
 # Matrix units are used if the summed axis has at least this many elements. The first number is for
 # most types, the second for types of one byte.
@@ -305,7 +306,7 @@ class Printer:
             components = [self._writer.name(n) for n in names]
             self._writer.line(f"{', '.join(components)} = {call}")
             values = [PyExpr(n, self._writer.depth) for n in components]
-        self._blocks.update(zip(node.outs, values, strict=True))
+        self._blocks.update(zip_equal(node.outs, values))
 
     def _reduced(self, node: Reduce, value: PyExpr, axis: int) -> str:
         """Returns the text that reduces one component along one axis."""
@@ -360,10 +361,10 @@ class Printer:
     def _loop(self, node: TileLoop) -> None:
         names = [
             self._writer.define(block.name, self._blocks[init].text).text
-            for block, init in zip(node.carried, node.inits, strict=True)
+            for block, init in zip_equal(node.carried, node.inits)
         ]
         self._steps(node, names)
-        for block, name in zip(node.results, names, strict=True):
+        for block, name in zip_equal(node.results, names):
             self._blocks[block] = PyExpr(name, self._writer.depth)
 
     def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
@@ -372,7 +373,7 @@ class Printer:
         head, counter = self._head(node)
         with writer.scope() as lines:
             self._bind_counter(node, counter)
-            for block, name in zip(node.carried, names, strict=True):
+            for block, name in zip_equal(node.carried, names):
                 self._blocks[block] = PyExpr(name, writer.depth)
             self._body(node.body)
             if names:

@@ -34,6 +34,7 @@ from tcc.frontends.torch.support import GETITEM, has_converter
 from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
+from tcc.zipped import zip_equal
 from torch._decomp import decomposition_table
 from torch.export import Dim
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
@@ -154,7 +155,7 @@ def _with_one_name_each(program: Any) -> Any:
         return program
     module = deepcopy(program.graph_module)
     names = [spec.arg.name for spec in program.graph_signature.input_specs]
-    nodes = dict(zip(names, module.graph.find_nodes(op="placeholder"), strict=True))
+    nodes = dict(zip_equal(names, module.graph.find_nodes(op="placeholder")))
     for name, node in nodes.items():
         node.name = node.target = name  # a copy of a name like `input` has a number
     for name, first in replacements.items():

@@ -314,7 +314,7 @@ def reads(stage: Stage) -> tuple[Read, ...]:
     return _reads(stage.body)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _reads(body: Scalars) -> tuple[Read, ...]:
     return tuple(s for s in walk(*body) if isinstance(s, Read))
 

@@ -385,7 +385,7 @@ def indices_in(scalar: Scalar) -> Indices:
     return ()
 
 
-@lru_cache(maxsize=4096)  # cached, because many passes walk the same bodies
+@lru_cache(4096)  # cached, because many passes walk the same bodies
 def walk(*roots: Scalar) -> Scalars:
     """Returns the distinct scalars under `roots`, roots included, operands before users."""
     order: dict[Scalar, None] = {}
@@ -405,7 +405,7 @@ def index_values(*roots: Scalar) -> list[Index]:
     return [node.index for node in walk(*roots) if isinstance(node, IndexValue)]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def reads_of_stages(*roots: Scalar) -> tuple[tuple[Read, StageRef], ...]:
     """Returns the distinct pairs (read, source) of reads under `roots` whose source is a stage."""
     reads = ((node, node.source) for node in walk(*roots) if isinstance(node, Read))
@@ -470,7 +470,7 @@ def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
     return _substituted(roots, tuple(mapping.items())) if mapping else roots
 
 
-@lru_cache(maxsize=4096)  # cached, because many passes substitute in the same bodies
+@lru_cache(4096)  # cached, because many passes substitute in the same bodies
 def _substituted(roots: Scalars, replacements: tuple[tuple[Var, Index], ...]) -> Scalars:
     mapping = dict(replacements)
 

@@ -22,8 +22,8 @@ from tcc.ir.graph import (
     bind_attrs,
     bodies,
     body_fields,
-    captures,
     types_of,
+    uses,
 )
 from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
@@ -214,8 +214,7 @@ def without_dead(graph: Graph) -> Graph:
         if stays or not live.isdisjoint(node.outputs):
             pruned = with_bodies(node, without_dead)
             live_nodes.append(pruned)
-            live.update(v for v in pruned.inputs if v is not None)
-            live.update(captures(pruned))
+            live.update(uses(pruned))
     constants = {v: h for v, h in graph.constants.items() if v in live}
     nodes = tuple(reversed(live_nodes))
     if nodes == graph.nodes and constants == graph.constants:

@@ -112,40 +112,32 @@ def _symbols(item: Any) -> Iterator[Var]:
     return (var for var in variables(item) if var.extent is None)
 
 
-def variables(item: Any) -> list[Var]:
+def variables(item: Any) -> tuple[Var, ...]:
     """Returns the variables in a value, an attribute or a type, in order, with repetitions.
 
     A body gives the variables of its inputs, and an expression its size symbols.
     """
-    result: list[Var] = []
-    _add_variables(item, result)
-    return result
+    match item:
+        case Index():
+            return free_vars(item)
+        case Expr():
+            return _expr_symbols(item)
+        case Layout():
+            return _layout_variables(item)
+        case DType():
+            return ()
+        case Graph():
+            return variables(item.inputs)
+    parts = item if isinstance(item, tuple) else (getattr(item, n) for n in field_names(item))
+    return tuple(var for part in parts for var in variables(part))
 
 
-def _add_variables(item: Any, result: list[Var]) -> None:
-    if isinstance(item, Index):
-        if item.terms:
-            result.extend(free_vars(item))
-    elif isinstance(item, tuple):
-        for part in item:
-            _add_variables(part, result)
-    elif isinstance(item, Graph):
-        _add_variables(item.inputs, result)
-    elif isinstance(item, Expr):
-        result.extend(_expr_symbols(item))
-    elif isinstance(item, Layout):
-        result.extend(_layout_variables(item))
-    elif not isinstance(item, DType):
-        for name in field_names(item):
-            _add_variables(getattr(item, name), result)
-
-
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _layout_variables(layout: Layout) -> tuple[Var, ...]:
-    return tuple(variables((layout.sizes, layout.indices, layout.axes)))
+    return variables((layout.sizes, layout.indices, layout.axes))
 
 
-@lru_cache(maxsize=1024)  # cached, because many sites of a compile have the same expressions
+@lru_cache(1024)  # cached, because many sites of a compile have the same expressions
 def _expr_symbols(expr: Expr) -> tuple[Var, ...]:
     return tuple(_each_symbol(expr))
 

@@ -145,13 +145,13 @@ def product(dtypes: tuple[DType, ...], dtype: DType, constant: Literal = 1) -> S
     return (scalar if constant == 1 else apply("mul", scalar, literal(constant, dtype)),)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _multiplied(dtypes: tuple[DType, ...], dtype: DType) -> Scalar:
     parts = (cast(argument(n, t), dtype) for n, t in enumerate(dtypes))
     return reduce(lambda a, b: apply("mul", a, b), parts)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _constant(body: Scalars, factors: int) -> Literal | None:
     if len(body) != 1:
         return None

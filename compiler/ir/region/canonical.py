@@ -71,7 +71,7 @@ def _hash(code: _Code) -> bytes:
     return blake2b(marshal.dumps(code, 2), digest_size=16).digest()
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(1 << 14)
 def _digest(stage: RegionStage, names: tuple[bytes, ...]) -> bytes:
     first = len(stage.iters)
     if isinstance(stage.body, expr.Stage):
@@ -99,7 +99,7 @@ def _size(size: Size) -> int:
     return size if isinstance(size, int) else _symbol(size.key)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _symbol(key: str) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big") + (1 << 128)
 
@@ -108,12 +108,12 @@ def _sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
     return tuple(s if type(s) is int else _size(s) for s in sizes)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _param_codes(params: tuple[TensorType | None, ...]) -> _Code:
     return tuple(() if p is None else (p.dtype.name, _sizes(p.shape)) for p in params)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _text(body: Scalars) -> tuple[str, ...]:
     """Returns a line of text for each scalar of a body.
 
@@ -141,7 +141,7 @@ def _text(body: Scalars) -> tuple[str, ...]:
     return (*lines, str([place[b] for b in body]))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _factor_order(body: Scalars) -> tuple[int, ...]:
     """Returns the factors, by number, in order of use."""
     return tuple(dict.fromkeys(n.number for n in walk(*body) if isinstance(n, Arg)))

@@ -38,7 +38,7 @@ from tcc.ir.region.affine import Sizes, affine_of, index_of, plain
 from tcc.known import all_known
 
 
-@lru_cache(maxsize=4096)  # cached for equal layers, and for later passes over the same graph
+@lru_cache(4096)  # cached for equal layers, and for later passes over the same graph
 def from_expr(source: Expr) -> Region:
     """Returns the region that computes the same as `source`.
 

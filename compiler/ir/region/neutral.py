@@ -101,7 +101,7 @@ def filled_value(stage: RegionStage, place: int) -> Const | None:
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _filled(
     body: Scalars | expr.Stage, monoid: str | None, place: int, fill: Const
 ) -> Const | None:

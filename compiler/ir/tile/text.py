@@ -24,6 +24,7 @@ from tcc.ir.tile import (
     Sync,
     TileKernel,
     TileLoop,
+    inner_bodies,
 )
 from tcc.zipped import zip_equal
 
@@ -42,6 +43,9 @@ class _Printer:
 
     def _typed(self, block: Block) -> str:
         return f"{self._name(block)}: {block.dtype.name}[{','.join(map(str, block.shape))}]"
+
+    def _labelled(self, block: Block, axes: Sequence[str]) -> str:
+        return f"{self._name(block)}[{','.join(axes)}]"
 
     def _blocks(self, blocks: Sequence[Block]) -> str:
         return ", ".join(map(self._name, blocks))
@@ -74,11 +78,10 @@ class _Printer:
             case TileLoop():
                 return self._loop(node, indent)
             case If():
-                lines = [f"{indent}if {node.lhs.key} < {node.rhs.key} {{"]
-                lines += self._body(node.then, indent + "  ")
-                if node.otherwise:
-                    lines += [f"{indent}}} else {{", *self._body(node.otherwise, indent + "  ")]
-                return [*lines, indent + "}"]
+                head = f"{indent}if {node.lhs.key} < {node.rhs.key} {{"
+                then, otherwise = (self._body(b, indent + "  ") for b in inner_bodies(node))
+                middle = [f"{indent}}} else {{"] if otherwise else []
+                return [head, *then, *middle, *otherwise, indent + "}"]
             case Sync():
                 return [f"{indent}sync"]
             case Compute():
@@ -91,32 +94,21 @@ class _Printer:
                 axes = ", ".join(map(str, node.axes))
                 text = f"reduce {node.monoid}({self._blocks(node.blocks)}) over ({axes})"
                 return [f"{indent}{outs} = {text}"]
-            case Load() | Contract() | Broadcast() | Relayout():
-                return [f"{indent}{self._typed(node.out)} = {self._value(node)}"]
-            case _:
-                assert_never(node)
-
-    def _value(self, node: Load | Contract | Broadcast | Relayout) -> str:
-        match node:
             case Load():
                 plain = node.fill == 0 and type(node.fill) is int
                 fill = "" if plain else f" fill {number(node.fill)}"
-                return f"load {self._place(node)}{guards_text(node)}{fill}"
+                value = f"load {self._place(node)}{guards_text(node)}{fill}"
             case Contract():
-                a, b, acc = (
-                    f"{self._name(block)}[{','.join(axes)}]"
-                    for block, axes in (
-                        (node.a, node.a_axes), (node.b, node.b_axes), (node.acc, node.out_axes)
-                    )
-                )  # fmt: skip
-                return f"contract {a} * {b} + {acc}"
+                a, b = self._labelled(node.a, node.a_axes), self._labelled(node.b, node.b_axes)
+                value = f"contract {a} * {b} + {self._labelled(node.acc, node.out_axes)}"
             case Broadcast():
-                return f"broadcast {self._name(node.block)}"
+                value = f"broadcast {self._name(node.block)}"
             case Relayout():
                 order = ", ".join(map(str, node.order))
-                return f"relayout {self._name(node.block)} order ({order})"
+                value = f"relayout {self._name(node.block)} order ({order})"
             case _:
                 assert_never(node)
+        return [f"{indent}{self._typed(node.out)} = {value}"]
 
     def _place(self, node: Load | Store | Prefetch) -> str:
         indices = ", ".join(i.key for i in node.indices)

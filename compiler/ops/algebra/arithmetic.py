@@ -44,6 +44,7 @@ from tcc.ops.shapes import (
     check_dtype,
     same_dtype,
 )
+from tcc.zipped import zip_equal
 
 MANY = 1 << 16  # the operand limit of variadic ops, above what models use
 
@@ -191,7 +192,7 @@ def _pow_reference(_: NoAttrs, x: Array, y: Array) -> Array:
     if x.dtype.kind == "i" and y.dtype.kind in "iu":
         out = np.broadcast_arrays(x, y)
         wrap = 1 << (8 * x.dtype.itemsize)
-        pairs = zip(*(o.ravel() for o in out), strict=True)
+        pairs = zip_equal(*(o.ravel() for o in out))
         flat = [_int_power(int(a), int(e), wrap) for a, e in pairs]
         signed = [(v + wrap // 2) % wrap - wrap // 2 for v in flat]
         return np.array(signed, x.dtype).reshape(out[0].shape)

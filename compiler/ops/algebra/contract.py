@@ -36,6 +36,7 @@ from tcc.ops.shapes import (
     present,
     same_dtype,
 )
+from tcc.zipped import zip_equal
 
 _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
@@ -127,9 +128,9 @@ def _einsum_dims(
     require(bool(arrow), f"the equation {attrs.equation} has no arrow")
     require(len(terms) == len(operands), f"{attrs.equation} names {len(terms)} operands")
     extents: dict[str, Index] = {}
-    for x, term in zip(operands, terms, strict=True):
+    for x, term in zip_equal(operands, terms):
         require(len(term) == x.rank, f"{term} of {attrs.equation} does not fit {x}")
-        for letter, dim in zip(term, x.shape, strict=True):
+        for letter, dim in zip_equal(term, x.shape):
             agree(x.shape[term.index(letter)], dim, f"{letter} of {attrs.equation}")
             axes = {
                 k: [n - len(t) for n, c in enumerate(t) if c == letter] for k, t in enumerate(terms)
@@ -158,7 +159,7 @@ def _einsum_expr(b: ExprBuilder, attrs: EinsumAttrs, *operands: TensorType) -> S
     for number, term in enumerate(terms):
         at = [
             0 if as_int(dim) == 1 else index[letter]
-            for letter, dim in zip(term, operands[number].shape, strict=True)
+            for letter, dim in zip_equal(term, operands[number].shape)
         ]
         factors.append(wide(b.read(number, *at)))
     body = reduce(mul, factors)

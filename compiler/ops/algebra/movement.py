@@ -24,6 +24,7 @@ from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import differ, require, sizes
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, same_dtype
+from tcc.zipped import zip_equal
 
 _MOVES = Trait.MOVEMENT
 
@@ -123,7 +124,7 @@ def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index
 def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
     """Returns the row-major position of `indices` in a tensor of `shape`."""
     linear = const(0)
-    for index, dim in zip(indices, shape, strict=True):
+    for index, dim in zip_equal(indices, shape):
         # The index of an axis of extent 1 is 0. Leaving it out keeps the formula simple.
         linear = linear if as_int(dim) == 1 else linear * dim + index
     return linear
@@ -168,7 +169,7 @@ def _transpose_element(b: ExprBuilder, i: Point, attrs: TransposeAttrs, x: Tenso
 
 def _expand_infer(attrs: ExpandAttrs, x: TensorType) -> TensorType:
     rank = max(x.rank, len(attrs.shape))
-    pairs = list(zip(_padded(x.shape, rank), _padded(attrs.shape, rank), strict=True))
+    pairs = list(zip_equal(_padded(x.shape, rank), _padded(attrs.shape, rank)))
     for size, due in pairs:
         require(not differ(size, due) or size is const(1), f"{size.key} is no {due.key}")
     return TensorType(x.dtype, tuple(due for _, due in pairs))
@@ -184,7 +185,7 @@ def _expand_reference(attrs: ExpandAttrs, x: Array) -> Array:
 
 def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs, x: TensorType) -> Scalar:
     y = _expand_infer(attrs, x)
-    pairs = enumerate(zip(x.shape, y.shape[y.rank - x.rank :], strict=True))
+    pairs = enumerate(zip_equal(x.shape, y.shape[y.rank - x.rank :]))
     open_axes = [axis for axis, (size, due) in pairs if size not in (const(1), due)]
 
     def element(at: tuple[IndexLike, ...], axes: Sequence[int]) -> Scalar:
@@ -215,8 +216,7 @@ def _slice_infer(attrs: SliceAttrs, x: TensorType) -> TensorType:
 def _slice_reference(attrs: SliceAttrs, x: Array) -> Array:
     starts, lengths = sizes(attrs.starts), sizes(attrs.sizes)
     picks = [
-        start + step * np.arange(n)
-        for start, step, n in zip(starts, attrs.steps, lengths, strict=True)
+        start + step * np.arange(n) for start, step, n in zip_equal(starts, attrs.steps, lengths)
     ]
     return (x[np.ix_(*picks)] if picks else x).copy()
 
@@ -224,13 +224,13 @@ def _slice_reference(attrs: SliceAttrs, x: Array) -> Array:
 def _slice_element(b: ExprBuilder, i: Point, attrs: SliceAttrs, x: TensorType) -> Scalar:
     if as_int(element_count(attrs.sizes)) == 0:
         return literal(0, x.dtype)
-    at = (start + k * step for start, step, k in zip(attrs.starts, attrs.steps, i, strict=True))
+    at = (start + k * step for start, step, k in zip_equal(attrs.starts, attrs.steps, i))
     return b.read(0, *at)
 
 
 def _tile_infer(attrs: TileAttrs, x: TensorType) -> TensorType:
     require(len(attrs.repeats) == x.rank, f"tile needs one repeat for each axis of {x}")
-    shape = tuple(d * r for d, r in zip(x.shape, attrs.repeats, strict=True))
+    shape = tuple(d * r for d, r in zip_equal(x.shape, attrs.repeats))
     return TensorType(x.dtype, shape)
 
 
@@ -241,7 +241,7 @@ def _tile_reference(attrs: TileAttrs, x: Array) -> Array:
 def _tile_element(b: ExprBuilder, i: Point, attrs: TileAttrs, x: TensorType) -> Scalar:
     if as_int(element_count((*x.shape, *attrs.repeats))) == 0:
         return literal(0, x.dtype)
-    return b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True)))
+    return b.read(0, *(k % d for k, d in zip_equal(i, x.shape)))
 
 
 # ---- concat and split ----------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs, *parts: Tensor
         end = end + part.shape[attrs.axis]
         ends.append(end)
     body = reads[-1]
-    for value, stop in zip(reads[-2::-1], ends[-2::-1], strict=True):
+    for value, stop in zip_equal(reads[-2::-1], ends[-2::-1]):
         body = choose(index_value(i[attrs.axis], I64) < stop, value, body)
     return body
 
@@ -295,7 +295,7 @@ def _split_reference(attrs: SplitAttrs, x: Array) -> OutArrays:
 def _split_expr(b: ExprBuilder, attrs: SplitAttrs, x: TensorType) -> tuple[StageRef, ...]:
     start = const(0)
     outputs = []
-    for part, size in zip(_split_infer(attrs, x), attrs.sizes, strict=True):
+    for part, size in zip_equal(_split_infer(attrs, x), attrs.sizes):
         i = b.point(part)
         at = replaced(i, attrs.axis, i[attrs.axis] + start)
         empty = part.count == 0

@@ -17,6 +17,7 @@ from tcc.ops.formula import choose
 from tcc.ops.operands import inside, none_negative, require, sizes
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import MOVED, Point, Shape
+from tcc.zipped import zip_equal
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
@@ -40,8 +41,7 @@ def _infer(attrs: PadAttrs, x: TensorType, value: TensorType | None = None) -> T
         require(value.dtype is x.dtype, f"pad value {value} is not of the type of {x}")
         require(value.rank <= 1, f"the pad value must be a scalar, not {value}")
     shape = tuple(
-        d + before + after
-        for d, before, after in zip(x.shape, attrs.before, attrs.after, strict=True)
+        d + before + after for d, before, after in zip_equal(x.shape, attrs.before, attrs.after)
     )
     none_negative(shape, f"pad crops more than {x} has")
     return TensorType(x.dtype, shape)
@@ -52,9 +52,9 @@ def _reference(attrs: PadAttrs, x: Array, value: Array | None) -> Array:
     if attrs.mode == "constant":
         return surrounded(x, 0 if value is None else value.reshape(()), before, after)
     cropped = tuple(
-        slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
+        slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip_equal(before, after, x.shape)
     )
-    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    widths = [(max(b, 0), max(a, 0)) for b, a in zip_equal(before, after)]
     mode: Any = attrs.mode  # Any, because NumPy's stubs accept only literal modes
     return np.pad(x[cropped], widths, mode=mode)
 
@@ -64,12 +64,10 @@ def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[in
 
     The result may consist of `fill` alone.
     """
-    y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
-    spans = [
-        (max(0, -b), min(n, size - b)) for b, n, size in zip(before, x.shape, y.shape, strict=True)
-    ]
+    y = np.full([b + n + a for b, n, a in zip_equal(before, x.shape, after)], fill, x.dtype)
+    spans = [(max(0, -b), min(n, size - b)) for b, n, size in zip_equal(before, x.shape, y.shape)]
     if all(low < high for low, high in spans):
-        places = (slice(low + b, high + b) for (low, high), b in zip(spans, before, strict=True))
+        places = (slice(low + b, high + b) for (low, high), b in zip_equal(spans, before))
         y[tuple(places)] = x[tuple(slice(low, high) for low, high in spans)]
     return y
 
@@ -79,15 +77,14 @@ def _element(
 ) -> Scalar:
     if attrs.mode != "constant":
         at = [
-            _source(attrs.mode, *axis)
-            for axis in zip(i, x.shape, attrs.before, attrs.after, strict=True)
+            _source(attrs.mode, *axis) for axis in zip_equal(i, x.shape, attrs.before, attrs.after)
         ]
         return literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at)
-    at = [k - before for k, before in zip(i, attrs.before, strict=True)]
+    at = [k - before for k, before in zip_equal(i, attrs.before)]
     body: Scalar = b.read(0, *at, fill=0)
     if value is not None:
         is_inside: Scalar = literal(True, BOOL)
-        for k, dim in zip(at, x.shape, strict=True):
+        for k, dim in zip_equal(at, x.shape):
             is_inside &= inside(index_value(k, I64), dim)
         body = choose(is_inside, body, b.read(1, *([0] * value.rank)))
     return body

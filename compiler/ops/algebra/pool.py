@@ -27,6 +27,7 @@ from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import identity_of, in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import FLOATS, Point, Shape
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -85,12 +86,11 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
     counts = sizes(_counts(dims(*x.shape[2:]), attrs))
     padding_after = [
         max((n - 1) * s + (k - 1) * d + 1 - size - b, a)
-        for n, size, k, s, b, a, d in zip(
+        for n, size, k, s, b, a, d in zip_equal(
             counts, x.shape[2:], attrs.kernel, attrs.strides, before, after, attrs.dilations,
-            strict=True,
         )
     ]  # fmt: skip
-    widths = ((0, 0), (0, 0), *zip(before, padding_after, strict=True))
+    widths = ((0, 0), (0, 0), *zip_equal(before, padding_after))
     padded = np.pad(x, widths, constant_values=fill)
     elements = np.ndindex(*attrs.kernel)
     return np.stack([patch(padded, k, counts, attrs) for k in elements])
@@ -149,7 +149,7 @@ def _indices_reference(attrs: PoolAttrs, x: Array) -> OutArrays:
 def _indices_expr(b: ExprBuilder, attrs: PoolAttrs, x: TensorType) -> tuple[StageRef, StageRef]:
     i, k, value, at = _window(b, x, attrs, identity_of("max", x.dtype))
     position = (i[0] * x.shape[1] + i[1]) * element_count(x.shape[2:])
-    axes = list(zip(at, x.shape[2:], strict=True))
+    axes = list(zip_equal(at, x.shape[2:]))
     order = -1 if attrs.storage_order else 1
     spatial = row_major_position(tuple(at[::order]), x.shape[2:][::order])
     where: Scalar = index_value(position + spatial, I64)
@@ -195,8 +195,8 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
     if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
         return const(window_size)
     count = const(1)
-    for p, size, kernel, stride, before, after, dilation in zip(
-        o, x.shape[2:], attrs.kernel, *attrs.lists, strict=True
+    for p, size, kernel, stride, before, after, dilation in zip_equal(
+        o, x.shape[2:], attrs.kernel, *attrs.lists
     ):
         start = p * stride - before
         low = -as_index(before) if attrs.count_include_pad else const(0)

@@ -29,6 +29,7 @@ from tcc.ops.algebra.window import (
 from tcc.ops.operands import inside, require
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import check_broadcast, optional, required
+from tcc.zipped import zip_equal
 
 _BYTES = (U8, I8)
 
@@ -172,7 +173,7 @@ def _conv_integer_expr(
         pixel -= cast(_zero_point(b, 2), I32)
     if has_zero and fill is not None:
         # A read outside the image gives 0, from which the zero point must not be subtracted.
-        image = zip(at_x[2:], x.shape[2:], strict=True)
+        image = zip_equal(at_x[2:], x.shape[2:])
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, 1, at_w, i[1])
     # The loop over channels is innermost, because channels are adjacent in memory and targets

@@ -45,6 +45,7 @@ from tcc.ops.shapes import (
     check_dtype,
     reduced_shape,
 )
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -98,7 +99,7 @@ def _axes_iters(
     at = b.iters(*reduced_shape(tuple(shape), axes, attrs.keepdims))
     over = b.iters(*(shape[n] for n in axes))
     result_axes = [n for n in range(len(shape)) if attrs.keepdims or n not in axes]
-    place = dict(zip((*result_axes, *axes), (*at, *over), strict=True))
+    place = dict(zip_equal((*result_axes, *axes), (*at, *over)))
     return at, over, tuple(place[n] for n in range(len(shape)))
 
 

@@ -30,6 +30,7 @@ from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, same_dtype
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -126,7 +127,7 @@ def reaching_taps(
 
 def window_places(o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs) -> list[Index]:
     """Returns the position in the image, per spatial axis, of element `k` of the window at `o`."""
-    axes = zip(o, k, attrs.strides, attrs.dilations, attrs.before, strict=True)
+    axes = zip_equal(o, k, attrs.strides, attrs.dilations, attrs.before)
     return [p * stride + q * dilation - margin for p, q, stride, dilation, margin in axes]
 
 
@@ -137,7 +138,7 @@ def patch(padded: Array, k: Sequence[int], counts: Sequence[int], attrs: WindowA
     """
     picks = (
         slice(q * d, q * d + (n - 1) * s + 1 if n else q * d, s)
-        for q, n, s, d in zip(k, counts, attrs.strides, attrs.dilations, strict=True)
+        for q, n, s, d in zip_equal(k, counts, attrs.strides, attrs.dilations)
     )
     return padded[(slice(None), slice(None), *picks)]
 
@@ -197,7 +198,7 @@ def _check_bias(bias: TensorType, channels: Index) -> None:
 def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
     """Returns the convolution in the type of `x`, computed one kernel element at a time."""
     before, after = sizes(attrs.before), sizes(attrs.after)
-    padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
+    padded = np.pad(x, ((0, 0), (0, 0), *zip_equal(before, after)))
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
     counts = sizes(tuple(map(window_count, image, kernel, *attrs.lists)))
     groups = attrs.group
@@ -289,7 +290,7 @@ def _transpose_reference(
         term = np.einsum("ngc...,gcm->ngm...", grouped_x, grouped_w[(..., *k)])
         spots = patch(y, k, x.shape[2:], attrs)
         spots += term.reshape(spots.shape)
-    behind = (b + n - size for b, n, size in zip(before, result_sizes, full_sizes, strict=True))
+    behind = (b + n - size for b, n, size in zip_equal(before, result_sizes, full_sizes))
     y = surrounded(y, 0, (0, 0, *(-b for b in before)), (0, 0, *behind))
     return with_bias(y, bias)
 
@@ -320,8 +321,8 @@ def sources(
     Windows of outputs begin a stride apart, so there is such a window only if all conditions hold.
     In a transposed convolution, input element w is added to window w, times the kernel.
     """
-    axes = zip(o, k, attrs.dilations, attrs.before, strict=True)
-    positions = list(zip((p + b - q * d for p, q, d, b in axes), attrs.strides, strict=True))
+    axes = zip_equal(o, k, attrs.dilations, attrs.before)
+    positions = list(zip_equal((p + b - q * d for p, q, d, b in axes), attrs.strides))
     hits: list[Scalar] = [fn("eq", index_value(r % s, I64), 0) for r, s in positions if s > 1]
     return [r // s for r, s in positions], hits
 
@@ -352,12 +353,12 @@ def _col2im_reference(attrs: Col2ImAttrs, x: Array) -> Array:
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
     columns = x.reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
-    padded_sizes = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
+    padded_sizes = [b + n + a for b, n, a in zip_equal(before, image, after)]
     y = np.zeros((*columns.shape[:2], *padded_sizes), columns.dtype)
     for k in np.ndindex(*block):
         spots = patch(y, k, counts, attrs)
         spots += columns[(slice(None), slice(None), *k)]
-    interior = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
+    interior = tuple(slice(b, b + n) for b, n in zip_equal(before, image))
     return y[(slice(None), slice(None), *interior)]
 
 
@@ -368,7 +369,7 @@ def _col2im_expr(b: ExprBuilder, attrs: Col2ImAttrs, x: TensorType) -> StageRef:
     counts = _col2im_counts(attrs)
     row = row_major_position((c, *k), (x.shape[1], *map(as_index, attrs.block)))
     column = row_major_position(tuple(at), counts)
-    hits += (inside(index_value(p, I64), n) for p, n in zip(at, counts, strict=True))
+    hits += (inside(index_value(p, I64), n) for p, n in zip_equal(at, counts))
     return b.sum(i, when(hits, wide(b.read(0, n, row, column, fill=0))), over=k)
 
 

@@ -23,6 +23,7 @@ from tcc.ops.operands import clamped, dims, inside, require
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import FLOATS, Point, agree
+from tcc.zipped import zip_equal
 
 _ALPHA = -0.75  # the coefficient `a` of Keys' cubic kernel
 
@@ -95,7 +96,7 @@ def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
         places = [base + float(n) for n in (-1, 0, 1, 2)]
         weights = [*cubic_weights(fraction, _ALPHA)]
     taps: list[Tap] = []
-    for place, weight in zip(places, weights, strict=True):
+    for place, weight in zip_equal(places, weights):
         zeros = attrs.padding_mode == "zeros"
         position = cast(
             place if zeros else _padded(place, size, low, high, attrs.padding_mode), I64
@@ -121,7 +122,7 @@ def _mixed(
     """
     terms: list[Scalar] = []
     for combination in product(*taps):
-        places = zip(combination, extents, strict=True)
+        places = zip_equal(combination, extents)
         at = [b.position(place, extent) for (place, _, _), extent in places]
         value = wide(b.read(0, *lead, *at))
         for _, weight, _ in combination:
@@ -137,7 +138,7 @@ def _sample_element(
     # The grid gives the coordinate of the innermost axis first.
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
-    taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
+    taps = [_axis_taps(c, n, attrs) for c, n in zip_equal(coordinates, x.shape[2:])]
     return _mixed(b, i[:2], taps, x.shape[2:])
 
 
@@ -177,9 +178,9 @@ def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array
     """Returns the image [..., spatial...] interpolated at the position `at`."""
     lead = image.ndim - len(at)
     weighted_sum = np.zeros(image.shape[:lead])
-    pairs = zip(at, image.shape[lead:], strict=True)
+    pairs = zip_equal(at, image.shape[lead:])
     for combination in product(*(_place_taps(p, n, attrs) for p, n in pairs)):
-        places, weights = zip(*combination, strict=True)
+        places, weights = zip_equal(*combination)
         weighted_sum = weighted_sum + image[(..., *places)] * np.prod(weights)
     return weighted_sum
 
@@ -188,7 +189,7 @@ def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array
 def _sample_reference(attrs: GridSampleAttrs, x: Array, grid: Array) -> Array:
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
     for at in np.ndindex(*grid.shape[:-1]):
-        pairs = zip(map(float, grid[at][::-1]), x.shape[2:], strict=True)
+        pairs = zip_equal(map(float, grid[at][::-1]), x.shape[2:])
         if attrs.align_corners:
             places = [(p + 1) / 2 * (n - 1) for p, n in pairs]
         else:

@@ -34,6 +34,7 @@ from tcc.ops.operands import clamped, dims, inside, integer, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.rows import op_row
 from tcc.ops.shapes import COMMON, Point, Shape, replaced
+from tcc.zipped import zip_equal
 
 COORDINATES = tuple(
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
@@ -147,7 +148,7 @@ def _given_axes(
         scales = [cast(b.read(1, n), F32) for n in range(x.rank)]
     if roi_type is not None:
         ends = [cast(b.read(2, n), F32) for n in range(2 * x.rank)]
-        roi = list(zip(ends[: x.rank], ends[x.rank :], strict=True))
+        roi = list(zip_equal(ends[: x.rank], ends[x.rank :]))
     return _axes(x, attrs, scales, roi)
 
 
@@ -316,10 +317,10 @@ def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scala
     weights = cubic_weights(fraction, a)
     if attrs.exclude_outside:
         inner = (inside(place, axis.extent) for place in places)
-        weights = [choose(hit, w, 0.0) for hit, w in zip(inner, weights, strict=True)]
+        weights = [choose(hit, w, 0.0) for hit, w in zip_equal(inner, weights)]
         weight_sum = reduce(add, weights)
         weights = [w / weight_sum for w in weights]
-    return list(zip(places, weights, strict=True))
+    return list(zip_equal(places, weights))
 
 
 def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, float]]:
@@ -341,9 +342,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         for place in places
     ]
     weight_sum = sum(weights)  # the sum is 0 if all taps are outside the input
-    return [
-        (p, w / weight_sum if weight_sum else np.nan) for p, w in zip(places, weights, strict=True)
-    ]
+    return [(p, w / weight_sum if weight_sum else np.nan) for p, w in zip_equal(places, weights)]
 
 
 def _reference_kernel(distance: float, attrs: ResizeAttrs) -> float:
@@ -522,7 +521,7 @@ def _reference(attrs: ResizeAttrs, x: Array, scales: Array | None, roi: Array | 
     if scales is not None:
         attrs = replace(attrs, scales=tuple(map(float, scales)))
     if roi is not None:
-        pairs = zip(roi[: x.ndim].tolist(), roi[x.ndim :].tolist(), strict=True)
+        pairs = zip_equal(roi[: x.ndim].tolist(), roi[x.ndim :].tolist())
         attrs = replace(attrs, roi=tuple(pairs))
     y = x
     axes = _axes(TensorType(F32, dims(*x.shape)), attrs, attrs.scales, attrs.roi)
@@ -545,7 +544,7 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
         return np.take(x, [min(max(p, 0), n - 1) for ((p, _),) in taps], axis=axis)
     shape = (-1, *([1] * (x.ndim - axis - 1)))
     mixed = np.zeros(replaced(x.shape, axis, len(taps)), x.dtype)
-    for row in zip(*taps, strict=True):
+    for row in zip_equal(*taps):
         at = [min(max(place, 0), n - 1) for place, _ in row]
         weights = np.array([weight for _, weight in row], x.dtype)
         mixed += np.take(x, at, axis=axis) * weights.reshape(shape)

@@ -35,6 +35,7 @@ from tcc.ops.shapes import (
     check_axis,
     replaced,
 )
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -111,7 +112,7 @@ def _elements_infer(attrs: AxisAttrs, x: TensorType, indices: TensorType) -> Ten
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
     require(x.rank == indices.rank, f"{x} and {indices} differ in rank")
-    for axis, (extent, count) in enumerate(zip(x.shape, indices.shape, strict=True)):
+    for axis, (extent, count) in enumerate(zip_equal(x.shape, indices.shape)):
         more = axis != attrs.axis and (as_int(count - extent) or 0) > 0
         require(not more, f"there are more indices than elements along axis {axis} of {x}")
     return TensorType(x.dtype, indices.shape)
@@ -145,7 +146,7 @@ def _nd_infer(attrs: GatherNdAttrs, x: TensorType, indices: TensorType) -> Tenso
     _check_indices(indices)
     batch = attrs.batch_dims
     _, shape = _nd_shape(x, indices, batch)
-    for a, c in zip(x.shape[:batch], indices.shape[:batch], strict=True):
+    for a, c in zip_equal(x.shape[:batch], indices.shape[:batch]):
         agree(a, c, "the batch dims")
     return TensorType(x.dtype, shape)
 
@@ -202,7 +203,7 @@ def _scatter_elements_infer(
 def _scatter_elements_free(
     attrs: ScatterAttrs, x: TensorType, indices: TensorType, updates: TensorType
 ) -> list[FreeAxes]:
-    pairs = enumerate(zip(x.shape, indices.shape, strict=True))
+    pairs = enumerate(zip_equal(x.shape, indices.shape))
     free = [n for n, (a, b) in pairs if n != attrs.axis and a is b]
     return [FreeAxes((n, n, n), (n,)) for n in free]
 
@@ -280,7 +281,7 @@ def _check_update(axis: int, x: TensorType, update: TensorType) -> None:
     check_axis(axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
     require(update.rank == x.rank, f"{update} and {x} differ in rank")
-    for n, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
+    for n, (a, c) in enumerate(zip_equal(x.shape, update.shape)):
         if n != axis:
             agree(a, c, f"axis {n} of an update")
 

@@ -25,6 +25,7 @@ from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.operands import require
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import ALL, present
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -227,7 +228,7 @@ def _at_reference(attrs: ListAtAttrs, sequence: Array, position: Array | None) -
     entry = entries[_place(position, len(entries), len(entries) - 1)]
     declared = [as_int(d) for d in attrs.type.shape]
     matches_type = len(declared) == entry.ndim and all(
-        n in (None, size) for n, size in zip(declared, entry.shape, strict=True)
+        n in (None, size) for n, size in zip_equal(declared, entry.shape)
     )
     require(matches_type, f"an entry of shape {entry.shape} is no {attrs.type!r}")
     return entry

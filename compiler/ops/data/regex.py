@@ -30,6 +30,7 @@ from tcc.ops.data.regex_parse import (
     Repeat,
     parse_pattern,
 )
+from tcc.zipped import zip_equal
 
 _MOST_NODES = 20_000
 _MOST_STATES = 4096
@@ -167,7 +168,7 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
                 yield from _of_length(low, (high & ~mask) - 1)
                 yield from _of_length(high & ~mask, high)
                 return
-    yield tuple(zip(first, last, strict=True))
+    yield tuple(zip_equal(first, last))
 
 
 # ---- deterministic automata: the subset construction ---------------------------------------------

@@ -25,6 +25,7 @@ from tcc.ops.data.regex import compile_pattern, matches
 from tcc.ops.operands import require
 from tcc.ops.rows import Function, op_row
 from tcc.ops.shapes import INTEGERS, Shape
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -143,7 +144,7 @@ def _split_reference(attrs: StringSplitAttrs, x: Array) -> OutArrays:
     pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
     counts = np.array([len(p) for p in pieces], np.int64)
     out = np.full((len(pieces), int(counts.max(initial=0))), "", object)
-    for row, row_pieces in zip(out, pieces, strict=True):
+    for row, row_pieces in zip_equal(out, pieces):
         row[: len(row_pieces)] = row_pieces
     return out.reshape(*x.shape, out.shape[1]), counts.reshape(x.shape)
 
@@ -164,7 +165,7 @@ def case_table(upper: bool) -> Array:
     A row is (character, up to three replacements, padded with 0).
     """
     characters = [*map(chr, range(0x110000))]
-    pairs = zip(characters, map(str.upper if upper else str.lower, characters), strict=True)
+    pairs = zip_equal(characters, map(str.upper if upper else str.lower, characters))
     rows = [(*map(ord, old + new), 0, 0)[:4] for old, new in pairs if old != new]
     return np.array(rows, np.int32)
 
@@ -187,7 +188,7 @@ def _remove_infer(
 
 def _remove_reference(_attrs: StringRemoveAttrs, x: Array, key: Array, stops: Array) -> Array:
     stop = set(stops)
-    remaining = [text for text, k in zip(x, key, strict=True) if k not in stop]
+    remaining = [text for text, k in zip_equal(x, key) if k not in stop]
     return strings(remaining or [""])
 
 
@@ -298,7 +299,7 @@ def _decode_infer(attrs: StringDecodeAttrs, data: TensorType, ends: TensorType) 
 def _decode_reference(attrs: StringDecodeAttrs, data: Array, ends: Array) -> Array:
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     out = np.empty(len(ends), object)
-    out[:] = [decoded(data[a:b].tobytes()) for a, b in zip(starts, ends, strict=True)]
+    out[:] = [decoded(data[a:b].tobytes()) for a, b in zip_equal(starts, ends)]
     return out.reshape(tuple(int(d.const) for d in attrs.shape))
 
 

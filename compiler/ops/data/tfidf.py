@@ -10,6 +10,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import require
 from tcc.ops.rows import op_row
+from tcc.zipped import zip_equal
 
 MODES = ("TF", "IDF", "TFIDF")
 
@@ -39,7 +40,7 @@ class TfIdfAttrs:
 def grams(attrs: TfIdfAttrs, tokens: int) -> Iterator[tuple[int, int]]:
     """Yields (start, length) of each n-gram of a pool that has `tokens` tokens, in order."""
     ends = (*attrs.counts[1:], tokens)
-    for size, (begin, end) in enumerate(zip(attrs.counts, ends, strict=True), 1):
+    for size, (begin, end) in enumerate(zip_equal(attrs.counts, ends), 1):
         for start in range(begin, end - size + 1, size):
             yield start, size
 
@@ -79,7 +80,7 @@ def _reference(attrs: TfIdfAttrs, x: Array, pool: Array) -> Array:
             numbers_by_gram[tuple(tokens[start : start + size])] = number
     rows = x.reshape(-1, x.shape[-1]).tolist()
     out = np.zeros((len(rows), attrs.columns), np.float32)
-    for row, counts in zip(rows, out, strict=True):
+    for row, counts in zip_equal(rows, out):
         for number in _grams_in(row, numbers_by_gram, attrs):
             counts[attrs.places[number]] += 1
     if attrs.mode != "TF":

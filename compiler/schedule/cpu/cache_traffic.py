@@ -15,6 +15,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.schedule.cpu.machine import SHARE
 from tcc.schedule.footprint import Touch
+from tcc.zipped import zip_equal
 
 
 @entity
@@ -127,7 +128,7 @@ def _resident(nests: Sequence[NestLoops], depth: int) -> float:
     once."""
     by_source: dict[int | StageRef, float] = {}
     for nest in nests:
-        for touch, span in zip(nest.touches, nest.spans[depth], strict=True):
+        for touch, span in zip_equal(nest.touches, nest.spans[depth]):
             resident = min(touch.buffer_bytes, 2 * span) if nest.ahead and touch.constant else span
             if resident > by_source.get(touch.source, 0):
                 by_source[touch.source] = resident
@@ -175,7 +176,7 @@ def computed(nests: Sequence[NestLoops]) -> float:
     """Returns the bytes of all operands and results that are no constants."""
     spans: dict[int, float] = {}
     for nest in nests:
-        for touch, span in zip(nest.touches, nest.spans[0], strict=True):
+        for touch, span in zip_equal(nest.touches, nest.spans[0]):
             if isinstance(touch.source, int) and not touch.constant:
                 spans[touch.source] = max(spans.get(touch.source, 0), span)
     return sum(spans.values())

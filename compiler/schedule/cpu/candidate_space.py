@@ -18,6 +18,7 @@ from tcc.schedule.cpu.candidates import Knob
 from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import trips
+from tcc.zipped import zip_equal
 
 # Variants of a schedule multiply its tile sizes by a factor of UNITS, the block of its streaming
 # loop by a factor of STREAM, and the rows of its register blocks by a factor of ROWS. ROWS has no
@@ -58,7 +59,7 @@ def _tile_sizes(group: TileGroup, schedule: Schedule) -> list[Schedule]:
     scaled = (_scaled(schedule.tile_size(n), counts[n], UNITS) for n in free)
     variants = [schedule]
     for sizes in product(*scaled):
-        named = {**dict(schedule.tile_sizes), **dict(zip(free, sizes, strict=True))}
+        named = {**dict(schedule.tile_sizes), **dict(zip_equal(free, sizes))}
         if named == dict(schedule.tile_sizes):
             continue  # it has the same sizes, perhaps in another order
         tile_sizes = tuple((n, named[n]) for n in counts if named.get(n, 1) > 1)

@@ -18,6 +18,7 @@ from tcc.ir.region.edit import depends, readers
 from tcc.schedule.alternatives import NO_TIME, Seconds
 from tcc.schedule.limits import Rates
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 
 def count(sizes: Iterable[Size]) -> int:
@@ -62,7 +63,7 @@ def products(stage: RegionStage) -> float:
 def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds:
     """Returns the seconds of a region's multiplications at peak rate, a lower bound of its time."""
     fixed = constant_stages(region, constants)
-    pairs = zip(region.stages, fixed, strict=True)
+    pairs = zip_equal(region.stages, fixed)
     total_products = sum(products(stage) for stage, is_constant in pairs if not is_constant)
     return Seconds(total_products / rates.products)
 

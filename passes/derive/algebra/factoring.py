@@ -18,6 +18,7 @@ from tcc.ir.region.affine import Affines, Sizes, unit
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.terms import Term, loops_of_factors
+from tcc.zipped import zip_equal
 
 
 class Common(NamedTuple):
@@ -67,7 +68,7 @@ def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int
     if f._replace(forms=()) != g._replace(forms=()):
         return None
     pairs: dict[int, int] = {}
-    for x, y in zip(f.forms, g.forms, strict=True):
+    for x, y in zip_equal(f.forms, g.forms):
         if x.digits or y.digits or x.offset != y.offset or x.steps[:first] != y.steps[:first]:
             return None
         mine, theirs = (
@@ -75,7 +76,7 @@ def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int
         )
         if len(mine) != len(theirs) or len(mine) > 1:
             return None
-        for k, other in zip(mine, theirs, strict=True):
+        for k, other in zip_equal(mine, theirs):
             if x.steps[k] != y.steps[other] or pairs.setdefault(other, k) != k:
                 return None
     sizes = all(a.sums[k - first] == b.sums[other - first] for other, k in pairs.items())

@@ -22,6 +22,7 @@ from tcc.ir.region.affine import Affine
 from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
 from tcc.passes.derive.algebra.cost import constant_stages, count
+from tcc.zipped import zip_equal
 
 # A constant stage is computed if its loops have at most _MOST_POINTS iterations in total. A sum of
 # products that matmuls compute may have _MOST. At these limits a stage takes seconds.
@@ -35,7 +36,7 @@ def foldable(region: Region, constants: Sequence[bool]) -> bool:
     constant.
     """
     fixed = constant_stages(region, constants)
-    for stage, is_constant in zip(region.stages, fixed, strict=True):
+    for stage, is_constant in zip_equal(region.stages, fixed):
         if not is_constant:
             continue
         if is_leaf(stage) or not all(isinstance(size, int) for size in stage.loops):
@@ -92,7 +93,7 @@ def _contracted(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[A
         loops = [next((k for k, s in enumerate(f.steps) if s), None) for f in factor.forms]
         at: tuple[Any, ...] = tuple(
             f.offset if k is None else slice(count(stage.loops[k : k + 1]))
-            for f, k in zip(factor.forms, loops, strict=True)
+            for f, k in zip_equal(factor.forms, loops)
         )
         parts.append(array(factor)[at])
         names.append("".join(ascii_letters[k] for k in loops if k is not None))
@@ -135,7 +136,7 @@ def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
     )
     wide = stage._replace(factors=factors, body=tuple(map(_retyped, stage.body)))
     source_types = (f.dtype for f in factors if f.source is not None)
-    params = tuple(tensor(dtype, *shape) for dtype, shape in zip(source_types, shapes, strict=True))
+    params = tuple(tensor(dtype, *shape) for dtype, shape in zip_equal(source_types, shapes))
     return to_expr(Region(params, (wide,), tuple((0, c) for c in range(len(stage.body)))))
 
 

@@ -71,6 +71,7 @@ from tcc.passes.derive.algebra.fold import evaluated
 from tcc.passes.derive.algebra.terms import WIDE, accesses, is_near_one, loops_of_factors
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
+from tcc.zipped import zip_equal
 
 # To fold a scale, at most this many sets of constant operands are tried for a node.
 _SETS = 16
@@ -248,7 +249,7 @@ class _NodeMap:
         body += tuple(argument(n, I64) for n in range(len(scalar_factors), len(factors)))
         values, *positions = evaluated(RegionStage(sizes, (), None, factors, body), self._array)
         at: list[Any] = [0] * len(shape)
-        for n, position in zip(axes, positions, strict=True):
+        for n, position in zip_equal(axes, positions):
             at[n] = position
             if position.min() < 0 or position.max() >= shape[n]:
                 return None
@@ -406,7 +407,7 @@ class _Fold:
         Only numbers near 1 are moved, so that no new overflow arises.
         """
         region = _region(node)
-        for n, (value, old) in enumerate(zip(inputs, node.inputs, strict=True)):
+        for n, (value, old) in enumerate(zip_equal(inputs, node.inputs)):
             producer = None if value is None else b.producer(value)
             if region is None or producer is None or old is None or self.uses[old] != 1:
                 continue
@@ -495,7 +496,7 @@ def _scales(
     factors = all_known(
         after.by_place(scale, *accesses(region, n)[0], arrays[n].shape) for n in linear
     )
-    return dict(zip(linear, factors, strict=True)) if factors else None
+    return dict(zip_equal(linear, factors)) if factors else None
 
 
 def _changed(array: Array, scale: Array | None, shift: Array | None) -> Array:

@@ -28,6 +28,7 @@ from tcc.ir.types import TensorType
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.fold import is_axis
 from tcc.passes.derive.algebra.terms import Term, accesses, by_digits
+from tcc.zipped import zip_equal
 
 # A region is evaluated at its own sizes if its sums have at most this many terms together.
 _MOST_TERMS = 1 << 22
@@ -118,8 +119,8 @@ def _has_digits(
     `radices` are the weights of the digits, for example 64 and 1 for 64*i + j.  `axes` are the
     sizes of the axes into which the digits split the old axis.
     """
-    axis_sizes: dict[Size, int] = dict(zip(radices, axes, strict=True))
-    steps = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
+    axis_sizes: dict[Size, int] = dict(zip_equal(radices, axes))
+    steps = [(step, size) for step, size in zip_equal(form.steps, stage.loops) if step != 0]
     fits = all(isinstance(size, int) and size <= axis_sizes[step] for step, size in steps)
     return fits and form.offset == 0 and len({step for step, _ in steps}) == len(steps)
 

@@ -32,6 +32,7 @@ from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
 from tcc.ir.region.edit import depends, loop_maps, mapped, renumbered
 from tcc.ir.types import F32, F64
 from tcc.ops.shapes import replaced
+from tcc.zipped import zip_equal
 
 # Multiplications and divisions by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]
@@ -268,7 +269,7 @@ def by_digits(term: Term, iters: Sizes) -> Term:
     extents: list[Size] = []
     maps: list[Affine] = []
     count = sum(map(len, parts))
-    for size, radices in zip(loops, parts, strict=True):
+    for size, radices in zip_equal(loops, parts):
         place = len(extents)
         maps.append(Affine((0,) * place + radices + (0,) * (count - place - len(radices))))
         extents_below = (a // b for a, b in pairwise(radices))

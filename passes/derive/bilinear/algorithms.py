@@ -35,6 +35,7 @@ from math import gcd, lcm
 from typing import TypeAlias
 
 from tcc.frozen import frozen
+from tcc.zipped import zip_equal
 
 Row: TypeAlias = tuple[Fraction, ...]
 Matrix: TypeAlias = tuple[Row, ...]
@@ -71,8 +72,8 @@ class Bilinear:
         The module's text has the bound.  The number of roundings n is the same in both bounds, so
         g(n) cancels.
         """
-        sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
-        sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
+        sizes = [_size(a) * _size(b) for a, b in zip_equal(self.inputs, self.weights)]
+        sums = (sum(abs(c) * s for c, s in zip_equal(row, sizes)) for row in self.results)
         return max(map(Fraction, sums)) / terms
 
 
@@ -88,7 +89,7 @@ def toom_cook(results: int, taps: int) -> Bilinear:
     rows.append((_polynomial(points), (*last[1], Fraction(1)), (*last[0], Fraction(1))))
     integral = [_integral(*row) for row in rows]
     inputs, weights, columns = (tuple(row[n] for row in integral) for n in range(3))
-    return Bilinear(inputs, weights, tuple(zip(*columns, strict=True)))
+    return Bilinear(inputs, weights, tuple(zip_equal(*columns)))
 
 
 def _product_at(points: Sequence[Fraction], at: Fraction, results: int, taps: int) -> _Product:
@@ -109,7 +110,7 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
     coefficients = [Fraction(1)]
     for root in roots:
         low, high = [-root * c for c in coefficients] + [Fraction(0)], [Fraction(0), *coefficients]
-        coefficients = [a + b for a, b in zip(low, high, strict=True)]
+        coefficients = [a + b for a, b in zip_equal(low, high)]
     return tuple(coefficients)
 
 

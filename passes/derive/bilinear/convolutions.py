@@ -50,6 +50,7 @@ from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 # At most `_PRICED` forms of a convolution are priced. The lower bound of a priced form is at most
 # `_NEAR` times the smallest bound among forms whose weights are within the limit. The second priced
@@ -201,7 +202,7 @@ def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
     sizes = [_weights(candidate.conv, candidate.form) for candidate in candidates]
     first = candidates[0]
     weight_limit = (growth - 1) * _weights(first.conv, (DIRECT,) * len(first.form))
-    pairs = list(zip(candidates, sizes, strict=True))
+    pairs = list(zip_equal(candidates, sizes))
     within = [candidate for candidate, size in pairs if size <= weight_limit]
     bounds = cheapest_first((candidate.estimate for candidate in within), lambda bound: bound)
     bound_limit = _NEAR * next(iter(bounds), IMPOSSIBLE)

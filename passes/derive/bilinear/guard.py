@@ -37,6 +37,7 @@ from tcc.ops.shapes import replaced
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, ConvAxis, Form
 from tcc.passes.graph.emit import express
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 # The largest allowed (|input| / rms)**2, where rms is the root mean square of the other inputs of
 # the tile.
@@ -250,7 +251,7 @@ def _of_results(
     mask[phase, tap], which is 0 if the phase lacks the tap.
     """
     spans, source = strip.spans, energy
-    for number, (span, mask) in enumerate(zip(spans, masks, strict=True)):
+    for number, (span, mask) in enumerate(zip_equal(spans, masks)):
         start = strip.start(b)
         sizes = (
             *(s.result_extents for s in spans[: number + 1]),
@@ -284,7 +285,7 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
         first, tile = parts[number]
         spots = replaced(parts, number, (first, tile * span.step + k))
         if peaks is None:
-            places = [s.of_start(*spot) for s, spot in zip(spans, spots, strict=True)]
+            places = [s.of_start(*spot) for s, spot in zip_equal(spans, spots)]
             value = b.read(energy, *_indices(start, places), fill=0)
             values = [value, value]
         else:
@@ -310,13 +311,13 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
     tile = _tile(strip, start, parts)
     results = [
         span.result(phase, row, place)
-        for span, (phase, row), place in zip(spans, parts, over, strict=True)
+        for span, (phase, row), place in zip_equal(spans, parts, over)
     ]
     energy = b.read(sums, *_indices(start, results), fill=inf)
     besides_peak = b.read(totals, *tile) - b.read(peaks, *tile)
     reference = choose(fn("eq", energy, 0.0), besides_peak, energy)
     numbers = strip.numbers(start)
-    for span, number, (phase, row), place in zip(spans, numbers, parts, over, strict=True):
+    for span, number, (phase, row), place in zip_equal(spans, numbers, parts, over):
         inside = span.within(number, phase, row, place)
         if inside is not None:
             reference = choose(inside, reference, inf)
@@ -337,7 +338,7 @@ def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
     `start` has the iterators of the strip.  `parts` has a pair for each spatial axis: the index of
     the tile's phase, and the index of the tile in the strip.
     """
-    spans = zip(strip.spans, parts, strict=True)
+    spans = zip_equal(strip.spans, parts)
     return _indices(start, [(span.axis.start(phase), tile) for span, (phase, tile) in spans])
 
 

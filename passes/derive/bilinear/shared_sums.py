@@ -21,6 +21,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from tcc.frozen import frozen
 from tcc.passes.derive.bilinear.algorithms import Matrix
+from tcc.zipped import zip_equal
 
 _T = TypeVar("_T")
 # A sum of multiples of values: maps the number of a value to its factor.
@@ -172,7 +173,7 @@ def _evaluated(row: Sum, values: Sequence[_T], by: Arithmetic[_T]) -> _T:
     parts = [_signed([(values[n], c) for n, c in group.items()], by) for group in groups]
     scaled = [
         (part if factor == 1 else by.mul(factor, part), sign)
-        for factor, (part, sign) in zip(factors, parts, strict=True)
+        for factor, (part, sign) in zip_equal(factors, parts)
     ]
     result, sign = _signed(scaled, by)
     return result if sign > 0 else by.mul(-1, result)

@@ -49,6 +49,7 @@ from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
 from tcc.passes.graph.decompose import split_kernels
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 _Grid: TypeAlias = NDArray[Any]
 
@@ -259,9 +260,7 @@ def conv_of(node: Node) -> Conv | None:
     shape, results = image.shape, node.result.shape
     channels, filters = as_int(shape[1]), as_int(results[1])
     taps = [as_int(n) or 0 for n in weights.shape[2:]]
-    strided_and_dilated = any(
-        s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True)
-    )
+    strided_and_dilated = any(s > 1 and d > 1 for s, d in zip_equal(attrs.strides, attrs.dilations))
     if channels is None or filters is None or 0 in taps or strided_and_dilated:
         return None
     is_transposed = name == "conv_transpose"
@@ -315,7 +314,7 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
     array = array.astype(np.float64).reshape(
         *(a.filters for a in conv.axes), *array.shape[-rank - 2 :]
     )
-    for axis_form, axis in zip(form, conv.axes, strict=True):
+    for axis_form, axis in zip_equal(form, conv.axes):
         array = np.moveaxis(array, rank + 2, -1)
         missing = -axis.taps % (axis.classes * axis_form.taps)
         array = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
@@ -337,7 +336,7 @@ def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
     An axis on which every phase has all taps gets None instead.  `kernel` has the sizes of the
     filters along the spatial axes.
     """
-    axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
+    axis_masks = (_mask(axis, size) for axis, size in zip_equal(conv.axes, kernel))
     return [None if mask.all() else mask for mask in axis_masks]
 
 
@@ -373,16 +372,16 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
     Its axes are [point, image, starts..., places..., pieces..., channel].
     """
     b = ExprBuilder(image)
-    distances, *place_counts = zip(*map(AxisForm.places, form, conv.axes), strict=True)
+    distances, *place_counts = zip_equal(*map(AxisForm.places, form, conv.axes))
     starts = (axis.starts for axis in conv.axes)
     point, n, *at, c = b.iters(
         points(form), conv.images, *starts, *place_counts[0], *place_counts[1], conv.channels
     )
     rank = len(form)
-    iters = zip(at[:rank], at[rank : 2 * rank], at[2 * rank :], strict=True)
+    iters = zip_equal(at[:rank], at[rank : 2 * rank], at[2 * rank :])
     places = [
         _inputs(f, axis, distance, *axis_iters)
-        for f, axis, distance, axis_iters in zip(form, conv.axes, distances, iters, strict=True)
+        for f, axis, distance, axis_iters in zip_equal(form, conv.axes, distances, iters)
     ]
     grid = _grid(form)
     for position in np.ndindex(*grid.shape):
@@ -424,7 +423,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     filter_phases = map(ConvAxis.filter, conv.axes, at)
     starts = map(ConvAxis.start, conv.axes, at)
     spots, lots = [], []
-    for f, axis, tile, i in zip(form, conv.axes, at[rank:], piece, strict=True):
+    for f, axis, tile, i in zip_equal(form, conv.axes, at[rank:], piece):
         distance, _, many = f.places(axis)
         spots.append(tile * (f.tile // distance) + i // many * (f.taps // distance))
         lots.append(i % many)
@@ -440,14 +439,14 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
     """
     b = ExprBuilder(m, bias)
     n, o, *y = conv.results(b)
-    phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
-    at = [i // axis.phases for i, axis in zip(y, conv.axes, strict=True)]
-    tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
+    phases = [i % axis.phases for i, axis in zip_equal(y, conv.axes)]
+    at = [i // axis.phases for i, axis in zip_equal(y, conv.axes)]
+    tiles = [i // f.tile for i, f in zip_equal(at, form)]
     grid = _grid(form)
     for point, position in enumerate(np.ndindex(*grid.shape)):
         grid[position] = b.read(0, point, n, *phases, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
-    value = _element_at([i % f.tile for i, f in zip(at, form, strict=True)], values)
+    value = _element_at([i % f.tile for i, f in zip_equal(at, form)], values)
     return b.finish((n, o, *y), value if bias is None else value + b.read(1, o))
 
 
@@ -467,9 +466,9 @@ def direct_sums(
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
     n, o, *y = conv.results(b)
     *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
-    phases = [i % axis.phases for i, axis in zip(y, conv.axes, strict=True)]
+    phases = [i % axis.phases for i, axis in zip_equal(y, conv.axes)]
     filter_phases = list(map(ConvAxis.filter, conv.axes, phases))
-    at = zip(conv.axes, phases, y, taps, strict=True)
+    at = zip_equal(conv.axes, phases, y, taps)
     places = (axis.place(phase, i // axis.phases, k) for axis, phase, i, k in at)
     channel = floordiv(o, conv.filters // conv.groups) * size + c
     value: Scalar = b.read(0, n, channel, *places, fill=0)

@@ -25,6 +25,7 @@ from tcc.ir.region.affine import (
 )
 from tcc.ir.region.edit import drop_unused, mapped, readers, spliced, with_loops, without_unused
 from tcc.ir.region.neutral import folded
+from tcc.zipped import zip_equal
 
 Arguments: TypeAlias = tuple[int, ...]
 
@@ -181,7 +182,7 @@ def _through(
     inner = copy.factors[factor.component]
     fill = inner.fill
     if factor.fill is not None:
-        pairs = enumerate(zip(factor.forms, copy.iters, strict=True))
+        pairs = enumerate(zip_equal(factor.forms, copy.iters))
         outside = [d for d, (form, size) in pairs if not is_inside(form, size, stage.loops)]
         if outside:
             fill = factor.fill
@@ -194,7 +195,7 @@ def _through(
 def _stays_outside(inner: Factor, copy: RegionStage, axis: int, sizes: Sizes) -> bool:
     """Returns True if an index outside of an axis of a copy is outside of the copy's source too."""
     axis_form = unit(axis, len(copy.iters))
-    for form, size in zip(inner.forms, sizes, strict=True):
+    for form, size in zip_equal(inner.forms, sizes):
         if form._replace(offset=0) == axis_form:
             after: Size = copy.iters[axis] + form.offset - size
             if is_nonnegative(-form.offset) and is_nonnegative(after):

@@ -35,6 +35,7 @@ from tcc.passes.tile.emitter import StatementEmitter
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import costly, depends, reads_here
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -205,7 +206,7 @@ class CoreStageScalars(ScalarBlocks):
         inside = () if access is None else guards_at(access.guards, mapping)
         guards = (
             *inside,
-            *limits([s for s, n in zip(self.axes, shape, strict=True) if n > 1], mapping),
+            *limits([s for s, n in zip_equal(self.axes, shape) if n > 1], mapping),
         )
         self.emitter.add(Load(out, place.buffer, (place.offset(mapping),), guards, fill, indirect))
         return out

@@ -19,6 +19,7 @@ from tcc.schedule.cpu.reasons import Reasons
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes, group_flops
 from tcc.schedule.nest import typical_value
+from tcc.zipped import zip_equal
 
 # The schedule fields that have an entry for each loop. A rule sets a single entry.
 _BY_LOOP = ("tile_sizes", "blocks")
@@ -70,7 +71,7 @@ def predictions(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, 
     """
     schedule, several = bound.schedule, bool(bound.tabulated)
     assert isinstance(schedule, Schedule)
-    pairs = list(zip((bound.group, *bound.tabulated), live if several else [0], strict=True))
+    pairs = list(zip_equal((bound.group, *bound.tabulated), live if several else [0]))
     prices = [pricer.price(group, schedule, live=size) for group, size in pairs]
     limits = [(name, round(share, 3)) for name, share in map(limit_of, prices)]
     facts: dict[str, Any] = {"seconds": _rounded(prices[0])}
@@ -83,7 +84,7 @@ def predictions(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, 
                 _rounded(price),
                 _rounded(pricer.price(group, schedule, single_core=True, live=size)),
             ]
-            for (group, size), price in zip(pairs, prices, strict=True)
+            for (group, size), price in zip_equal(pairs, prices)
         ]
         facts["limits"] = limits
     return facts

@@ -29,6 +29,7 @@ from tcc.passes.tile.cpu.body import CoreStageScalars, Surroundings
 from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.nest import stride, trips
+from tcc.zipped import zip_equal
 
 # Bytes of a cache line.
 _LINE = 64
@@ -196,7 +197,7 @@ def _steps(stage: GroupStage, access: Access) -> int:
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
     """Returns how many elements of `regions` come before the current block, which is `spans`."""
     position, together = const(0), 1
-    for span, region in zip(spans, regions, strict=True):
+    for span, region in zip_equal(spans, regions):
         position = position * region.size + (span.base - region.base) * together
         together *= span.size
     return position

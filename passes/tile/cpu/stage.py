@@ -62,6 +62,7 @@ from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.schedule.cpu.schedule import TailVectors
 from tcc.schedule.nest import Factors, contraction_factors, depends, plain_factors
 from tcc.schedule.zero_terms import needed_terms
+from tcc.zipped import zip_equal
 
 # The most terms of a float contraction that one accumulator sums. The rounding error of a sum of n
 # terms grows like sqrt(n), and faster if all terms have one sign. If n terms are summed in blocks
@@ -106,7 +107,7 @@ class StageLowering:
     def store(self, blocks: Blocks) -> None:
         """Stores the components that are results of the kernel."""
         mapping = positions(self.outer, shape_of(self.outer))
-        for block, targets in zip(blocks, self.stage.stores, strict=True):
+        for block, targets in zip_equal(blocks, self.stage.stores):
             for target in targets:
                 buffer = self.context.buffers[target.buffer]
                 if not buffer.is_local:
@@ -329,7 +330,7 @@ class StageLowering:
     def _reshaped(self, values: Blocks, shape: tuple[int, ...]) -> Blocks:
         results = tuple(self.emitter.fresh(v.dtype, shape) for v in values)
         order = tuple(range(len(values[0].shape)))
-        self.emitter.add(*(Relayout(r, v, order) for r, v in zip(results, values, strict=True)))
+        self.emitter.add(*(Relayout(r, v, order) for r, v in zip_equal(results, values)))
         return results
 
     def _is_short(self, var: Var, size: Index) -> bool:
@@ -347,7 +348,7 @@ class StageLowering:
 
     def _combine(self, old: Blocks, new: Blocks) -> Blocks:
         outs = self.emitter.like(old)
-        pairs = zip(outs, combinations(self.stage), strict=True)
+        pairs = zip_equal(outs, combinations(self.stage))
         self.emitter.add(*(Compute(out, body, (*old, *new)) for out, body in pairs))
         return outs
 
@@ -398,9 +399,9 @@ class StageLowering:
         values = tuple(scalars.value(s, shape_of(spans)) for s in self.stage.body)
         filled = [
             s in scalars.fills and scalars.block(s) is v
-            for s, v in zip(self.stage.body, values, strict=True)
+            for s, v in zip_equal(self.stage.body, values)
         ]
-        neutral = [None if f else n for f, n in zip(filled, identities(self.stage), strict=True)]
+        neutral = [None if f else n for f, n in zip_equal(filled, identities(self.stage))]
         values = self._without_ends(values, neutral, spans, vector)
         if extra:
             values = self._folded(values, len(extra))
@@ -435,7 +436,7 @@ class StageLowering:
                 behind = positions(spans, values[0].shape)[span.var] - span.stop
                 inside = apply("lt", index_value(behind, I32), literal(0, I32))
                 ended = []
-                for scalar, block in zip(neutral, values, strict=True):
+                for scalar, block in zip_equal(neutral, values):
                     ended.append(block)
                     if scalar is not None:
                         body = apply("select", inside, argument(0, block.dtype), scalar)
@@ -454,7 +455,7 @@ class StageLowering:
         body = self.stage.body
         return {
             scalar: neutral.value
-            for scalar, neutral in zip(body, identities(self.stage), strict=True)
+            for scalar, neutral in zip_equal(body, identities(self.stage))
             if isinstance(scalar, Read)
             and isinstance(neutral, Const)
             and body.count(scalar) == 1

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tcc.ir.program import Alias, Launch, Program
 from tcc.ir.program.operands import walk_instructions
 from tcc.ir.tile import TileKernel
+from tcc.zipped import zip_equal
 
 # The widest access of a lane, in bytes.
 _WIDE = 16
@@ -29,6 +30,6 @@ def buffer_alignments(
             for place, buffer in enumerate(instr.buffers):
                 is_wide[instr.kernel][place] &= placed[buffer]
     return tuple(
-        tuple(_WIDE if w else b.align for w, b in zip(flags, kernel.buffers, strict=True))
-        for flags, kernel in zip(is_wide, kernels, strict=True)
+        tuple(_WIDE if w else b.align for w, b in zip_equal(flags, kernel.buffers))
+        for flags, kernel in zip_equal(is_wide, kernels)
     )

@@ -29,6 +29,7 @@ from tcc.ir.index import (
 from tcc.ir.tile import Guard, lanes
 from tcc.ir.tile.group import Access
 from tcc.schedule.gpu.axes import join
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -112,7 +113,7 @@ class BlockAxes:
     def place(self, index: Index, shape: tuple[int, ...]) -> Index:
         """Returns `index` with each loop replaced by its value in a block of `shape`."""
         mapping: dict[Var, Index] = {}
-        for part, position in zip(self.parts, self.positions(shape), strict=True):
+        for part, position in zip_equal(self.parts, self.positions(shape)):
             mapping.update(_digits(part.axis.loops, position, index))
         return substitute(index, mapping)
 
@@ -142,7 +143,7 @@ class BlockAxes:
             Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access.guards
         ]
         lane = iter(shape)
-        for part, position in zip(self.parts, self.positions(shape), strict=True):
+        for part, position in zip_equal(self.parts, self.positions(shape)):
             if part.lanes and next(lane) > 1 and part.axis.ragged:
                 result.append(Guard(position, part.axis.total))
         return tuple(dict.fromkeys(result))

@@ -49,6 +49,7 @@ from tcc.passes.tile.emitter import StatementEmitter
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 from tcc.schedule.gpu.schedule import NotBlocks
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -104,7 +105,7 @@ class BlockEmitter(StatementEmitter):
         The scalars `last` are further arguments of the function.
         """
         body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)), *last)
-        shape = tuple(max(sizes) for sizes in zip(*(b.shape for b in args), strict=True))
+        shape = tuple(max(sizes) for sizes in zip_equal(*(b.shape for b in args)))
         return self.compute(body, args, shape)
 
     def load(
@@ -149,7 +150,7 @@ class BlockEmitter(StatementEmitter):
         An axis that the block lacks gets size 1.
         """
         order = tuple(sorted(range(len(axes)), key=lambda n: new_axes.index(axes[n])))
-        sizes = dict(zip(axes, block.shape, strict=True))
+        sizes = dict(zip_equal(axes, block.shape))
         shape = tuple(sizes.get(name, 1) for name in new_axes)
         return self.reshaped(block, shape, order)
 
@@ -284,7 +285,7 @@ def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
     """
     remainder = _recombined(frame.place(offset, frame.shape))
     axes_by_step: dict[int, AxisRange] = {}
-    for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
+    for part, lane in zip_equal(frame.axes, lanes(frame.shape)):
         linear = step_in(remainder, *free_vars(lane))
         if linear is None:
             return None

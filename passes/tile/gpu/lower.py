@@ -32,6 +32,7 @@ from tcc.schedule.gpu.schedule import (
     BlockSchedule,
     NotBlocks,
 )
+from tcc.zipped import zip_equal
 
 __all__ = ["NotBlocks", "blocks_fit", "lower_blocks"]
 
@@ -156,7 +157,7 @@ class _Lowering:
 
         def step(parts: Parts, old: Blocks) -> Blocks:
             remaining = list(old)
-            pairs = zip(accumulators, widths, strict=True)
+            pairs = zip_equal(accumulators, widths)
             carried = {n: tuple(remaining.pop(0) for _ in range(w)) for n, w in pairs}
             next_blocks: dict[int, Blocks] = {}
             for number in stream.stages:
@@ -170,7 +171,7 @@ class _Lowering:
 
         span = needed_steps(self.group, along, self.tile_parts) if self.skips else None
         results = list(in_steps(self.emitter, (along,), start, step, span))
-        for number, width in zip(accumulators, widths, strict=True):
+        for number, width in zip_equal(accumulators, widths):
             blocks = tuple(results.pop(0) for _ in range(width))
             lowered[number].store(blocks)
             self._keep(number, lowered[number].frame, blocks)

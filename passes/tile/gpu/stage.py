@@ -22,6 +22,7 @@ from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.schedule.gpu.axes import factors
 from tcc.schedule.gpu.work import LEAST_BYTES
 from tcc.schedule.nest import depends
+from tcc.zipped import zip_equal
 
 _NARROW = (BF16, F16, I8, *FLOAT8)
 
@@ -115,7 +116,7 @@ class BlockStage:
     def store(self, blocks: Sequence[Block]) -> None:
         """Stores the components that are results of the kernel."""
         shape = self.frame.shape
-        for block, targets in zip(blocks, self.stage.stores, strict=True):
+        for block, targets in zip_equal(blocks, self.stage.stores):
             for target in targets:
                 if target.buffer >= len(self.emitter.buffers):
                     continue  # only later stages read it, as a block
@@ -170,7 +171,7 @@ class BlockStage:
         body.share(self.stage.body)
         active = body.active([p for p in parts if p.lanes])
         blocks = []
-        for scalar, neutral in zip(self.stage.body, identities(self.stage), strict=True):
+        for scalar, neutral in zip_equal(self.stage.body, identities(self.stage)):
             block = body.block(scalar)
             if active is not None:
                 block = self.emitter.function("select", active, block, last=(neutral,))
@@ -205,8 +206,8 @@ class BlockStage:
             return step(self.origin, start)
         assert self.contraction is not None
         every = (*self.frame.parts, *self.origin)
-        for factor, labels in zip(
-            (self.contraction.a, self.contraction.b), self.contraction.labels, strict=True
+        for factor, labels in zip_equal(
+            (self.contraction.a, self.contraction.b), self.contraction.labels
         ):
             self._positions_ahead((factor,), _reordered(every, labels))
         return in_steps(self.emitter, self.reduce, start, step)

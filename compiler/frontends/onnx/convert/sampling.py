@@ -9,6 +9,7 @@ from tcc.ir.index import const, maximum
 from tcc.ir.types import F64, element_count
 from tcc.ops.algebra.window import window_count
 from tcc.ops.shapes import replaced
+from tcc.zipped import zip_equal
 
 
 def _grid_sample(x: Operand, grid: Operand, *, mode: str) -> Results:
@@ -30,7 +31,7 @@ def _affine_grid(theta: Operand, size: Operand, *, align_corners: bool) -> Resul
     wide, ones = widened(theta), [const(1)] * spatial
     columns = [wide.element(2, n).reshape((batch, *ones, spatial)) for n in range(spatial + 1)]
     grid = columns.pop()
-    for axis, (column, extent) in enumerate(zip(reversed(columns), image, strict=True)):
+    for axis, (column, extent) in enumerate(zip_equal(reversed(columns), image)):
         width = size_scalar(maximum(extent - align_corners, 1), wide.dtype)
         place = (counted(extent) * 2 - size_scalar(extent - 1)).cast(wide.dtype) / width
         grid = grid + column * place.reshape((*replaced(ones, axis, extent), 1))
