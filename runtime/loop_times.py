@@ -146,8 +146,8 @@ class LoopTimer:
 
         def extra() -> float:
             passed("write", writer)
-            alone = passed("read", writer) + passed("write", writer)
-            return passed("read", reader) + passed("write", writer) - alone
+            one_core = passed("read", writer) + passed("write", writer)
+            return passed("read", reader) + passed("write", writer) - one_core
 
         waits = [self._pool.submit(extra).result() for _ in range(_EXCHANGES)]
         return size / max(median(waits), size / _FASTEST)

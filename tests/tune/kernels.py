@@ -18,6 +18,7 @@ from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.gpu.plan import BlockChooser
+from tcc.passes.tile.gpu.split_k import split_k
 from tcc.passes.tile.plan import KernelKey
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.core import CoreModel
@@ -135,7 +136,7 @@ def attention(heads: int, rows: int, width: int) -> Expr:
 
 def sums_of_parts(planner: BlockChooser) -> Expr:
     """Returns the first kernel of a long matmul whose sum is divided among tiles."""
-    divided = planner.divides(matmul(16, 512, 8192))
+    divided = split_k(matmul(16, 512, 8192), planner.profile, planner.best)
     assert divided is not None
     expr, number = divided
     parts, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))

@@ -25,8 +25,8 @@ from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contracts, trips
 
 
-class Division:
-    """The division of a group's tiles among the threads of a machine."""
+class ThreadTiles:
+    """The tiles of a group as the threads of a machine share them."""
 
     def __init__(
         self, group: TileGroup, schedule: Schedule, pricer: Pricer, limits: FusionLimits
@@ -34,8 +34,8 @@ class Division:
         self.group, self.schedule, self.pricer = group, schedule, pricer
         grid = [v for name in schedule.parallel for v in group.common if v.name == name]
         counts = [ceil(trips(v) / schedule.tile_size(v.name)) for v in grid]
-        least = as_int(least_units(group, schedule, limits)) or 1
-        self.threads = max(1, min(pricer.machine.cores, prod(counts) // least))
+        least_count = as_int(least_units(group, schedule, limits)) or 1
+        self.threads = max(1, min(pricer.machine.cores, prod(counts) // least_count))
         self.loop = next((v for v, n in zip(grid, counts, strict=True) if n > 1), None)
 
     def period(self, touch: Touch) -> float:
@@ -45,7 +45,7 @@ class Division:
             return 0.0
         return (touch.step(self.loop) or inf) * touch.size * trips(self.loop)
 
-    def written(self) -> dict[int, float]:
+    def result_periods(self) -> dict[int, float]:
         """Returns the period of each result, by the number of its buffer."""
         return {number: self.period(t) for number, t in self._touches(store=True).items()}
 
@@ -55,19 +55,19 @@ class Division:
         Nothing is known about other operands. The mean thread's lines of other cores count, as far
         as the second-level caches still hold them.
         """
-        machine, foreign = self.pricer.machine, 0.0
+        machine, foreign_bytes = self.pricer.machine, 0.0
         spans = {v: trips(v) for stage in self.group.stages for v in stage.loops}
         for number, touch in self._touches(store=False).items():
-            written, read = periods.get(number), self.period(touch)
-            if written is not None and written != read:
-                # Each period of one division has parts of all threads of the other.
-                mixed = 1 - min(read, written) / max(read, written)
+            writer, reader = periods.get(number), self.period(touch)
+            if writer is not None and writer != reader:
                 bytes_ = touch.reach(spans)
-                held = 1 - machine.l2.lost(int(bytes_ / machine.cores))
-                foreign += held * mixed * bytes_ / (1 if read == inf else self.threads)
+                # Each period of one division has parts of all threads of the other.
+                share = 1 - min(reader, writer) / max(reader, writer)
+                share *= 1 - machine.l2.lost(int(bytes_ / machine.cores))
+                foreign_bytes += share * bytes_ / (1 if reader == inf else self.threads)
         price = self.pricer.price(self.group, self.schedule, single_core=self.threads == 1)
-        others = foreign * (1 - 1 / machine.cores)
-        return price.seconds + Seconds(others / (machine.foreign * machine.hertz))
+        foreign_bytes *= 1 - 1 / machine.cores
+        return price.seconds + Seconds(foreign_bytes / (machine.foreign * machine.hertz))
 
     def _touches(self, *, store: bool) -> dict[int, Touch]:
         """Returns the touch of each operand, or of each result if `store`, by its buffer's

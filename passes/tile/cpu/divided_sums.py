@@ -20,7 +20,7 @@ from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.layout.divide_sums import divided
 from tcc.passes.tile.plan import KernelKey, kernel_key
 from tcc.schedule.alternatives import NO_TIME, Alternative, Ledger, Seconds
-from tcc.schedule.cpu.owners import Division
+from tcc.schedule.cpu.owners import ThreadTiles
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import multiplied
 
@@ -28,7 +28,7 @@ from tcc.schedule.nest import multiplied
 def divided_sum(
     kernel: Kernel,
     placed: Placed,
-    division: Callable[[KernelKey], Division],
+    draft: Callable[[KernelKey], ThreadTiles],
     cores: int,
     ledger: Ledger,
 ) -> tuple[Expr, int] | None:
@@ -36,7 +36,7 @@ def divided_sum(
     stage of the parts.
 
     Returns None if two kernels take longer, if sizes are symbolic, or if it is a sum of products.
-    `division` returns the division of a kernel's tiles among threads.
+    `draft` returns the tiles of a kernel.
     """
     reductions = [(n, s) for n, s in enumerate(kernel.expr.stages) if s.monoid is not None]
     if len(reductions) != 1:
@@ -45,20 +45,20 @@ def divided_sum(
     if len(stage.body) > 1 or multiplied(stage) or not trips(stage.loops):
         return None
     constants = placed.graph.constants
-    written: dict[Value, float | None] = {}
+    periods: dict[Value, float | None] = {}
     for step in placed.steps:
         writer = step.kernel
         if writer and not step.every and not {*kernel.operands}.isdisjoint(writer.results):
-            periods = division(kernel_key(writer, placed.layouts, constants)).written()
+            results = draft(kernel_key(writer, placed.layouts, constants)).result_periods()
             numbered = enumerate(writer.results, len(writer.operands))
-            written |= {v: periods.get(n) for n, v in numbered}
-    if not any(written.values()):
+            periods |= {v: results.get(n) for n, v in numbered}
+    if not any(periods.values()):
         return None
 
     def seconds(layouts: Mapping[Value, Layout], *pieces: Kernel) -> Seconds:
         prices = (
-            division(kernel_key(piece, layouts, constants)).seconds(
-                {n: written.get(v) for n, v in enumerate(piece.operands)}
+            draft(kernel_key(piece, layouts, constants)).seconds(
+                {n: periods.get(v) for n, v in enumerate(piece.operands)}
             )
             for piece in pieces
         )
@@ -74,6 +74,6 @@ def divided_sum(
 
     rule = Alternative(kernel.expr, seconds(placed.layouts, kernel), name="whole")
     key = kernel_key(kernel, placed.layouts, constants)
-    where = partial(site, "split-k", *key, tuple(map(written.get, kernel.operands)))
+    where = partial(site, "split-k", *key, tuple(map(periods.get, kernel.operands)))
     choice = ledger.decide(where, rule, [*alternatives()], MARGINS["split-k"])
     return None if choice is rule else (choice.replacement, number)

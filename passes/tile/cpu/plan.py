@@ -51,7 +51,7 @@ from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
 from tcc.schedule.cpu.kernel_choice import CoreKernel, check, check_stages, read_kernel
-from tcc.schedule.cpu.owners import Division, other_grids
+from tcc.schedule.cpu.owners import ThreadTiles, other_grids
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
@@ -89,7 +89,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         self._redivided: dict[tuple[Bound, tuple[float | None, ...]], Bound] = {}
         if pricer is not None:
             self.divides = partial(
-                divided_sum, division=self._draft, cores=pricer.machine.cores, ledger=ledger
+                divided_sum, draft=self._draft, cores=pricer.machine.cores, ledger=ledger
             )
 
     @property
@@ -193,8 +193,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         if any(here[1]) and here not in self._redivided:
             self._redivided[here] = self._along_writers(key, *here)
         bound = self._redivided.get(here, bound)
-        written = self._division(bound.group, bound.schedule).written()
-        periods |= {v: written.get(n) for n, v in enumerate(kernel.results, len(kernel.operands))}
+        results = self._thread_tiles(bound.group, bound.schedule).result_periods()
+        periods |= {v: results.get(n) for n, v in enumerate(kernel.results, len(kernel.operands))}
         return bound
 
     def _along_writers(
@@ -202,36 +202,36 @@ class CoreChooser(CpuKernels, KernelChooser):
     ) -> Bound:
         """Returns the kernel with the grid of the lowest price, reads from other cores included."""
         assert isinstance(bound.schedule, Schedule)
-        rule, *others = (
+        rule, *alternatives = (
             Alternative(
                 schedule,
-                self._division(bound.group, schedule).seconds(dict(enumerate(periods))),
+                self._thread_tiles(bound.group, schedule).seconds(dict(enumerate(periods))),
                 name=text_of(by_position(schedule, bound.group).parallel),
             )
             for schedule in (bound.schedule, *other_grids(bound.group, bound.schedule))
         )
         where = partial(site, "threads", *key, rule.text, periods)
-        if not others or (key in self._forced_keys and not self.ledger.wanted(where)):
+        if not alternatives or (key in self._forced_keys and not self.ledger.wanted(where)):
             return bound
-        schedule = self.ledger.decide(where, rule, others, MARGINS["threads"]).replacement
+        schedule = self.ledger.decide(where, rule, alternatives, MARGINS["threads"]).replacement
         if schedule is bound.schedule:
             return bound
         kernel = replace(lower(bound.group, schedule), nontemporal=bound.kernel.nontemporal)
-        divided = replace(bound, kernel=kernel, schedule=schedule)
-        self._cores[divided] = self._cores[bound]
-        return divided
+        variant = replace(bound, kernel=kernel, schedule=schedule)
+        self._cores[variant] = self._cores[bound]
+        return variant
 
-    def _draft(self, key: KernelKey) -> Division:
-        """Returns the division of a kernel that is only priced."""
+    def _draft(self, key: KernelKey) -> ThreadTiles:
+        """Returns the tiles of a kernel that is only priced."""
         assert self.pricer is not None
         structure = self._structure(key)
         chosen = cheapest(structure.with_knobs, self.pricer, structure.resized)
-        return self._division(*structure.with_knobs(chosen.knobs))
+        return self._thread_tiles(*structure.with_knobs(chosen.knobs))
 
-    def _division(self, group: TileGroup, schedule: AnySchedule) -> Division:
+    def _thread_tiles(self, group: TileGroup, schedule: AnySchedule) -> ThreadTiles:
         assert self.pricer is not None
         assert isinstance(schedule, Schedule)
-        return Division(group, schedule, self.pricer, self.limits)
+        return ThreadTiles(group, schedule, self.pricer, self.limits)
 
     def estimate(self, key: KernelKey) -> Seconds:
         """Returns the price under the schedule that the rules choose.  Requires a pricer."""

@@ -17,7 +17,7 @@ from tcc.schedule.alternatives import number
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.owners import Division, other_grids
+from tcc.schedule.cpu.owners import ThreadTiles, other_grids
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.limits import TYPICAL_LIMITS
@@ -66,8 +66,8 @@ def owners(schedule: Schedule) -> np.ndarray:
 def test_the_price_counts_the_lines_of_other_cores(
     writer: tuple[str, ...], reader: tuple[str, ...]
 ) -> None:
-    wrote, reads = (Division(GROUP, GRIDS[n], PRICER, TYPICAL_LIMITS) for n in (writer, reader))
-    (period,) = wrote.written().values()
+    wrote, reads = (ThreadTiles(GROUP, GRIDS[n], PRICER, TYPICAL_LIMITS) for n in (writer, reader))
+    (period,) = wrote.result_periods().values()
     extra = number(reads.seconds({0: period})) - number(reads.seconds({}))
     foreign = owners(GRIDS[writer]) != owners(GRIDS[reader])
     # one thread waits for all its lines; two threads wait at once, each for its own
@@ -76,14 +76,14 @@ def test_the_price_counts_the_lines_of_other_cores(
 
 
 def test_an_unknown_writer_costs_nothing() -> None:
-    reads = Division(GROUP, RULE, PRICER, TYPICAL_LIMITS)
+    reads = ThreadTiles(GROUP, RULE, PRICER, TYPICAL_LIMITS)
     assert reads.seconds({0: None}) == reads.seconds({})
 
 
 def test_lines_that_have_left_the_caches_cost_nothing() -> None:
     """16 MiB go through the two second-level caches of 1 MiB, and come from the third."""
     group = scaled(5461)
-    reads = Division(group, choose(group, CoreModel(16, 32)), PRICER, TYPICAL_LIMITS)
+    reads = ThreadTiles(group, choose(group, CoreModel(16, 32)), PRICER, TYPICAL_LIMITS)
     assert reads.seconds({0: 4.0 * COLUMNS}) == reads.seconds({})
 
 
@@ -94,11 +94,11 @@ def test_little_work_is_done_by_one_thread() -> None:
     b.stage((i, j), apply("exp", b.read(0, i, j)))
     expr = b.done()
     group = build_group(expr, *row_major_storage(expr, (False,)), collapsed=False)
-    division = Division(group, choose(group, CoreModel(16, 32)), PRICER, TYPICAL_LIMITS)
-    assert (division.threads, division.written()) == (1, {1: 0.0})
+    division = ThreadTiles(group, choose(group, CoreModel(16, 32)), PRICER, TYPICAL_LIMITS)
+    assert (division.threads, division.result_periods()) == (1, {1: 0.0})
 
 
 def test_one_core_owns_all_lines() -> None:
     alone = Pricer(replace(MACHINE, cores=1))
-    division = Division(GROUP, RULE, alone, TYPICAL_LIMITS)
+    division = ThreadTiles(GROUP, RULE, alone, TYPICAL_LIMITS)
     assert division.seconds({0: 4.0 * COLUMNS}) == division.seconds({})
