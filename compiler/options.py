@@ -395,8 +395,8 @@ class Options:
     )
     gpu_kernels: str = _option(
         "--gpu-kernels", "KIND",
-        "auto: matmuls and attention in f16 and bf16 for Hopper (sm_90) may be Gluon kernels with "
-        "separate warps for copies; triton: Triton kernels only.",
+        "auto: matmuls and attention for Hopper (sm_90) may be Gluon kernels with separate warps "
+        "for copies; triton: Triton kernels only.",
         _one_of(GPU_KERNELS, str), default="auto",
     )
     jobs: int = _option(

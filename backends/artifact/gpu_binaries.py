@@ -41,7 +41,7 @@ class Param(Enum):
 
 # `_MAP_TYPES` has CUDA's numbers of element types. `SWIZZLES[n]` is the width in bytes of the
 # swizzle to which CUDA gives the number n.
-_MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
+_MAP_TYPES = MappingProxyType({"i8": 0, "f16": 6, "f32": 7, "bf16": 9})
 SWIZZLES = (0, 32, 64, 128)
 
 
@@ -49,10 +49,10 @@ SWIZZLES = (0, 32, 64, 128)
 class TensorMap:
     """Describes a tensor in a buffer of the launch to NVIDIA's copy engine (TMA).
 
-    `buffer` is the position of the buffer. `sizes` and `strides` count elements of `dtype` (f16 or
-    bf16), the outermost axis first; the last stride is 1. `box` is the shape that one copy moves.
-    `swizzle` is the width in bytes of the swizzle of the box's rows; 0 means no swizzle. Elements
-    outside the tensor read as zero.
+    `buffer` is the position of the buffer. `sizes` and `strides` count elements of `dtype` (i8,
+    f16, bf16 or f32), the outermost axis first; the last stride is 1. `box` is the shape that one
+    copy moves. `swizzle` is the width in bytes of the swizzle of the box's rows; 0 means no
+    swizzle. Elements outside the tensor read as zero.
     """
 
     buffer: int

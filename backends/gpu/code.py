@@ -34,7 +34,7 @@ class Job:
 
     `alignments` has for each kernel the alignments of its buffers in bytes. f32 matmuls use
     `precision` if all GPUs have matrix units for it, and are exact otherwise. `gluon`: on Hopper,
-    matmuls of bf16 and f16 may be written in Gluon.
+    matmuls may be written in Gluon.
     """
 
     kernels: Sequence[TileKernel]

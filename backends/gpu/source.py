@@ -111,7 +111,7 @@ def _hopper(
 ) -> KernelSource | None:
     aligned = [p.divisor for p in pointers]
     gluon: GluonText | None = None
-    if (matmul := matrix_kernel(kernel, aligned)) is not None:
+    if (matmul := matrix_kernel(kernel, aligned, dot)) is not None:
         gluon = gluon_source(matmul, name, warps=warps, shared=shared)
     elif (attention := attention_kernel(kernel, aligned, dot)) is not None:
         gluon, warps = attention_source(attention, name, shared=shared), WARPS

@@ -107,8 +107,8 @@ def twin_item(item: Item) -> Item:
 
 
 def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
-    halves = facts["precision"] in ("bf16", "f16")
-    return "sm_90" in archs and halves and facts["group"] in ("matrix", "other", "model")
+    units = facts["precision"] in ("bf16", "f16", "tf32")
+    return "sm_90" in archs and units and facts["group"] in ("matrix", "other", "model")
 
 
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:

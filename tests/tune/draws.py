@@ -8,7 +8,6 @@ from random import Random
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.forms import repeating_forms
 from tcc.passes.tile.cpu.plan import Structure
-from tcc.passes.tile.gpu.plan import _packing as packing
 from tcc.passes.tile.plan import KernelKey
 from tcc.schedule.alternatives import IMPOSSIBLE, read_site
 from tcc.schedule.choice_text import text_of
@@ -69,7 +68,7 @@ def blocks_parsed_back(target: str, draws: int) -> set[str]:
     profile = planner.profile
     check_sites(planner, gpu_kernels(planner))
     packings = [
-        packing(key, limits)
+        planner._packing(key, limits)
         for key in gpu_kernels(planner)
         for limits in repeating_forms(key[0], planner.limits)
     ]

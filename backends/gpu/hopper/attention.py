@@ -131,7 +131,7 @@ class _Attends(WarpPart[AttentionKernel]):
 
     def _prologue(self) -> None:
         columns = min(self.shape.scores.out.shape[1], self.shape.mixed.out.shape[1])
-        self._layout(WARPS, columns)
+        self._layout(WARPS, columns, self.shape.queries.load.out.dtype)
         self._ring(0)
         self._writer.line("turn = tl.to_tensor(0)")
         self._indices.bind(free_vars(HALF)[0], PyExpr("half"))

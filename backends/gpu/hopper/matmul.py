@@ -31,6 +31,7 @@ from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.frozen import frozen
 from tcc.ir.tile import Store, TileBuffer
+from tcc.ir.types import F32
 
 _RING = ("a_ring", "b_ring", "full", "empty")
 _STEPS = (4, 3, 2)  # candidate numbers of buffers in a ring; the first that fits is used
@@ -160,7 +161,8 @@ class _Matmuls(WarpPart[MatrixKernel]):
         self.plan, self._warps = plan, warps
 
     def _prologue(self) -> None:
-        self._layout(self._warps, self.shape.contract.out.shape[1])
+        contract = self.shape.contract
+        self._layout(self._warps, contract.out.shape[1], contract.a.dtype)
         self._ring(0)
         self._writer.line("before = tl.to_tensor(0)")
 
@@ -178,14 +180,16 @@ class _Matmuls(WarpPart[MatrixKernel]):
         A step's buffer is released once the next matmul has started.
         """
         writer, loop, contract = self._writer, self.shape.loop, self.shape.contract
-        zeros = f"tl.zeros({list(contract.out.shape)}, tl.float32, layout)"
+        sums = type_name(contract.acc.dtype)
+        zeros = f"tl.zeros({list(contract.out.shape)}, {sums}, layout)"
+        options = 'precision="tf32", ' if contract.a.dtype is F32 else ""
         acc = writer.define(contract.out.name, zeros)
         head, counter = self._head(loop)
         with writer.scope() as lines:
             writer.line("mbarrier.wait(full.index(step), phase)")
             a = box_view("a_ring.index(step)", self.shape.a.box)
             b = box_view("b_ring.index(step)", self.shape.b.box)
-            writer.line(f"{acc.text} = warpgroup_mma({a}, {b}, {acc.text}, is_async=True)")
+            writer.line(f"{acc.text} = warpgroup_mma({a}, {b}, {acc.text}, {options}is_async=True)")
             self._wait(acc, 1)
             writer.line(f"mbarrier.arrive(empty.index(before), pred={counter} > {loop.start.key})")
             writer.line("before = step")

@@ -2,7 +2,8 @@
 
     acc = 0; for k: a = load box, b = load box, acc += a . b;  pointwise on acc;  stores
 
-Names do not matter. Triton compiles all kernels that do not certainly have this shape.
+Operands are f16, bf16, i8, or f32 that is multiplied as TF32. Names do not matter. Triton compiles
+all kernels that do not certainly have this shape.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,7 +31,7 @@ from tcc.ir.tile import (
     TileKernel,
     TileLoop,
 )
-from tcc.ir.types import BF16, F16, F32
+from tcc.ir.types import BF16, F16, F32, I8, I32
 
 # Extra warps for copies pay if the rows and the columns of a tile are both among these numbers. A
 # multiprocessor has room for only one such tile, so no other tile's warps can hide the copies.
@@ -56,22 +57,26 @@ class MatrixKernel:
     boxes: tuple[tuple[Store, Box], ...]
 
 
-def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel | None:
+def matrix_kernel(kernel: TileKernel, alignments: Sequence[int], dot: str) -> MatrixKernel | None:
     """Returns the kernel as a matmul, or None if it has another form.
 
-    `alignments` has the alignment of each buffer of the kernel in bytes.
+    `alignments` has the alignment of each buffer of the kernel in bytes. `dot` says how f32
+    operands are multiplied.
     """
     parts = around_loop(kernel)
     if parts is None:
         return None
     before, loop, after = parts
-    contract = _matmul(loop)
+    contract = _matmul(loop, dot)
     if contract is None or not (_is_zero(before, loop) and _is_epilogue(after)):
         return None
     aligned = aligned_buffers(kernel, alignments)
     loads = {node.out: node for node in loop.body if isinstance(node, Load)}
     a, b = (operand_of(loads.get(block), aligned) for block in (contract.a, contract.b))
     if a is None or b is None or not _fits(contract, loop):
+        return None
+    # The units read operands of other types than 16 bits only along the sum.
+    if contract.a.dtype.bits != 16 and (a.box.transposed or not b.box.transposed):
         return None
     boxes = tuple(
         (node, box)
@@ -81,14 +86,17 @@ def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel
     return MatrixKernel(kernel, loop, contract, a, b, after, boxes)
 
 
-def _matmul(loop: TileLoop) -> Contract | None:
+def _matmul(loop: TileLoop, dot: str) -> Contract | None:
     """Returns the matmul if the loop does nothing but load its operands and accumulate it, else
     None."""
     match loop.body:
         case (Load(), Load(), Contract(a=a, b=b) as node):
             sums = loop.carried == (node.acc,) and loop.yields == (node.out,)
-            halves = a.dtype is b.dtype and a.dtype in (BF16, F16) and node.acc.dtype is F32
-            return node if sums and halves and a is not b and len(node.out_axes) == 2 else None
+            pairs = {(BF16, F32), (F16, F32), (I8, I32)} | (
+                {(F32, F32)} if dot == "tf32" else set()
+            )
+            fits = a.dtype is b.dtype and (a.dtype, node.acc.dtype) in pairs
+            return node if sums and fits and a is not b and len(node.out_axes) == 2 else None
     return None
 
 

@@ -18,6 +18,7 @@ from tcc.backends.gpu.triton.writer import PyExpr
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile import TileBuffer, TileKernel, TileLoop
+from tcc.ir.types import DType
 
 HEADER = """import triton.language
 import triton.experimental.gluon.language as tl
@@ -162,11 +163,15 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         line("step = tl.where(behind, 0, step)")
         line("phase = tl.where(behind, phase ^ 1, phase)")
 
-    def _layout(self, warps: int, columns: int) -> None:
-        """Prints the layout of accumulators, from which all other layouts are derived."""
+    def _layout(self, warps: int, columns: int, dtype: DType) -> None:
+        """Prints the layout of accumulators, from which all other layouts are derived.
+
+        A matrix instruction takes 256 bits of terms of type `dtype`.
+        """
         line = self._writer.line
         line("layout: tl.constexpr = tl.NVMMADistributedLayout(")
-        line(f"    version=[3, 0], warps_per_cta=[{warps}, 1], instr_shape=[16, {columns}, 16]")
+        shape = [16, columns, 256 // dtype.bits]
+        line(f"    version=[3, 0], warps_per_cta=[{warps}, 1], instr_shape={shape}")
         line(")")
 
     def _bind_counter(self, loop: TileLoop, counter: str) -> None:

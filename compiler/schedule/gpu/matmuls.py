@@ -111,10 +111,9 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
     _, first, second = grid
     halves = _halves(main)
     extents = [max(LEAST_SIDE, power(points(loops))) for loops in (first, second)]
-    accumulators = _ACC_HALVES if halves else _ACC
     schedules: list[BlockSchedule] = []
     for bm, bn in _SHAPES:
-        if bm > extents[0] or bn > extents[1] or bm * bn > accumulators:
+        if bm > extents[0] or bn > extents[1] or bm * bn > _ACC:
             continue
         for depth in _DEPTHS_HALVES if halves else _DEPTHS:
             blocks = [(first, bm), (second, bn), *(_sum(group, s, depth) for s in group.stages)]
@@ -152,9 +151,8 @@ _SHAPES = (
     (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
     (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# The most results of a block, whose accumulators are in the registers of a tile. _ACC: with f32
-# operands, which are in registers too. _ACC_HALVES: with f16 or bf16 operands.
-_ACC, _ACC_HALVES = 1 << 14, 1 << 15
+# The most results of a block, whose accumulators are in the registers of a tile.
+_ACC = 1 << 15
 
 
 # Block sizes that are tried along the sum of a matmul, for f32 operands (_DEPTHS) and for narrower

@@ -34,17 +34,29 @@ static tcc_status read_images(source *from, tcc_gpu_images *images) {
     return TCC_OK;
 }
 
+/* Returns the bytes of an element of a tensor map; 0 for types that no kernel has. */
+static int32_t map_element(int64_t dtype) {
+    switch (dtype) {
+    case TCC_MAP_U8: return 1;
+    case TCC_MAP_F16:
+    case TCC_MAP_BF16: return 2;
+    case TCC_MAP_F32: return 4;
+    default: return 0;
+    }
+}
+
 /* Reads a tensor map.  It refuses the sizes that the driver would refuse, so that a damaged file
  * gets a clear message. */
 static tcc_status read_map(source *from, int32_t n_pointers, int32_t platform, tcc_gpu_map *map) {
     tcc_reader *reader = &from->reader;
-    enum { MOST_BOX = 256, BYTES = 2 };
+    enum { MOST_BOX = 256 };
     int64_t buffer, dtype, swizzle, rank, value;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, n_pointers, &buffer));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, TCC_MAP_F16, TCC_MAP_BF16 + 1, &dtype));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAP_BF16 + 1, &dtype));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 4, &swizzle));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, TCC_MAP_RANK + 1, &rank));
-    if (dtype != TCC_MAP_F16 && dtype != TCC_MAP_BF16) return damaged("a map of no halves");
+    map->element = map_element(dtype);
+    if (!map->element) return damaged("a tensor map of an unknown type");
     if (platform != TCC_PLATFORM_CUDA) return damaged("a tensor map of another platform");
     for (int64_t i = rank; i-- > 0;) {
         TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, INT64_C(1) << 32, &value));
@@ -60,7 +72,7 @@ static tcc_status read_map(source *from, int32_t n_pointers, int32_t platform, t
         map->box[i] = (uint32_t)value;
     }
     /* a swizzled row of a box lies in one span, and copies are of 16 bytes */
-    int64_t row = (int64_t)map->box[0] * BYTES;
+    int64_t row = (int64_t)map->box[0] * map->element;
     if (row % 16 || (swizzle && row > 16 << swizzle)) return damaged("a box of uneven rows");
     map->buffer = (int32_t)buffer;
     map->dtype = (int32_t)dtype;

@@ -28,7 +28,8 @@ enum {
     TCC_PARAM_TENSOR_MAP,
     TCC_PARAM_COUNT
 };
-enum { TCC_MAP_RANK = 5, TCC_MAP_F16 = 6, TCC_MAP_BF16 = 9 };
+/* Tensor maps: the most axes, and the driver's numbers of the types of elements. */
+enum { TCC_MAP_RANK = 5, TCC_MAP_U8 = 0, TCC_MAP_F16 = 6, TCC_MAP_F32 = 7, TCC_MAP_BF16 = 9 };
 enum { TCC_IMAGES_HOST_CALLS = 1 }; /* flag: the program may call functions on the host */
 
 typedef struct tcc_gpu_image {
@@ -39,6 +40,7 @@ typedef struct tcc_gpu_image {
 /* A tensor inside an array of a launch, with axes in the driver's order, innermost first. */
 typedef struct tcc_gpu_map {
     int32_t buffer, dtype, swizzle, rank;
+    int32_t element; /* bytes of an element of type `dtype` */
     uint64_t sizes[TCC_MAP_RANK];       /* in elements */
     uint64_t strides[TCC_MAP_RANK - 1]; /* in bytes, from the second axis on */
     uint32_t box[TCC_MAP_RANK];

@@ -29,8 +29,9 @@ tcc_status tcc_gpu_check_maps(tcc_gpu *gpu) {
     return TCC_OK;
 }
 
-static uint64_t last_byte(const tcc_gpu_map *map) {
-    uint64_t last = (map->sizes[0] - 1) * 2; /* in units of half bytes */
+/* Returns the offset of the last element. */
+static uint64_t last_element(const tcc_gpu_map *map) {
+    uint64_t last = (map->sizes[0] - 1) * (uint64_t)map->element;
     for (int32_t i = 1; i < map->rank; i++) last += (map->sizes[i] - 1) * map->strides[i - 1];
     return last;
 }
@@ -42,7 +43,8 @@ tcc_status tcc_gpu_encode_map(const tcc_gpu *gpu, const tcc_gpu_kernel *kernel,
                 encode_map(out, map->dtype, (uint32_t)map->rank, data, map->sizes, map->strides,
                            map->box, steps, 0, map->swizzle, L2_PROMOTION_128B, 0),
                 "array %d of kernel '%.128s' cannot be described", map->buffer, kernel->symbol);
-    if (gpu->driver_version <= LAST_WRONG_DRIVER && last_byte(map) + 1 < WRONG_BELOW)
+    uint64_t bytes = last_element(map) + (uint64_t)map->element;
+    if (gpu->driver_version <= LAST_WRONG_DRIVER && bytes <= WRONG_BELOW)
         out->words[WRONG_WORD] &= ~(UINT64_C(1) << WRONG_BIT);
     return TCC_OK;
 }

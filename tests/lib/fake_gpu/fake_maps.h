@@ -16,9 +16,9 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void 
     char text[512];
     int used = snprintf(text, sizeof text, "type=%d swizzle=%d interleave=%d promotion=%d outside=%d",
                         dtype, swizzle, interleave, promotion, outside);
-    uint64_t last = 0;
+    uint64_t last = 0, element = dtype == 0 ? 1 : dtype == 7 ? 4 : 2;
     for (uint32_t i = 0; i < rank; i++) {
-        uint64_t stride = i ? strides[i - 1] : 2;
+        uint64_t stride = i ? strides[i - 1] : element;
         used += snprintf(text + used, sizeof text - (size_t)used, " %llu:%llu:%u:%u",
                          (unsigned long long)sizes[i], (unsigned long long)stride, box[i], steps[i]);
         last += (sizes[i] - 1) * stride;
@@ -26,7 +26,7 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void 
     }
     CALLED("%s", text);
     if ((uint64_t)(uintptr_t)out % 128 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
-    if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
+    if (!is_live((uint64_t)data, last + element)) return INVALID_VALUE;
     memset(out, 0, 128);
     out[0] = (uint64_t)data;
     out[1] = UINT64_C(1) << 21 | rank;

@@ -135,7 +135,7 @@ def test_maps_that_no_driver_takes_are_refused(hostile: Path) -> None:
     wrong = (
         {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (320, 60, 1)},
         {"strides": (1 << 39, 64, 1)}, {"strides": (320, 0, 1)},
-        {"box": (1, 4, 65)}, {"box": (1, 4, 128)},
+        {"box": (1, 4, 65)}, {"box": (1, 4, 128)}, {"dtype": "f32"},
         {"box": (1, 257, 64)}, {"box": (0, 4, 64)},
         {"sizes": (1,) * 6, "strides": (8,) * 5 + (1,), "box": (8,) * 6},
         {"sizes": (), "strides": (), "box": ()},

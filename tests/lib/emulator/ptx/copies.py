@@ -14,7 +14,7 @@ from .barriers import barrier_at
 from .loads import chosen
 from .parse import Address, Instruction, Number
 from .program import Array, Body, Machine, Program, Read, Strand, at_end, form
-from .tensor_maps import decode, swizzled
+from .tensor_maps import Box, decode, swizzled
 
 # ---- copies of threads --------------------------------------------------------------------------
 
@@ -161,14 +161,14 @@ def _bring(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     def body(m: Machine, s: Strand, active: Array | None) -> None:
         for row, (at, waits, address, *corner) in _one_lane(s, active, reads, m):
             box = decode(_map_at(m, address))
-            places = _places(m, row, at, box.bytes, box.swizzle)
+            places = _places(m, row, at, box)
             found = barrier_at(m, row, waits)
             words = m.shared.words_of(places)
             clock = found.phases + 1
             m.shared.history.writes(
                 np.repeat(row, len(words)), words, found.agent, clock, proxy=True
             )
-            m.shared.known[places[:, None] + np.arange(2)] = False
+            m.shared.known[places[:, None] + np.arange(box.size)] = False
             m.copies.append(_arrival(m, places, box.load(m.launch.memory, corner), found))
 
     return body
@@ -177,18 +177,18 @@ def _bring(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 def _arrival(m: Machine, places: Array, values: Array, barrier: object) -> Callable[[], None]:
     def arrive() -> None:
         m.shared.put(places, values)
-        barrier.change(m, 0, -2 * len(places))  # type: ignore[attr-defined]
+        barrier.change(m, 0, -values.itemsize * len(places))  # type: ignore[attr-defined]
 
     return arrive
 
 
-def _places(m: Machine, row: int, address: int, size: int, swizzle: int) -> Array:
+def _places(m: Machine, row: int, address: int, box: Box) -> Array:
     """Returns the places of a box's elements in shared memory, in the elements' order."""
     if address % 128:
         raise Fault(f"a box at shared address {address}, which is not a multiple of 128")
-    m.shared.places(m.block_of[[row]], np.array([address]), size, 1)
-    at = swizzled(np.arange(address, address + size, 2), swizzle)
-    return m.shared.places(np.repeat(m.block_of[row], len(at)), at, 2, 2)
+    m.shared.places(m.block_of[[row]], np.array([address]), box.bytes, 1)
+    at = swizzled(np.arange(address, address + box.bytes, box.size), box.swizzle)
+    return m.shared.places(np.repeat(m.block_of[row], len(at)), at, box.size, box.size)
 
 
 @form(rf"cp\.async\.bulk\.tensor\.([1-5])d\.global\.{_SHARED}\.bulk_group")
@@ -200,13 +200,13 @@ def _take(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         leaving = m.state.setdefault("leaving", np.zeros_like(groups.closed))
         for row, (at, address, *corner) in _one_lane(s, active, reads, m):
             box = decode(_map_at(m, address))
-            places = _places(m, row, at, box.bytes, box.swizzle)
+            places = _places(m, row, at, box)
             words = m.shared.words_of(places)
             clock = groups.closed[row] + 1
             leaving[row] = clock
             m.shared.history.reads(
                 np.repeat(row, len(words)), words, groups.agents[row], clock, proxy=True
             )
-            box.store(m.launch.memory, corner, m.shared.get(places, 2))
+            box.store(m.launch.memory, corner, m.shared.get(places, box.size))
 
     return body

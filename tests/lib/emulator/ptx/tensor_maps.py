@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from tests.lib.emulator.faults import Fault, Unknown
-from tests.lib.emulator.memory import GlobalMemory
+from tests.lib.emulator.memory import UNSIGNED, GlobalMemory
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_HALVES = (6, 9)  # These are CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16.
+# Bytes of an element by CU_TENSOR_MAP_DATA_TYPE_: UINT8, FLOAT16, FLOAT32, BFLOAT16.
+_SIZES = {0: 1, 6: 2, 7: 4, 9: 2}
 
 
 def swizzled(addresses: Array, mode: int) -> Array:
@@ -29,17 +30,21 @@ def swizzled(addresses: Array, mode: int) -> Array:
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a tensor; sizes, strides in bytes and extents list the axes, innermost first."""
+    """A box of a tensor; sizes, strides in bytes and extents list the axes, innermost first.
+
+    An element has `size` bytes.
+    """
 
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     extents: tuple[int, ...]
     swizzle: int
+    size: int
 
     @property
     def bytes(self) -> int:
-        return 2 * prod(self.extents)
+        return self.size * prod(self.extents)
 
     def _addresses(self, corner: Sequence[int]) -> tuple[Array, Array]:
         """Returns the addresses of the box's elements, innermost axis fastest, and a mask of the
@@ -58,8 +63,8 @@ class Box:
     def load(self, memory: GlobalMemory, corner: Sequence[int]) -> Array:
         """Returns the bits of the elements; elements outside of the tensor are zero."""
         address, inside = self._addresses(corner)
-        found = np.zeros(len(address), np.uint16)
-        found[inside] = memory.load(address[inside], 2)
+        found = np.zeros(len(address), UNSIGNED[self.size])
+        found[inside] = memory.load(address[inside], self.size)
         return found
 
     def store(self, memory: GlobalMemory, corner: Sequence[int], values: Array) -> None:
@@ -72,13 +77,15 @@ def decode(words: bytes) -> Box:
     address, rank, kinds, *rest = struct.unpack("<16Q", words)
     rank &= 0xFF
     dtype, swizzle, interleave, outside = struct.unpack("<4H", struct.pack("<Q", kinds))
-    if dtype not in _HALVES or interleave or outside:
+    if dtype not in _SIZES or interleave or outside:
         raise Unknown(f"a tensor map of type {dtype}, interleave {interleave}, fill {outside}")
     extents = struct.unpack("<6I", struct.pack("<3Q", *rest[9:12]))
-    row = 2 * extents[0]
+    size = _SIZES[dtype]
+    row = size * extents[0]
     if swizzle and row > 16 << swizzle:
         raise Fault(f"a box with rows of {row} bytes in a swizzle of {16 << swizzle}")
     if any(not 1 <= extent <= 256 for extent in extents[:rank]) or row % 16:
         raise Fault(f"a box of {extents[:rank]} elements")
     address &= (1 << 56) - 1
-    return Box(address, tuple(rest[:rank]), (2, *rest[5 : 4 + rank]), extents[:rank], swizzle)
+    strides = (size, *rest[5 : 4 + rank])
+    return Box(address, tuple(rest[:rank]), strides, extents[:rank], swizzle, size)
