@@ -35,12 +35,13 @@ from tcc.frontends.onnx.support import operator_names, operator_opsets
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.converters import converter_of
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Value, constant_bytes, walk_nodes
+from tcc.int8 import of_variant, with_int8
+from tcc.ir.graph import Graph, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
-from tcc.ir.index import as_int
-from tcc.ir.op import NamedArrays, Trait
+from tcc.ir.op import NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
+from tcc.noise import graph_ports, integer_values
 from tcc.options import EMITS, Choices, Options, SymbolicShape, read_options
 from tcc.passes.choose.choices_file import read_lines
 from tcc.passes.choose.ledger import Line, ListeningLedger
@@ -61,7 +62,7 @@ from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.runtime.summary_text import precision_text
 from tcc.schedule.alternatives import SILENT, Ledger
-from tcc.target import Target, targets_text
+from tcc.target import targets_text
 from tcc.temporary import temporary_folder
 from tcc.tokenizer import tokenizer_asset
 from tcc.tune.applied import Applied, applied_of, lock_of, sections_of
@@ -70,6 +71,7 @@ from tcc.variants import (
     BACKENDS,
     Sharders,
     check_options,
+    common_facts,
     kernel_names,
     lower,
     make_variants,
@@ -205,11 +207,13 @@ def _compiled(
     divided_by = sharders or plan_sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_batched(model, options)
+    model_bytes = constant_bytes(graph)
+    graph, int8 = with_int8(graph, options, trace)
     preprocess = preprocess_entry(options.preprocess, [value.name for value in graph.inputs])
     assets = {**assets_of(model), **tokenizer_asset(options.tokenizer)}
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
-    ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
+    ops = sum(1 for _ in walk_nodes(graph))
     with ExitStack() as resources:
         variants: list[Variant] = []
         codes: list[Backend] = []
@@ -222,6 +226,7 @@ def _compiled(
                     code.check(optimised_graph)
             variants += make_variants(graph, optimised, own_codes, options, trace, place)
             codes += own_codes
+    variants = [*map(partial(of_variant, int8), variants)] if int8 else variants
     warnings = _unused_lines(ledger, model, options) + empty_state_warnings(optimised[0][0])
     tuned = applied_of(lock, ledger, [code.planner for code in codes], options.require_tuned)
     warnings += tuned.warnings if tuned else ()
@@ -233,6 +238,7 @@ def _compiled(
                 **appends_entry(optimised[0][0]),
                 **({} if form is None else {"call": form}),
                 **preprocess,
+                **({"int8": int8} if int8 else {}),
                 **({} if lock is None else {"tuned": {"sha256": lock.sha256}}),
             },
             c_name(options.name or output.stem),
@@ -339,7 +345,7 @@ def same_kernels(
 def _imported(model: Any, options: Options) -> Graph:
     """Returns the graph of a model, for a compile that generates no code."""
     check_options(options, resolve_targets(options))
-    return load_batched(model, options)[0]
+    return with_int8(load_batched(model, options)[0], options)[0]
 
 
 def _lowered(graph: Graph, options: Options, ledger: Ledger, *, fit: bool = False) -> list[Lowered]:
@@ -374,18 +380,6 @@ def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
         variant["weight_types"],
         variant["wide"],
     )  # fmt: skip
-
-
-def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
-    """Returns the part of the manifest that all variants share."""
-    return {
-        "tcc": __version__,
-        "target": {"text": targets_text(targets), "triple": targets[0].triple},
-        "precision": options.precision,
-        "quantized": options.weights,
-        "activations": options.activations,
-        "ops": ops,
-    }
 
 
 def compile(
@@ -483,38 +477,8 @@ def model_derivations(
 
 
 def input_values(model: Path) -> dict[str, Sequence[int]]:
-    """Returns the integers that inputs of the ONNX file at `model` may hold, by input name.
-
-    They are the row numbers of a constant table that the input indexes, or the constants that the
-    input is compared with. A single constant counts only for scalars, because a scalar equal to it
-    may take another branch of the model.
-    """
-    graph = load_model(model)
-    inputs = {v: v for v in graph.inputs if v.dtype.is_integer}
-    rows: dict[Value, int] = {}
-    constants: dict[Value, set[int]] = {}
-    for node in graph.nodes:
-        read_inputs = [v and inputs.get(v) for v in node.inputs]
-        first, second = (*read_inputs, None, None)[:2]
-        arrays = [graph.constant(v) for v in node.inputs]
-        if (
-            node.op.name in ("gather", "gather_levels")
-            and arrays[0] is not None
-            and second is not None
-        ):
-            count = arrays[0].shape[getattr(node.attrs, "axis", 1)]
-            rows[second] = min(count, rows.get(second, count))
-        elif node.op.name == "equal" and any(array is not None for array in arrays):
-            numbers = {int(n) for array in arrays if array is not None for n in array.flat}
-            for value in filter(None, read_inputs):
-                constants.setdefault(value, set()).update(numbers)
-        elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
-            inputs[node.result] = first
-    values = {
-        **{v: sorted(numbers) for v, numbers in constants.items()},
-        **{v: range(count) for v, count in rows.items()},
-    }
-    return {v.name: n for v, n in values.items() if len(n) > 1 or not v.shape}
+    """Returns `integer_values` of the ONNX file at `model`."""
+    return integer_values(load_model(model))
 
 
 def _with_inputs(
@@ -528,15 +492,7 @@ def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[ModulePort, .
 
     An optional input is among them only if a text `NAME=...` names it.
     """
-    return tuple(
-        ModulePort(
-            value.name,
-            value.dtype.name,
-            tuple(map(as_int, value.shape)),
-            "x".join(dim.key for dim in value.shape),
-        )
-        for value in _with_inputs(model, input_texts).inputs
-    )
+    return graph_ports(_with_inputs(model, input_texts))
 
 
 def optional_inputs(

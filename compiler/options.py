@@ -27,10 +27,11 @@ LEVELS = (0, 1, 2, 3)
 # The kinds of files that a compile emits, and the suffixes of their names.
 EMITS = MappingProxyType({"shared": ".so", "object": ".o", "static": ".a"})
 GPU_KERNELS = ("auto", "triton")
-PRECISIONS = ("f32", "tf32", "bf16", "f16")  # the last two narrow weights
-STATE_TYPES = PRECISIONS[2:]
+PRECISIONS = ("f32", "tf32", "bf16", "f16", "int8")  # the last three narrow weights
+STATE_TYPES = PRECISIONS[2:4]
 # Integer types of weights, and their bits.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
+INT8_ERROR = 0.02  # the default of --int8-error
 # Allowed difference from the results in f32, relative to the largest value, for `tcc verify`.
 TOLERANCES = MappingProxyType(
     {"f32": 1e-4, "tf32": 2e-3, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3}
@@ -114,7 +115,7 @@ def _share(value: Any) -> float:
     number = _converted(text.removesuffix("%"), float)
     share = inf if number is None else number / (100 if text.endswith("%") else 1)
     if not 0 <= share <= 1:
-        raise ValueError(f"{value!r} is no part of the time; write 1% or 0.01")
+        raise ValueError(f"{value!r} is no part; write 1% or 0.01")
     return share
 
 
@@ -365,8 +366,21 @@ class Options:
         "f32; tf32: matmuls of f32 on the matrix units of GPUs, operands rounded to 11 bits; "
         "bf16: weights in bf16, their other operands too where the processor multiplies bf16, "
         "sums in f32; f16: weights in f16, arithmetic in f32.  Matmuls and convolutions that this "
-        "would slow down stay f32.",
+        "would slow down stay f32.  int8: matmuls and, with --calibrate, convolutions multiply "
+        "bytes, on CPUs that have such an instruction.",
         _one_of(PRECISIONS, str), default="f32",
+    )
+    calibrate: tuple[Path, ...] = _option(
+        "--calibrate", "DATA",
+        "With --precision int8: samples that give ranges of values and errors of layers, as for "
+        "tcc quantize --data, or one archive (.npz) with an array of samples for each input.",
+        _paths, default=(), repeated=True,
+    )
+    int8_error: float = _option(
+        "--int8-error", "SHARE",
+        "With --precision int8: the largest error of a layer, the root mean square relative to "
+        "that of its result; other layers stay in f32.  Default: 0.02.",
+        _share, default=INT8_ERROR,
     )
     weights: str | None = _option(
         "--weights", "TYPE",
@@ -491,7 +505,9 @@ class Choices(TypedDict, total=False):
     choices: str | Path | None
     tuned: str | Path | None
     require_tuned: float | str | None
-    precision: Literal["f32", "tf32", "bf16", "f16"]
+    precision: Literal["f32", "tf32", "bf16", "f16", "int8"]
+    calibrate: str | Path | Sequence[str | Path]
+    int8_error: float
     weights: Literal["int8", "int4"] | None
     activations: Literal["int8"] | None
     allow_pickle: bool

@@ -14,8 +14,8 @@ from tcc.backends.base import Backend
 from tcc.batch import load_batched
 from tcc.budgets import within
 from tcc.debug import Trace
-from tcc.driver import common_facts
 from tcc.errors import UserError
+from tcc.int8 import with_int8
 from tcc.ir.graph import constant_bytes, walk_nodes
 from tcc.options import Options
 from tcc.passes.choose.choices_file import read_lines
@@ -38,6 +38,7 @@ from tcc.tune.words import words
 from tcc.variants import (
     PlanPlace,
     check_options,
+    common_facts,
     kernel_names,
     optimise,
     resolve_targets,
@@ -69,7 +70,7 @@ class TrialCompiler:
         self._lines = () if options.choices is None else read_lines(options.choices)
         targets = resolve_targets(options)
         check_options(options, targets)
-        self._graph, _ = load_batched(model, options)
+        self._graph, _ = with_int8(load_batched(model, options)[0], options)
         self.constants = constant_bytes(self._graph)
         self._targets, self._unfused = targets, unfused_bytes(self._graph)
         self._facts = common_facts(targets, options, sum(1 for _ in walk_nodes(self._graph)))

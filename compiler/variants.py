@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from tcc import __version__
 from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.backends.artifact.profile_facts import profile_facts
 from tcc.backends.artifact.variant import Variant
@@ -24,7 +25,7 @@ from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.ir.types import DTYPES
-from tcc.options import WEIGHTS, Options
+from tcc.options import INT8_ERROR, WEIGHTS, Options
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
 from tcc.passes.graph.state_names import named_states
 from tcc.passes.pipeline import GraphSettings, Sharder, run_pipeline, step_names
@@ -33,7 +34,7 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.level_bytes import BYTES
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.schedule.alternatives import SILENT, Ledger
-from tcc.target import Target, parse_targets
+from tcc.target import Target, parse_targets, targets_text
 
 # The backend of each kind of target.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
@@ -98,6 +99,7 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
     for flag, why in first.items():
         if all(flag in refused for refused in other_refusals):
             raise UserError(why, where=flag)
+    _check_int8(options)
     if options.stop_after not in ("", "import", *step_names()):
         raise UserError(
             "there is no such step",
@@ -106,6 +108,25 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
         )
     for target in () if options.stop_after else targets:
         BACKENDS[target.kind].check_tools(target.triple)
+
+
+def _check_int8(options: Options) -> None:
+    """Raises UserError for options that do not fit the precision int8, or have no effect."""
+    is_int8 = options.precision == "int8"
+    if is_int8 and (options.weights or options.activations):
+        raise UserError(
+            "the precision int8 stands alone",
+            where="--precision int8 with --weights or --activations",
+            why="it chooses the types of weights and activations itself",
+            hint="write --precision int8; or --weights int8 or int4, with or without --activations "
+            "int8, and another --precision",
+        )
+    if not is_int8 and (options.calibrate or options.int8_error != INT8_ERROR):
+        raise UserError(
+            "only the precision int8 measures layers",
+            where="--calibrate, --int8-error",
+            hint="add --precision int8, or leave them out",
+        )
 
 
 def variant_backends(
@@ -252,6 +273,18 @@ def _source_names(lowered: Lowered, values: Sequence[Value]) -> list[str]:
 def _rounds_to_bytes(parts: Sequence[Lowered]) -> bool:
     """Returns True if a program rounds what it multiplies with levels to bytes."""
     return any(entry.operands == BYTES for part in parts for entry in part.weights.rounded)
+
+
+def common_facts(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
+    """Returns the part of the manifest that all variants share."""
+    return {
+        "tcc": __version__,
+        "target": {"text": targets_text(targets), "triple": targets[0].triple},
+        "precision": options.precision,
+        "quantized": options.weights,
+        "activations": options.activations,
+        "ops": ops,
+    }
 
 
 def kernel_names(lowered: Lowered, place: PlanPlace) -> tuple[str, ...]:

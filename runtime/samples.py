@@ -19,8 +19,8 @@ import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.agreement import Agreement, Scores
 from tcc.runtime.arrays import Array
-from tcc.runtime.input_texts import runs_of, texts_by_name
-from tcc.runtime.inputs import file_of, folder_files
+from tcc.runtime.input_texts import runs_of, texts_by_name, value_of_files
+from tcc.runtime.inputs import file_of, folder_files, read_array
 from tcc.runtime.ports import ModulePort
 from tcc.runtime.reports import InputError
 from tcc.runtime.worker import read_arrays, write_arrays
@@ -90,6 +90,61 @@ def _names(ports: Sequence[ModulePort]) -> str:
     return ", ".join(port.name for port in ports)
 
 
+def file_arrays(ports: Sequence[ModulePort], texts: Sequence[str]) -> dict[str, Any]:
+    """Returns the arrays of a sample's texts, each of which names a file.
+
+    Raises InputError for another text, and for a file that cannot be read.
+    """
+    values = texts_by_name(ports, texts)
+    return {port.name: value_of_files(port, values[port.name], None) for port in ports}
+
+
+def stacked_arrays(ports: Sequence[ModulePort], file: str) -> Iterator[dict[str, Array]]:
+    """Yields the arrays of each sample in an archive (.npz) of samples.
+
+    Its names are those of the inputs, and the first axis of each array counts the samples. A sample
+    has the shape of the input. The axis may also be the input's own first axis, of which each
+    sample takes as many entries as the input has. Raises InputError for an archive with other names
+    or different counts.
+    """
+    names = {port.name for port in ports}
+    with np.load(file, allow_pickle=False) as archive:
+        kept = set(archive.files)
+    if kept != names:
+        raise InputError(
+            "the archive has other names than the model's inputs",
+            where=file,
+            why=f"it has {', '.join(sorted(kept))}; the inputs are {_names(ports)}",
+            hint="save it by np.savez with an array of each input's name",
+        )
+    stacks = {port.name: _stacked(port, read_array(f"{file}:{port.name}"), file) for port in ports}
+    counts = {len(stack) for stack in stacks.values()}
+    if len(counts) > 1 or 0 in counts:
+        raise InputError(
+            "the arrays of the archive have different numbers of samples, or none",
+            where=file,
+            why=", ".join(f"{name} has {len(stack)}" for name, stack in stacks.items()),
+            hint="the first axis of each array counts the samples",
+        )
+    for number in range(max(counts)):
+        yield {name: np.ascontiguousarray(stack[number]) for name, stack in stacks.items()}
+
+
+def _stacked(port: ModulePort, array: Array, file: str) -> Array:
+    """Returns an array whose first axis counts samples of the port's rank."""
+    if array.ndim != len(port.shape) or not array.ndim:
+        return array if array.ndim else array[np.newaxis]
+    entries = port.shape[0] or 1
+    if array.shape[0] % entries:
+        raise InputError(
+            f"the samples do not fit the input {port.name!r}",
+            where=file,
+            why=f"its first axis has {entries} entries, and the array has {array.shape[0]}",
+            hint=f"give a multiple of {entries}, or an axis of samples in front",
+        )
+    return array.reshape(-1, entries, *array.shape[1:])
+
+
 class StoredSamples:
     """Samples in a folder: their inputs and the outputs that are expected of them.
 
@@ -111,11 +166,14 @@ class StoredSamples:
         that do not fit the ports or have a NaN or an infinity.
         """
         for name, sample in sample_texts(ports, texts) if texts else ():
-            arrays = reader(sample)
-            for port in ports:
-                _check_array(port, arrays[port.name], name or ", ".join(sample))
-            write_arrays(self._inputs(self.count), arrays)
-            self.count += 1
+            self.put(ports, reader(sample), name or ", ".join(sample))
+
+    def put(self, ports: Sequence[ModulePort], arrays: Mapping[str, Any], where: str = "") -> None:
+        """Checks and stores a sample; raises InputError, which names `where`, as `add` does."""
+        for port in ports:
+            _check_array(port, arrays[port.name], where)
+        write_arrays(self.path(self.count), arrays)
+        self.count += 1
 
     def check_ranges(self, where: str) -> int:
         """Returns the number of samples, and checks that they give ranges of values.
@@ -141,7 +199,7 @@ class StoredSamples:
 
     def inputs(self, number: int) -> dict[str, Array]:
         """Returns the inputs of a sample, by name."""
-        return read_arrays(self._inputs(number))
+        return read_arrays(self.path(number))
 
     def expect(self, run_model: Run, count: int) -> None:
         """Runs a model on the first `count` samples, and stores its outputs as expected."""
@@ -155,7 +213,8 @@ class StoredSamples:
             agreement.add(run_model(self.inputs(number)), read_arrays(self._expected(number)))
         return agreement.scores()
 
-    def _inputs(self, number: int) -> Path:
+    def path(self, number: int) -> Path:
+        """Returns the file of a sample's inputs, as `write_arrays` writes it."""
         return self.folder / f"inputs-{number}.npz"
 
     def _expected(self, number: int) -> Path:

@@ -7,7 +7,8 @@ It answers a JSON line for each line that it reads:
     {"turn": PATH, "seconds": 0.06}               runs it, answers {"seconds": S, "steps": [...]}
     {"drop": [PATH, ...]}                         unloads artifacts
 
-FILE is an npz file. `noise` is the relative size of random changes of the inputs. BYTES is the
+FILE is an npz file. With {"feed": FILE} in a request for outputs, the inputs come from that file.
+`noise` is the relative size of random changes of the inputs. BYTES is the
 memory that the process may allocate; a trial that needs more fails.
 """
 
@@ -59,6 +60,7 @@ def _answer(
         modules[request["load"]] = load(request["load"], threads, timed=True)
         return {}
     if "outputs" in request:
+        arrays = read_arrays(Path(request["feed"])) if "feed" in request else arrays
         inputs = {name: _noisy(array, request["noise"]) for name, array in arrays.items()}
         module = modules[request["outputs"]]
         write_arrays(Path(request["file"]), module.run(inputs, seed=_SEED))

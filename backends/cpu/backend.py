@@ -73,8 +73,15 @@ class CpuBackend(Backend):
     def __init__(
         self, target: Target, options: Options, constants: int, ledger: Ledger = SILENT
     ) -> None:
-        """Raises UserError for a machine file that is damaged or of another kind of processor."""
+        """Raises UserError for a machine file that is damaged or of another kind of processor, and
+        for the precision int8 on a processor that cannot multiply bytes."""
         self.target, self.options, self.constants = target, options, constants
+        if options.precision == "int8" and not target.profile.multiplies_bytes:
+            raise UserError(
+                "the processor has no instruction that multiplies bytes",
+                where=f"--precision int8 --cpu {target.profile.cpu}",
+                hint="choose another --precision, or a processor with VNNI or dotprod",
+            )
         self.machine = resolve_machine(options, target)
         ledger = ledger.within(target.text, self.machine.cores)
         masked = target.profile.masks_lanes

@@ -83,6 +83,11 @@ class GpuBackend(Backend):
         )
 
     @classmethod
+    def refused(cls, options: Options) -> Mapping[str, str]:
+        why = {"--precision": "int8 is a precision of CPUs"} if options.precision == "int8" else {}
+        return {**why, **super().refused(options)}
+
+    @classmethod
     def check_tools(cls, triple: str) -> None:
         check_triton()
         super().check_tools(triple)

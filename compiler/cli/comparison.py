@@ -113,7 +113,8 @@ def compared(
         )
     plain = expected[:count] if rounding is None else runs[_NOISES]
     floor = least_error(model, module.outputs)
-    if rounding is not None and reference_of(model, evaluator_only).rounds_weights_alone:
+    weights_alone = reference_of(model, evaluator_only).rounds_weights_alone
+    if "int8" in module.manifest or (rounding is not None and weights_alone):
         floor = max(floor, mode_cost(module.manifest, model))
     kinds = _kinds(draws[0], numbers, _scales(model, evaluator_only))
     verdicts = []
@@ -189,7 +190,10 @@ def least_error(model: Path, outputs: Sequence[ModulePort] = ()) -> float:
 def mode_cost(manifest: Mapping[str, Any], model: Path) -> float:
     """Returns the largest error that the artifact's precision may cause.
 
-    Its integer weights and the model's own narrow floats count too.
+    Its integer weights and the model's own narrow floats count too.  For the precision int8 it is
+    four times the expected root mean square, because one element may differ more.
     """
     modes = [manifest.get("precision", "f32"), *map(manifest.get, ("quantized", "activations"))]
-    return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))
+    expected = 4.0 * float(manifest.get("int8", {"cost": 0})["cost"])
+    floor = max(least_error(model), expected)
+    return max(floor, *(TOLERANCES[mode] for mode in modes if mode is not None))

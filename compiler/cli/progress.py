@@ -33,6 +33,7 @@ _TITLE = 12
 _STAGES = MappingProxyType(
     {
         "reading the model": "import",
+        "measuring layers in int8": "measure int8",
         "simplifying the graph": "optimise,settle-sizes,small-top-k,legalize-calls,"
         "int8-weight-matmuls,int8-matmuls,split-zero-points,requantize,grouped-gemms,"
         "fold-constants,weight-quant-matmuls,split-level-zeros,canonicalize,merge-equal-nodes,"

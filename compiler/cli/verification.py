@@ -219,6 +219,13 @@ def _verify_layers(
     except ValueError as error:
         raise UserError("bad option", why=error) from error
     manifest = read_manifest(artifact) if artifact else {}
+    if "int8" in manifest:
+        raise UserError(
+            "layers in int8 are compared as a whole",
+            where=f"--layers with {artifact}",
+            why="the error of each layer stands in its manifest",
+            hint="leave --layers out",
+        )
     ports = model_inputs(model, inputs)
     _check_arrays(ports, "given to a part of the model")
 
@@ -244,13 +251,15 @@ def _verify_layers(
 
 
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
-    """Yields lines about the reference if it is tcc's own evaluator.
+    """Yields lines about the reference: if it is tcc's own evaluator, and what it does not round.
 
     They say why it is the reference, and if it does not round all operands as `precision` does.
     """
     if oracle.why:
         yield f"the reference is tcc's own: {oracle.why}"
-    if oracle.rounds_weights_alone and precision != "f32":
+    if precision == "int8":
+        yield "it rounds nothing, so an error is what the precision costs"
+    elif oracle.rounds_weights_alone and precision != "f32":
         yield "it rounds weights alone, so an error may be what the precision may cost"
 
 

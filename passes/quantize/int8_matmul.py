@@ -36,7 +36,7 @@ from tcc.passes.quantize.zero_points import (
 )
 
 # The sum of at most this many products of two bytes fits 32 bits, for all values of the bytes.
-_LONGEST = (1 << 31) // (255 * 255) - 1
+LONGEST = (1 << 31) // (255 * 255) - 1
 # A convolution is computed in bytes only if each group has at least this many channels.
 _LEAST = 3
 
@@ -75,7 +75,7 @@ def int8_weight_matmuls(graph: Graph) -> Graph:
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -> Replacement:
     if node.op.name == "conv":
-        return _conv(b, node, inputs) if weights else None
+        return byte_conv(b, node, inputs) if weights else None
     if node.op.name not in MATMULS:
         return None
     x, w, *biases = inputs
@@ -83,7 +83,11 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -
     return None if result is None else [with_bias(b, result, biases)]
 
 
-def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
+def byte_conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
+    """Returns the convolution `node` of two dequantised factors as one of their bytes.
+
+    Returns None where bytes would be slower, or do not fit.
+    """
     x, w, *biases = inputs
     attrs = node.attrs
     if x is None or w is None or not isinstance(attrs, ConvAttrs):
@@ -99,7 +103,7 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     if (
         few
         or depth is None
-        or depth > _LONGEST
+        or depth > LONGEST
         or not admits(b, node, lhs.zero, rhs.value, rhs.zero)
     ):
         return None
@@ -153,7 +157,7 @@ def _matmul(
         return None
     rank = rhs.value.rank
     length = as_int(lhs.value.shape[-1]) if lhs.value.rank > 1 else None
-    if rank < 2 or length is None or length > _LONGEST or rhs.axis not in (None, rank - 1):
+    if rank < 2 or length is None or length > LONGEST or rhs.axis not in (None, rank - 1):
         return None
     if weights and not admits(b, node, lhs.zero, rhs.value, rhs.zero):
         return None

@@ -296,7 +296,7 @@ class _Narrowing:
         if value not in self.floats:
             self.floats[value] = None
             store, handle = self._source(value)
-            if store.fact(_fits, (handle,), floats):
+            if store.fact(fits, (handle,), floats):
                 self._note(value, floats.name, floats.name if needed else "")
                 narrow = store.derive(partial(rounded, dtype=floats), floats.name, [handle])
                 constant = self._constant(value, narrow, floats, value.shape)
@@ -322,7 +322,7 @@ class _Narrowing:
         length = as_int(shape[axis]) or 0
         # An odd number of 4-bit levels does not fill whole bytes.
         bits = 8 if length % 2 else self.precision.bits
-        if not store.fact(_fits, (handle,), F32):
+        if not store.fact(fits, (handle,), F32):
             return None
         size, form = group_size(length), f"of {bits} bits along {axis}"
         make = partial(scales_of, axis=axis, bits=bits)
@@ -374,7 +374,7 @@ class _Narrowing:
         return value
 
 
-def _fits(arrays: Sequence[Array], dtype: DType) -> bool:
+def fits(arrays: Sequence[Array], dtype: DType) -> bool:
     """Returns True if f32 arrays can be rounded to `dtype`; for f32, if they are finite."""
     if dtype is F32:
         return all(np.isfinite(array).all() for array in arrays)

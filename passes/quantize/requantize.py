@@ -19,6 +19,7 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import levels
 
 # The ops that may stand between a contraction and its quantisation, and the largest number of them.
+# No longer chain of nodes computes a constant either.
 _POINTWISE = frozenset("add sub mul cast relu clip min max leaky_relu reshape".split())
 _FAR = 8
 
@@ -72,13 +73,16 @@ def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
     return emit(b, "mul", x, factor)
 
 
-def _is_constant(b: GraphBuilder, value: Value) -> bool:
-    """Returns True if `value` is computed from constants alone."""
+def _is_constant(b: GraphBuilder, value: Value, limit: int = _FAR) -> bool:
+    """Returns True if `value` is computed from constants alone, by chains of at most `limit`
+    nodes."""
     if b.handle(value) is not None:
         return True
     producer = b.producer(value)
-    return producer is not None and all(
-        v is not None and _is_constant(b, v) for v in producer.inputs
+    return (
+        limit > 0
+        and producer is not None
+        and all(v is not None and _is_constant(b, v, limit - 1) for v in producer.inputs)
     )
 
 
