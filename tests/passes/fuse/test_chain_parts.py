@@ -7,10 +7,10 @@ from itertools import count
 
 import numpy as np
 import pytest
-from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr import Expr, ExprBuilder, extent
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
-from tcc.ir.index import symbol
+from tcc.ir.index import evaluate, symbol
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, tensor
 from tcc.passes.fuse.chain_parts import chain_parts
@@ -18,7 +18,8 @@ from tcc.passes.fuse.split import Kernel, cut_behind
 from tcc.passes.fuse.streaming import streamed
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import TYPICAL_LIMITS
-from tcc.schedule.masked_terms import limits_of
+from tcc.schedule.masked_terms import limits_of, moves_with
+from tcc.schedule.nest import multiplied
 
 from tests.closeness import assert_within
 from tests.passes.fuse.test_online_reductions import (
@@ -111,9 +112,12 @@ def test_a_tile_leaves_out_the_blocks_of_other_parts() -> None:
     first, second = kernels(attention(ROWS, KEYS, causal=True))
     assert streamed(first.expr, TYPICAL_LIMITS) is not None
     group = tiles.build(first.expr).group
-    assert group.common[0].extent is not None
-    assert {limit.step > 0 for limit in limits_of(group)} == {True, False}
+    assert len(limits_of(group)) == 3
+    (moved,) = (loop for loop in group.common if moves_with(group, loop))
+    assert evaluate(extent(moved), {"s": 100}) == 9
+    assert multiplied(first.expr.stages[-1])  # values stay a factor that no mask hides
     assert len(second.expr.stages) == 5
+    assert streamed(second.expr, TYPICAL_LIMITS) is not None
 
 
 @pytest.mark.parametrize("seed", range(4))
