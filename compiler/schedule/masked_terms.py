@@ -90,6 +90,13 @@ def needed(
     return firsts, stops
 
 
+def moves_with(group: TileGroup, loop: Var) -> bool:
+    """Returns True if the first and the last term that a tile needs move with `loop`, as those of a
+    window or of a part of the streaming loop do."""
+    limits = limits_of(group)
+    return {c.step > 0 for c in limits if loop in free_vars(c.offset)} == {True, False}
+
+
 @lru_cache(1 << 12)
 def covered(group: TileGroup, tile_sizes: tuple[tuple[Var, int], ...], block: int) -> Array:
     """Returns the fraction of the streaming loop that each tile computes if it skips masked blocks.

@@ -16,7 +16,8 @@ exp(-inf - 0) are zeros, as they are with a finite maximum.
 
 After the streaming loop, readers of a sum multiply it by the rescaling factor h(m, m) for the final
 state m.  The factor is 1, or NaN if m is infinite.  So the results equal the results of the split
-form, in which each reduction has a loop of its own.
+form, in which each reduction has a loop of its own.  Sums whose terms read 0 in place of an
+infinite state already, as in a part of a chain (`chain_parts`), have no such factor.
 """
 
 from collections.abc import Iterable, Mapping
@@ -214,7 +215,8 @@ class _Derivation:
         is recorded in `rescales`.
         """
         stage = self.expr.stages[number]
-        bodies = [self._terms(s) for s in stage.body]
+        guarded = [self._terms(s) for s in stage.body]
+        bodies = [self._plain(s) for s in guarded]
         if any(self._hides_accumulator(source.stage) for _, source in reads_of_stages(*bodies)):
             return False
         states = self._accumulators_of(bodies)
@@ -228,7 +230,7 @@ class _Derivation:
         if factor is None or self._accumulators_of(map(self._terms, self.expr.stages[of].body)):
             return False
         self.rescales[number] = Rescale(number, state, factor)
-        if any(map(cleans, walk(bodies[0]))):
+        if any(map(cleans, walk(bodies[0]))) or bodies != guarded:
             self.clean.add(number)
         return True
 
@@ -263,15 +265,22 @@ class _Derivation:
             assert isinstance(node.source, StageRef)
             monoid = self.expr.stages[node.source.stage].monoid
             assert monoid is not None
-            (none,) = MONOIDS[monoid].identity((node.dtype,))
-            return choose(apply("eq", node, none), 0, node)
+            return _or_zero(node, monoid)
 
         iters, reduce = (
             tuple(new if v is stage_loop else v for v in loops)
             for loops in (stage.iters, stage.reduce)
         )
-        body = substitute_all(stage.body, {stage_loop: loop})
+        body = substitute_all(tuple(map(self._plain, stage.body)), {stage_loop: loop})
         return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), or_zero)
+
+    def _plain(self, scalar: Scalar) -> Scalar:
+        """Returns `scalar` with a read of a state in place of each `_or_zero` of it."""
+        states = (
+            (node, self.expr.stages[ref.stage].monoid) for node, ref in reads_of_stages(scalar)
+        )
+        guarded = ((_or_zero(node, m), node) for node, m in states if m in ("max", "min"))
+        return replaced(scalar, dict(guarded))
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
         """Returns stages and outputs that read rescaled sums multiplied by their final factor.
@@ -283,7 +292,7 @@ class _Derivation:
             if number not in self.loops:
                 stages[number] = with_reads(stage, self._final)
         for n, ref in enumerate(outputs):
-            if ref.stage in self.rescales:
+            if ref.stage in self.rescales.keys() - self.clean:
                 sum_stage = stages[ref.stage]
                 value = self._final(read(ref, sum_stage.at, sum_stage.body[0].dtype))
                 stages.append(Stage(sum_stage.iters, (), None, (value,)))
@@ -304,3 +313,9 @@ class _Derivation:
         state_twice: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}
         factor = unless_empty(self.loops[node.source.stage], replaced(rescale.factor, state_twice))
         return node * factor
+
+
+def _or_zero(state: Read, monoid: str) -> Scalar:
+    """Returns a read of a state, or 0 as long as the state is the identity of its monoid."""
+    (identity,) = MONOIDS[monoid].identity((state.dtype,))
+    return choose(apply("eq", state, identity), 0, state)

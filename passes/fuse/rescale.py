@@ -86,6 +86,10 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
         case "mul" | "div":
             a, b = (_ratio(x, state) for x in scalar.args)
             return a and b and _simple(scalar.function, a, b)
+        case "select" if scalar.args[2] is literal(0, scalar.dtype) and state not in walk(
+            scalar.args[0]
+        ):
+            return _ratio(scalar.args[1], state)
         case "select":
             inner = _ratio(scalar.args[2], state) if cleans(scalar) else None
             if inner is None or isinstance(inner, Const):

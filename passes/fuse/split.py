@@ -20,6 +20,7 @@ from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value, Values
 from tcc.passes.choose.content import site
+from tcc.passes.fuse.chain_parts import chain_parts
 from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
@@ -55,22 +56,27 @@ def split(
     `lowers` returns False for an expression that the target cannot lower; an expression of several
     stages is then split after a reduction.  `seconds` returns the price of a kernel.  If `seconds`
     is given, reductions are computed in parts, and stages that share no loop are split, if that
-    costs less.
+    costs less.  Cores also compute chained reductions in parts, if that costs less.
     """
     expr, base = kernel.expr, kernel.results[0].name if kernel.results else ""
     names = (f"{base}.held{n}" for n in count())
     split = _Split(names, lowers, limits, seconds, ledger)
-    forms = [expr, *(in_parts(expr) if seconds is not None else ())]
+    forms: dict[str, tuple[Kernel, ...]] = {"one-sum": (kernel,)}
+    if seconds is not None:
+        for number, form in enumerate(in_parts(expr), 1):
+            forms[f"in-parts-{number}"] = (replace(kernel, expr=form),)
+    if seconds is not None and lowers is None:
+        for parts in chain_parts(expr):
+            whole = replace(kernel, expr=parts.expr)
+            forms[f"parts-of-{parts.size}"] = cut_behind(whole, parts.partial, names)
     if len(forms) == 1:
         return split.pieces(kernel)
     with ledger.trial():
-        rule, *alternatives = (
-            split.priced(replace(kernel, expr=form), f"in-parts-{n}" if n else "one-sum")
-            for n, form in enumerate(forms)
-        )
+        rule, *alternatives = (split.priced(form, name) for name, form in forms.items())
     choice = ledger.decide(lambda: site("parts", expr), rule, alternatives, place=base)
     if ledger.listens:
-        split.pieces(replace(kernel, expr=forms[[rule, *alternatives].index(choice)]))
+        for piece in forms[choice.name]:
+            split.pieces(piece)
     return choice.replacement
 
 
@@ -84,10 +90,10 @@ class _Split:
     seconds: Callable[[Expr], Seconds] | None
     ledger: Ledger
 
-    def priced(self, kernel: Kernel, name: str) -> Alternative[tuple[Kernel, ...]]:
-        """Splits a kernel, and returns its pieces and their price as an alternative called
+    def priced(self, kernels: Sequence[Kernel], name: str) -> Alternative[tuple[Kernel, ...]]:
+        """Splits kernels, and returns their pieces and the price of these as an alternative called
         `name`."""
-        pieces = self.pieces(kernel)
+        pieces = tuple(piece for kernel in kernels for piece in self.pieces(kernel))
         return Alternative(pieces, self.total_seconds(pieces), name=name)
 
     def pieces(self, kernel: Kernel) -> tuple[Kernel, ...]:

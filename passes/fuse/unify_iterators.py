@@ -133,7 +133,7 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
         reader = _first_reader(linked, number)
         if reader is None and number < len(stages) - 1:
             shape, last = (tuple(map(radix_size, linked[n].logical)) for n in (number, -1))
-            reader = linked[-1].logical if shape == last else None
+            reader = linked[-1].logical if shape == last else _beside(linked, number)
         if reader is not None:
             linked[number] = _follow(linked[number], reader)
     return tuple(linked)
@@ -160,6 +160,20 @@ def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
                         i if set(free_vars(i)) <= reader_iters else _LOOSE for i in node.indices
                     )
     return partial
+
+
+def _beside(stages: Sequence[Shaped], number: int) -> Indices | None:
+    """Returns the iterators of the last stage that correspond to those of stage `number`, because
+    both stages read an earlier stage; None if a loop has no counterpart."""
+    shaped, last = stages[number], stages[-1]
+    for node, source in reads_of_stages(*shaped.stage.body):
+        for other, ref in reads_of_stages(*last.stage.body):
+            loops, others = (free_vars(*n.indices) for n in (node, other))
+            pairs = {v: of_atom(o) for v, o in zip(loops, others, strict=False)}
+            at = tuple(substitute(i, pairs) for i in node.indices)
+            if ref == source and at == other.indices and {*shaped.stage.iters} <= {*pairs}:
+                return tuple(substitute(i, pairs) for i in shaped.logical)
+    return None
 
 
 def _find_shared_cut(earlier: Sequence[Shaped], stage: Stage) -> tuple[Var, int] | None:

@@ -24,7 +24,9 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     Raises UserError for a name that is not a symbolic size of an input, and for sizes that the
     model does not accept.
     """
-    bound = {var: const(size) for var, size in _named(graph, sizes, "--bucket").items()}
+    bound = {
+        var: const(size) for var, size in _named(input_symbols(graph), sizes, "--bucket").items()
+    }
     try:
         return settle_sizes(with_sizes(graph, bound))
     except InternalError as error:
@@ -43,22 +45,23 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
 def with_typical(graph: Graph, sizes: Sizes) -> Graph:
     """Returns `graph` with `sizes` as the typical sizes of its symbols; prices use typical sizes.
 
-    Raises UserError for a name that is not a symbolic size of an input, and for a size out of
-    range.
+    A symbol may be a part of a dimension, as `past` is of past + seq.  Raises UserError for a name
+    that is not a symbolic size of an input, and for a size out of range.
     """
+    dims = (dim for value in graph.inputs for dim in value.shape)
+    symbols = {var.name: var for var in free_vars(*dims)}
     bound = {
         var: symbol(var.name, var.lo, var.hi, var.divisor, size)
-        for var, size in _named(graph, sizes, "--typical").items()
+        for var, size in _named(symbols, sizes, "--typical").items()
     }
     return with_sizes(graph, bound) if bound else graph
 
 
-def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
-    """Returns the input symbols that `sizes` names, each with its size.
+def _named(symbols: Mapping[str, Var], sizes: Sizes, flag: str) -> dict[Var, int]:
+    """Returns the symbols that `sizes` names, each with its size.
 
-    `flag` is the name of the option in error messages.
+    `symbols` has the symbols of inputs by name. `flag` is the name of the option in error messages.
     """
-    symbols = input_symbols(graph)
     for name, size in sizes.items():
         where = f"{flag} {name}={size}"
         if name not in symbols:

@@ -18,9 +18,9 @@ from tcc.ir.index import Index, const
 from tcc.ir.types import F32, I64, tensor
 from tcc.passes.graph.state import bind_states
 
-# Prices assume a prompt of this many tokens, behind as many, if no bucket says otherwise; and this
-# many texts in a batch.
-_TYPICAL, _TYPICAL_BATCH = 128, 4
+# Prices assume a prompt of this many tokens behind so many tokens in the caches, if no bucket says
+# otherwise; and this many texts in a batch. Long caches are where attention takes its time.
+_TYPICAL, _TYPICAL_PAST, _TYPICAL_BATCH = 128, 1024, 4
 _TOKENS, _ROWS = "tokens", "rows"
 # The symbol of a batch, if `tokens` gets no shape.
 _BATCH = "batch"
@@ -51,7 +51,7 @@ def import_checkpoint(
     tensors = Tensors(checkpoint, config)
     scope = Scope(ImportSession(), GraphBuilder("model"))
     *batch, seq, n = _sizes(scope.session, shapes or {}, symbols)
-    past = scope.session.fresh_symbol("past", typical=_TYPICAL)
+    past = scope.session.fresh_symbol("past", typical=_TYPICAL_PAST)
     ports = [
         scope.input(name, tensor(I64, *batch, size)) for name, size in ((_TOKENS, seq), (_ROWS, n))
     ]

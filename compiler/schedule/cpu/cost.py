@@ -45,7 +45,7 @@ from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.cpu.work import StageWork, group_work, is_global
 from tcc.schedule.footprint import LINE, Touch
-from tcc.schedule.masked_terms import covered
+from tcc.schedule.masked_terms import covered, moves_with
 from tcc.schedule.nest import (
     FEW_APART,
     contraction_factors,
@@ -151,17 +151,19 @@ class _Pricing:
         self.threads = min(machine.cores, max(1, self.tile_count))
         self.stream_loop = None if group.stream is None else group.stream.loop
         self.covered = self._covered()
+        self.needed: dict[Var, int] = {}  # the elements of the streaming loop that a tile computes
+        if self.covered is not None and (loop := self.stream_loop) is not None:
+            self.needed[loop] = ceil(trips(loop) * self.covered.mean())
         self.strips = self._strips()
         self.shared = self._shared()
         self.exchanged = self._exchanged()
         # For each source, the largest fraction of its vectors that cross a cache line, so far.
         self.across: dict[int | StageRef, float] = {}
-        # For each source, how much longer its memory traffic takes because of gaps (`Touch.gap`).
+        # For each source, the share by which gaps prolong its memory traffic (`Touch.gap`).
         self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:
-        """Returns the fraction of the streaming loop that each tile computes; None if every tile
-        computes all of it."""
+        """Returns the fraction of the streaming loop that each tile computes; None if it is all."""
         if not self.schedule.skips:
             return None
         return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
@@ -271,8 +273,7 @@ class _Pricing:
             core.either += count * combined(compute, ports, self.machine.rivals)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
-        """Returns the loads and stores of a stage, without the blocks that stages of one nest
-        exchange in registers."""
+        """Returns a stage's loads and stores outside of the registers of its nest."""
         return [
             t
             for t in work.touches
@@ -358,8 +359,8 @@ class _Pricing:
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _at_once(self, stage: GroupStage, vector: Var | None) -> int:
-        """Returns how many neighbouring terms of a sum one instruction multiplies. For bf16 it is 2
-        if the machine has the instruction and exactly one factor varies along the lanes, else 1."""
+        """Returns how many neighbouring terms of a sum one instruction multiplies: 2 for bf16 if
+        the machine has the instruction and exactly one factor varies along the lanes."""
         factors = contraction_factors(stage)
         if factors is None or not of_pairs(stage):
             return neighbours(stage)
@@ -448,8 +449,7 @@ class _Pricing:
     def _k_block_trips(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """Returns how often the sums of a block are stored in scratch and loaded again."""
         k_blocks = dict(nest.k_blocks)
-        # If a mask leaves out blocks, prices choose the block size of a streaming loop, so its sums
-        # count here.
+        # If a mask leaves out blocks, prices choose the streaming loop's block, so its sums count.
         if self.covered is not None and (loop := self.stream_loop) in reduce:
             k_blocks[loop.name] = self.schedule.stream_block
         if not k_blocks:
@@ -505,9 +505,8 @@ class _Pricing:
         return seconds
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
-        """Returns the constants that a tile prefetches at the full rate of memory. A single block
-        of rows uses each of these constants. If several blocks of rows use a constant, its
-        prefetches wait for the arithmetic, and are as slow as reads."""
+        """Returns the constants that a tile prefetches at the full rate of memory, each for one
+        block of rows. With several blocks, prefetches wait for arithmetic, as slow as reads."""
         return frozenset(
             touch.source
             for nest in self.schedule.nests
@@ -540,9 +539,11 @@ class _Pricing:
         return [self._nest_loops(nest, grid_loops, elements) for nest in self.schedule.nests]
 
     def _following(self, loop: Var) -> dict[Var, int]:
-        """Maps the row loop of each strip that follows `loop` to the strip's rows in a tile."""
+        """Maps the row loop of each strip that follows `loop` to the strip's rows in a tile, and a
+        streaming loop whose terms move with `loop` to the elements that a tile computes."""
         followers = (s.strip.rows for s in self.group.stages if s.strip and s.strip.loop is loop)
-        return {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
+        rows_of = {rows: self.strips[rows][0] for rows in followers if rows in self.strips}
+        return rows_of | (self.needed if moves_with(self.group, loop) else {})
 
     def _nest_loops(
         self, nest: Nest, grid_loops: list[LoopOver], elements: Mapping[Var, int]
@@ -554,8 +555,7 @@ class _Pricing:
         sizes = {v: terms.get(v, trips(v)) for v in named.values()}
         inside = {v: min(size, self.tile.get(v, size)) for v, size in sizes.items()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
-        if self.covered is not None and (loop := self.stream_loop) in inside:
-            inside[loop] = ceil(inside[loop] * self.covered.mean())
+        inside |= {v: n for v, n in self.needed.items() if v in inside}
         last_loops = [n for n in named if n not in nest.order or n in k_blocks]
         last_loops.sort(key=lambda n: named[n] in terms)
         loops = [*grid_loops]

@@ -74,3 +74,12 @@ def test_example_inputs_of_torch_are_typical() -> None:
     program = export(torch.nn.ReLU(), torch.ones(4, 6), shapes=({0: torch.export.Dim("n")},))
     (var,) = free_vars(*load_model(program).inputs[0].type.shape)
     assert var.typical == 4
+
+
+def test_a_typical_size_of_a_part_of_a_dimension() -> None:
+    """A cache has past + seq rows, and no input has past rows alone."""
+    past, seq = symbol("past"), symbol("seq", 1)
+    graph = with_typical(product(past + seq), {"past": 900, "seq": 2})
+    assert typical(graph.inputs[0].shape[0]) == 902
+    with pytest.raises(UserError, match="'capacity'"):
+        with_typical(product(past + seq), {"capacity": 9})
