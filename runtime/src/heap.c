@@ -24,15 +24,15 @@ tcc_status tcc_heap_begin(tcc_heap *heap, tcc_pool *pool) {
 tcc_status tcc_heap_take(tcc_heap *heap, size_t bytes, void **out_memory) {
     size_t rounded = bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT;
     if (bytes >= CHUNK / 4) return tcc_pool_take(heap->pool, bytes, out_memory);
-    if (rounded > heap->chunk_left) {
+    if (rounded > heap->chunk_remaining) {
         void *chunk = NULL;
         TCC_RETURN_IF_ERROR(tcc_pool_take(heap->pool, CHUNK, &chunk));
         heap->chunk = chunk;
-        heap->chunk_left = CHUNK;
+        heap->chunk_remaining = CHUNK;
     }
     *out_memory = heap->chunk;
     heap->chunk += rounded;
-    heap->chunk_left -= rounded;
+    heap->chunk_remaining -= rounded;
     return TCC_OK;
 }
 

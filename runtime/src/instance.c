@@ -112,7 +112,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
 static tcc_status reserve_memory(tcc_instance *instance) {
     const tcc_model *model = instance->model;
     TCC_RETURN_IF_ERROR(reserve(instance, &instance->state, (size_t)model->program.state_bytes));
-    TCC_RETURN_IF_ERROR(reserve(instance, &instance->arena, (size_t)model->program.known_arena));
+    TCC_RETURN_IF_ERROR(reserve(instance, &instance->arena, (size_t)model->program.fixed_arena));
     TCC_RETURN_IF_ERROR(set_threads(instance));
     tcc_instance_aim_constants(instance, model->weights.base, instance->state.base);
     return TCC_OK;

@@ -393,6 +393,6 @@ tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body) {
     program->fixed = writes;
     program->constants = constants;
     if (writes[program->arena] && constants[program->arena] > 0)
-        program->known_arena = constants[program->arena];
+        program->fixed_arena = constants[program->arena];
     return refuse_arena_writes(&program->body, marks);
 }

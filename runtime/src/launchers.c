@@ -214,10 +214,10 @@ static tcc_status half_set(const launcher *from) {
 }
 
 /* The innermost launcher counts.  Two launchers at the same depth must agree. */
-tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
+tcc_status tcc_launch_read(tcc_launch *out, bool *out_match) {
     const launcher *match = NULL;
     *out = nothing;
-    *out_found = false;
+    *out_match = false;
     TCC_RETURN_IF_ERROR(half_set(&launchers[0]));
     for (int i = 0; i < LAUNCHERS; i++) {
         const launcher *next = &launchers[i];
@@ -233,7 +233,7 @@ tcc_status tcc_launch_read(tcc_launch *out, bool *out_found) {
         *out = its;
     }
     if (!match) return TCC_OK;
-    *out_found = true;
+    *out_match = true;
     TCC_RETURN_IF_ERROR(complete(match, out));
     if (out->local_size < 0 && match->outer && !match->marker)
         out->local_size = 1; /* each pod counts as a host */

@@ -13,10 +13,10 @@ typedef struct tcc_launch {
     int32_t port_offset;  /* distance from its port to a port that the launcher does not use */
 } tcc_launch;
 
-/* Reads the variables of launchers and TCC's own.  Sets `*out_found` to false where no launcher
+/* Reads the variables of launchers and TCC's own.  Sets `*out_match` to false where no launcher
  * gives a rank and a number of ranks.  Fails with TCC_INVALID_ARGUMENT where a variable is wrong or
  * two variables contradict; the message names both. */
-tcc_status tcc_launch_read(tcc_launch *out, bool *out_found);
+tcc_status tcc_launch_read(tcc_launch *out, bool *out_match);
 /* Reads the job's name and the epoch from TCC's own variables, for a process that knows its
  * rank. */
 tcc_status tcc_launch_name(tcc_launch *out);

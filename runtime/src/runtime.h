@@ -134,7 +134,7 @@ typedef struct tcc_heap {
     int64_t n_lists, list_room;
     int64_t n_entries; /* entries of all lists */
     char *chunk;
-    size_t chunk_left;
+    size_t chunk_remaining;
 } tcc_heap;
 
 /* Makes an empty heap in memory of the pool. */
@@ -301,7 +301,7 @@ typedef struct tcc_program {
     const struct tcc_rank_group *groups; /* see collective.h */
     int64_t n_groups;
     int64_t sharers; /* the group of all collectives, whose ranks share memory; or -1 */
-    int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
+    int64_t fixed_arena; /* the arena's size where inputs do not change it; else 0 */
     const uint8_t *fixed; /* by register: only the prologue sets it, without inputs */
     const int64_t *constants; /* the values of fixed registers */
     const int64_t **needs; /* by kernel: a row of needs.c; NULL: unknown */

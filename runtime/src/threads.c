@@ -63,7 +63,7 @@ static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces part
 /* Takes half of the pieces that are left in a seat's range.  Returns false if no piece is left or
  * the launch is over. */
 static bool claim(tcc_team *team, const launch *at, int32_t seat, uint64_t mark,
-                  pieces *out_taken) {
+                  pieces *out_part) {
     _Atomic uint64_t *word = &team->seats[seat].claim;
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
@@ -82,7 +82,7 @@ static bool claim(tcc_team *team, const launch *at, int32_t seat, uint64_t mark,
         if (atomic_compare_exchange_weak_explicit(word, &old, next | (uint64_t)(remaining - take),
                                                   memory_order_acq_rel, memory_order_relaxed)) {
             TCC_BETWEEN();
-            *out_taken = (pieces){count - remaining, count - remaining + take, count};
+            *out_part = (pieces){count - remaining, count - remaining + take, count};
             return true;
         }
     }
@@ -113,7 +113,7 @@ TCC_COLD static int32_t pause_waiting(const tcc_team *team, int32_t self, int64_
 
 static void serve(tcc_team *team, int32_t self, int32_t seat, tcc_idle *idle);
 
-static void run_own_range(tcc_team *team, const launch *at, int32_t self) {
+static void run_range_of_seat(tcc_team *team, const launch *at, int32_t self) {
     tcc_seat *seat = &team->seats[self];
     pieces part;
     bool inside = false;
@@ -195,7 +195,7 @@ static bool join(tcc_team *team, int32_t self, uint64_t word) {
     __builtin_prefetch((const void *)atomic_load_explicit(&at.slot->buffers, memory_order_relaxed));
     __builtin_prefetch(atomic_load_explicit(&at.slot->ints, memory_order_relaxed));
     settle(team, &before, self);
-    run_own_range(team, &at, self);
+    run_range_of_seat(team, &at, self);
     return true;
 }
 
@@ -305,5 +305,5 @@ void tcc_workers_launch(tcc_team *team, const tcc_job *job) {
     team->began = tcc_now();
     tcc_team_note_launch(team);
     launch at = launch_at(team, ticket, threads);
-    run_own_range(team, &at, 0);
+    run_range_of_seat(team, &at, 0);
 }

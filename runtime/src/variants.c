@@ -134,7 +134,7 @@ tcc_status tcc_variant_bytes(const tcc_artifact *artifact, int32_t ranks, int32_
     if (has_some(artifact, ranks, plan, true) && !is_cpu(told_device())) return TCC_OK;
     TCC_RETURN_IF_ERROR(find_for_cpu(artifact, ranks, plan, &variant));
     TCC_RETURN_IF_ERROR(decode(variant, &program));
-    const int64_t parts[] = {(int64_t)variant->weights->bytes, program.known_arena, program.state_bytes,
+    const int64_t parts[] = {(int64_t)variant->weights->bytes, program.fixed_arena, program.state_bytes,
                              program.scratch, symmetric_bytes(&program)};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (__builtin_add_overflow(*out_bytes, parts[i], out_bytes)) *out_bytes = UINT64_MAX;

@@ -256,7 +256,7 @@ def test_text_is_compared_and_lists_of_the_caller_are_refused(
 
 
 @pytest.mark.usefixtures("here")
-def test_open_sizes_are_those_of_the_run(
+def test_symbolic_sizes_are_those_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [

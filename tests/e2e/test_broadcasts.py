@@ -237,7 +237,7 @@ g (float[n, s, 8] x, float[n, 2, p, 4] past, float[b, t] mask)
 }"""
 
 
-def test_a_mask_of_open_sizes_broadcasts_to_the_scores() -> None:
+def test_a_mask_of_symbolic_sizes_broadcasts_to_the_scores() -> None:
     model = model_of(DECODER)
     module, runner = tcc.compile(model, jobs=1), session(model)
     for n, s, p in product((1, 2), (1, 3), (0, 2)):

@@ -23,7 +23,7 @@ from tests.lib.agreement import (
 node = helper.make_node
 
 
-def test_places_choices_and_different_values_of_open_arrays() -> None:
+def test_places_choices_and_different_values_of_symbolic_arrays() -> None:
     model = model_of(
         [
             node("NonZero", ["x"], ["at"]),
@@ -107,7 +107,7 @@ def test_sizes_below_zero_are_refused_also_where_two_of_them_give_as_many_elemen
             module.run({"x": x, "s": np.array(sizes)})
 
 
-def test_an_open_axis_that_is_taken_off_or_read_as_a_scalar_has_one_element() -> None:
+def test_a_symbolic_axis_that_is_removed_or_read_as_a_scalar_has_one_element() -> None:
     model = model_of(
         [
             node("Squeeze", ["x", "one"], ["s"]),

@@ -103,7 +103,7 @@ class TooMuchError(BaseException):
 
 
 @pytest.mark.parametrize("case", part("huge sizes", CASES, 2))
-def test_a_compile_walks_through_no_size(case: str, tmp_path: Path) -> None:
+def test_a_compile_iterates_over_no_size(case: str, tmp_path: Path) -> None:
     calls = 0
 
     def count(frame: FrameType, event: str, argument: Any) -> None:

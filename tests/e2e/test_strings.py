@@ -90,7 +90,7 @@ def test_movement_of_strings() -> None:
     assert found["counts"].tolist() == [1, 2, 1]
 
 
-def test_strings_of_open_sizes_and_all_kinds_of_arrays() -> None:
+def test_strings_of_symbolic_sizes_and_all_kinds_of_arrays() -> None:
     nodes = [
         helper.make_node("StringConcat", ["s", "t"], ["both"]),
         helper.make_node("StringSplit", ["both"], ["pieces", "counts"], delimiter="-"),

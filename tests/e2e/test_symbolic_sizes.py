@@ -68,7 +68,7 @@ def test_a_chain_of_doubling_concats_is_analysed_in_linear_time() -> None:
     assert module.run({"x0": np.zeros(0, np.float32)})["x30"].size == 0
 
 
-def test_convolutions_of_open_batch_and_image() -> None:
+def test_convolutions_of_symbolic_batch_and_image() -> None:
     weights = {"w": normal(8, 3, 3, 3), "b": normal(8), "d": normal(8, 1, 3, 3)}
     model = model_of(
         [
@@ -112,11 +112,11 @@ def attention() -> onnx.ModelProto:
     )
 
 
-def test_attention_of_open_batch_and_sequence() -> None:
+def test_attention_of_symbolic_batch_and_sequence() -> None:
     check(attention(), *({"x": normal(b, s, 16)} for b, s in ((1, 1), (2, 7), (1, 64), (3, 33))))
 
 
-def test_rows_of_an_open_batch_are_normalised_where_they_are_made() -> None:
+def test_rows_of_a_symbolic_batch_are_normalised_where_they_are_made() -> None:
     """One kernel holds a matmul with delayed sums, a residual and a norm.
 
     The batch is 0, 1, a block less one, a block, a tile less one, a tile, a tile plus one, and two
@@ -159,7 +159,7 @@ def test_scores_by_one_element_that_a_convolution_made() -> None:
     check(model, *({"x": x, "k": normal(3, 5, 1, n), "v": normal(3, 5, n, 4)} for n in (1, 37)))
 
 
-def test_a_deep_product_of_open_rows() -> None:
+def test_a_deep_product_of_symbolic_rows() -> None:
     model = model_of(
         [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["y"])],
         [value("x", FLOAT, ["b", "s", 400])],
@@ -170,7 +170,7 @@ def test_a_deep_product_of_open_rows() -> None:
     check(model, *({"x": normal(b, s, 400)} for b, s in sizes))
 
 
-def test_images_of_an_open_batch_share_strips() -> None:
+def test_images_of_a_symbolic_batch_share_strips() -> None:
     """The model is a matmul and windows over each of its channels."""
     model = model_of(
         [
@@ -292,7 +292,7 @@ def test_indices_and_blocks_that_no_open_size_has_room_for_are_refused() -> None
             module.run({**fitting, name: array})
 
 
-def test_filters_of_groups_and_lengths_of_sequences_fit_open_sizes() -> None:
+def test_filters_of_groups_and_lengths_of_sequences_fit_symbolic_sizes() -> None:
     model = model_of(
         [
             node("Conv", ["x", "w"], ["c"], group=2),

@@ -131,14 +131,14 @@ def test_labels_of_no_class_name_their_node(ignored: str) -> None:
         ),
     ],
 )
-def test_an_open_axis_without_elements_to_repeat_names_its_node(body: str) -> None:
+def test_a_symbolic_axis_without_elements_to_repeat_names_its_node(body: str) -> None:
     module = _module(f"g (float[n,3] x) => (float[a,b] y) {{ {body} }}")
     assert len(module.run({"x": np.ones((2, 3), np.float32)})["y"]) == 5
     with pytest.raises(UserError, match=r"wide .*an axis without elements has none to repeat"):
         module.run({"x": np.ones((0, 3), np.float32)})
 
 
-def test_an_open_axis_without_elements_to_choose_names_its_node() -> None:
+def test_a_symbolic_axis_without_elements_to_choose_names_its_node() -> None:
     module = _module("g (float[n,m] x) => (int64[m] y) { [best] y = ArgMax <keepdims = 0> (x) }")
     assert module.run({"x": np.ones((0, 0), np.float32)})["y"].shape == (0,)
     with pytest.raises(UserError, match=r"best .*an axis without elements has none to choose"):

@@ -85,7 +85,7 @@ static void expect_right(tcc_instance *instance, float shift) {
 }
 
 /* Does runs that are not cancelled, meanwhile. */
-static void *run_others(void *argument) {
+static void *run_other_threads(void *argument) {
     tcc_instance *instance = make_instance();
     for (int shift = 1; !atomic_load(&all_done); shift = shift % 100 + 1) expect_right(instance, (float)shift);
     tcc_instance_destroy(instance);
@@ -204,7 +204,7 @@ int main(int argc, char **argv) {
     } else {
         tcc_instance *instance = make_instance();
         pthread_t other;
-        CHECK(!pthread_create(&other, NULL, run_others, NULL));
+        CHECK(!pthread_create(&other, NULL, run_other_threads, NULL));
         for (int i = 0; i < rounds; i++) end_endless(api, instance, i % 2);
         end_by_number(api, instance);
         atomic_store(&all_done, true);

@@ -61,7 +61,7 @@ def test_shifts_of_both_signs_by_less_than_the_noise_are_wrong(seed: int) -> Non
     assert "mean errors of a row's elements" in verdict(wants, runs, gots)
 
 
-def test_shapes_that_no_run_has_are_judged_by_the_largest_noise() -> None:
+def test_shapes_that_no_run_has_are_compared_with_the_largest_noise() -> None:
     wants, runs, _ = drawn(0)
     allowed = allowance(wants, runs, [1.0] * DRAWS, 0.0)
     others = [np.concatenate([want, want]) for want in wants[:2]]

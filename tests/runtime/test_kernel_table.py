@@ -130,7 +130,7 @@ def with_formulas(*formulas: str) -> dict[str, Any]:
     return manifest
 
 
-def test_work_of_open_sizes_is_that_of_the_run() -> None:
+def test_work_of_symbolic_sizes_is_that_of_the_run() -> None:
     """There are two launches, at n = 3, m = 10 and at n = 100, m = 1; the second runs twice."""
     facts = kernel_facts(with_formulas("8*n*m", "2*n*m", "4*min(n,5)+(m+1)//2"), PATH)
     times = [

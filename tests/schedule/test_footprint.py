@@ -29,7 +29,7 @@ def test_an_element_of_a_loop_is_at_one_place_however_many_terms_say_where() -> 
     assert reached.reach(spans) <= LINE * prod(spans.values())
 
 
-def test_counts_of_open_sizes_are_floats() -> None:
+def test_counts_of_symbolic_sizes_are_floats() -> None:
     n = symbol("n")
     size = n
     for _ in range(9):
@@ -42,7 +42,9 @@ def test_counts_of_open_sizes_are_floats() -> None:
 SPANS = ((64, 128), (1, 128), (2, 16), (1, 1))
 
 
-def test_rows_and_columns_of_an_open_image_are_told_apart_as_those_of_a_known_one() -> None:
+def test_rows_and_columns_of_a_symbolic_image_are_distinguished_like_those_of_a_fixed_image() -> (
+    None
+):
     """The read takes every second row and column of an image twice as large, whose width is
     symbolic."""
     i, j = iterator("i", 64), iterator("j", 128)

@@ -76,7 +76,7 @@ def test_sizes_of_the_table_keep_to_the_range_and_the_divisor_of_a_symbol() -> N
     assert all(fixed not in sizes for sizes in sets)
 
 
-def test_no_touch_of_an_open_buffer_is_of_more_than_there_is() -> None:
+def test_no_access_of_a_symbolic_buffer_exceeds_its_bytes() -> None:
     """Places that are products of loops are unknown, so the bound is the buffer's 50 n elements."""
     i, j, n = iterator("i", 1000), iterator("j", 1000), symbol("n", 0, None)
     x = read(0, (i * j,), F32)

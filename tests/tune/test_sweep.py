@@ -240,7 +240,7 @@ def test_a_sweep_ends_near_its_time() -> None:
         assert world.now < 1.3 * seconds + 25
 
 
-def test_each_round_has_a_turn_of_each_trial_in_another_order() -> None:
+def test_each_round_measures_every_trial_in_another_order() -> None:
     world, order = World({"00": flat()}), []
     turn = world.turn
 

@@ -149,7 +149,7 @@ static int64_t in_slice(const tcc_shared *shared, const tcc_comm_work *work, con
     return smaller(shared->slice, count_of(work, counts, rank) - shared->begin);
 }
 
-static void fill_own(tcc_shared *shared, const tcc_comm_work *work) {
+static void fill_own_part(tcc_shared *shared, const tcc_comm_work *work) {
     tcc_shared_copy(slot_of(shared, shared->rank),
                     work->send + shared->begin * (int64_t)work->element,
                     in_slice(shared, work, work->call.send_counts, shared->rank), work->element);
@@ -240,7 +240,7 @@ static const tcc_shared_method *all_reduce(const tcc_shared *shared, const tcc_c
 }
 
 static const tcc_shared_method scatter = {1, EACH, fill_blocks, reduce_blocks},
-                               gather = {1, SLICE, fill_own, gather_slots},
+                               gather = {1, SLICE, fill_own_part, gather_slots},
                                counts = {1, EACH, fill_counts, read_counts},
                                from_root = {1, SLICE, fill_root, read_root},
                                barrier = {1, SLICE, fill_nothing, read_nothing};

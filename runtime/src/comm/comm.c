@@ -305,7 +305,7 @@ static tcc_status make_arena(tcc_comm *comm, tcc_comm *child, tcc_comm_arena are
     return tcc_comm_leave(child, make_arena(comm, child->next, arena, bytes));
 }
 
-static tcc_status make_own(tcc_comm *comm, size_t bytes, void **out_memory) {
+static tcc_status make_private_arena(tcc_comm *comm, size_t bytes, void **out_memory) {
     bytes = tcc_memory_round(bytes);
     if (!out_memory || !bytes || bytes > SIZE_MAX / 2 / (size_t)comm->size)
         return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -320,7 +320,7 @@ static tcc_status make_own(tcc_comm *comm, size_t bytes, void **out_memory) {
 
 tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory) {
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
-    return tcc_comm_leave(comm, make_own(comm, bytes, out_memory));
+    return tcc_comm_leave(comm, make_private_arena(comm, bytes, out_memory));
 }
 
 /* Sets `*bytes` to the largest request of any rank. */

@@ -245,9 +245,9 @@ typedef struct tcc_comm_backend {
     /* Carries out sends and receives together. */
     tcc_status (*transfer)(tcc_comm *comm, const tcc_comm_work *works, int32_t n);
     /* Makes the symmetric arena.  An arena that it replaces stays mapped.  May be NULL.
-     * `out_memory` is this rank's part of `out_held`. */
+     * `out_memory` is this rank's part of `out_mapping`. */
     tcc_status (*symmetric)(tcc_comm *comm, tcc_comm_arena arena, size_t bytes, void **out_memory,
-                            tcc_comm_memory **out_held);
+                            tcc_comm_memory **out_mapping);
     tcc_status (*error)(tcc_comm *comm);
     void (*revoke)(tcc_comm *comm, tcc_status status, const char *reason);
     void (*close)(tcc_comm *comm);

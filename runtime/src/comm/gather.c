@@ -32,7 +32,7 @@ typedef struct host {
     char listens[TCC_PLACE_TEXT];  /* address that it listens on */
     char stranger[TCC_PLACE_TEXT]; /* address of the last visitor without a valid proof; "": none */
     visitor *visitors;             /* in order of arrival */
-    int32_t n_visitors, most_visitors, n_arrived;
+    int32_t n_visitors, max_visitors, n_arrived;
     struct pollfd *polled;
     char (*names)[NAME]; /* by rank; "": has not come */
     char *messages;      /* buffers for the messages of all visitors */
@@ -225,7 +225,7 @@ static void let_in(host *host) {
     for (int turn = 0; turn < NEWCOMERS; turn++) {
         int connection = accept4(host->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (connection < 0) return;
-        if (host->n_visitors == host->most_visitors) make_room(host);
+        if (host->n_visitors == host->max_visitors) make_room(host);
         visitor *newcomer = &host->visitors[host->n_visitors++];
         *newcomer = (visitor){connection, NEW, 0, newcomer->message, {0}};
     }
@@ -306,7 +306,7 @@ static tcc_status send_all(host *host) {
 static tcc_status make_room_for_ranks(host *host) {
     size_t size = (size_t)host->about->size, room = size + STRANGERS;
     size_t message = sizeof(greeting) + sizeof(promise) + host->about->bytes;
-    host->most_visitors = (int32_t)room;
+    host->max_visitors = (int32_t)room;
     host->visitors = tcc_allocate_zero(room, sizeof *host->visitors);
     host->polled = tcc_allocate_zero(room + 1, sizeof *host->polled);
     host->names = tcc_allocate_zero(size, sizeof *host->names);

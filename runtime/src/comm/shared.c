@@ -191,7 +191,7 @@ static tcc_status shared_shrink(tcc_comm *parent, const bool *excluded, tcc_comm
 }
 
 static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena arena, size_t bytes,
-                                   void **out_memory, tcc_comm_memory **out_held) {
+                                   void **out_memory, tcc_comm_memory **out_mapping) {
     tcc_shared *shared = comm->state;
     char name[sizeof shared->name + 32];
     snprintf(name, sizeof name, "%s/arena%d.%zu", shared->name, (int)arena, bytes);
@@ -214,8 +214,8 @@ static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena arena, size_t 
     TCC_RETURN_IF_ERROR(status);
     char *own_part = (char *)memory + (size_t)comm->rank * bytes;
     status = tcc_memory_populate(own_part, bytes);
-    *out_held = status == TCC_OK ? tcc_comm_memory_make(memory, meeting.memory) : NULL;
-    if (!*out_held) {
+    *out_mapping = status == TCC_OK ? tcc_comm_memory_make(memory, meeting.memory) : NULL;
+    if (!*out_mapping) {
         munmap(memory, meeting.memory);
         return status == TCC_OK ? TCC_OUT_OF_MEMORY : status;
     }

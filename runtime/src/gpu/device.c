@@ -241,7 +241,7 @@ static tcc_status check_memory(const tcc_gpu *gpu, const tcc_program *program, s
     size_t free_bytes = 0, total = 0;
     TCC_GPU_TRY(gpu->driver, memory_info(&free_bytes, &total), "%s does not tell its free memory",
                 gpu->name);
-    uint64_t arena = (uint64_t)program->known_arena, state = (uint64_t)program->state_bytes;
+    uint64_t arena = (uint64_t)program->fixed_arena, state = (uint64_t)program->state_bytes;
     uint64_t required = weights + arena + state;
     if (required <= free_bytes) return TCC_OK;
     return tcc_fail(TCC_OUT_OF_MEMORY,

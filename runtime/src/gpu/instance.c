@@ -84,7 +84,7 @@ static tcc_status fill_instance(tcc_instance *instance) {
     TCC_RETURN_IF_ERROR(make_streams(device));
     TCC_RETURN_IF_ERROR(make_beside(device, program->n_tickets));
     TCC_RETURN_IF_ERROR(make_state(instance));
-    return tcc_gpu_grow(device, &device->arena, (size_t)program->known_arena, "arena");
+    return tcc_gpu_grow(device, &device->arena, (size_t)program->fixed_arena, "arena");
 }
 
 tcc_status tcc_gpu_instance_create(tcc_instance *instance) {

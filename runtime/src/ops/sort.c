@@ -182,7 +182,7 @@ static void gather_lines(const lines *lines, int64_t outer, int64_t inner, int64
 }
 
 /* Orders lines; a unit is `together` lines that differ in their inner index. */
-static void order_whole_lines(void *context, int64_t begin, int64_t end, void *room) {
+static void order_full_lines(void *context, int64_t begin, int64_t end, void *room) {
     const lines *lines = context;
     int64_t inner_units = (lines->axis.inner + lines->together - 1) / lines->together;
     tcc_keyed *items = room;
@@ -274,7 +274,7 @@ static tcc_status order_lines(tcc_op_call *call, lines *lines) {
     int64_t units = outer * ((inner + lines->together - 1) / lines->together);
     size_t room = (size_t)items_of(lines) * sizeof(tcc_keyed);
     if (inner > 1) room += (size_t)(lines->together * line_bytes);
-    return tcc_op_parallel(call, order_whole_lines, lines, units, room);
+    return tcc_op_parallel(call, order_full_lines, lines, units, room);
 }
 
 static tcc_status check_indices(const tcc_op_tensor *indices, int64_t expected, const char *op) {

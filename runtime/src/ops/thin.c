@@ -22,8 +22,8 @@ typedef struct thinner {
 
 /* Moves bytes begin to end - 1 of every contiguous run from the sub-array at `from` to the one at
  * `to`.  Returns the end of the latter. */
-static char *thin_dim(const thinner *t, const char *from, char *to, int32_t dim, int64_t begin,
-                      int64_t end) {
+static char *compacted_dim(const thinner *t, const char *from, char *to, int32_t dim, int64_t begin,
+                           int64_t end) {
     if (dim > t->last) {
         if (to != from) memcpy(to + begin, from + begin, (size_t)(end - begin));
         return to + t->run;
@@ -32,7 +32,7 @@ static char *thin_dim(const thinner *t, const char *from, char *to, int32_t dim,
     int64_t step = t->y_dims[dim] > 1 ? t->run * t->every[dim] : 0;
     for (int32_t inner = dim + 1; inner <= t->last; inner++) step *= t->x_dims[inner];
     for (int64_t i = 0; i < t->y_dims[dim] && !tcc_ends_at(t->ending, i, dim < t->last ? 8 : ROWS); i++)
-        to = thin_dim(t, from + i * step, to, dim + 1, begin, end);
+        to = compacted_dim(t, from + i * step, to, dim + 1, begin, end);
     return to;
 }
 
@@ -41,7 +41,7 @@ static void thin_columns(void *context, int64_t begin, int64_t end, void *room) 
     const thinner *t = context;
     (void)room;
     int64_t stop = end * COLUMN;
-    thin_dim(t, t->from, t->to, 0, begin * COLUMN, stop < t->run ? stop : t->run);
+    compacted_dim(t, t->from, t->to, 0, begin * COLUMN, stop < t->run ? stop : t->run);
 }
 
 tcc_status tcc_op_thin(tcc_op_call *call) {

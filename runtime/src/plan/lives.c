@@ -4,8 +4,8 @@
 
 #include "plan.h"
 
-static const int64_t most_buffers = INT64_C(1) << 24;
-static const int64_t most_pairs = INT64_C(1) << 28;
+static const int64_t max_buffers = INT64_C(1) << 24;
+static const int64_t max_pairs = INT64_C(1) << 28;
 static const int64_t most_bytes = INT64_C(1) << 62;
 
 /* Shell's sort, because most lists are short. The gaps shrink by 5/11 (Gonnet and Baeza-Yates,
@@ -128,7 +128,7 @@ static int64_t count_pairs(const tcc_lives *lives, const tcc_bounds *order) {
             if (!lives->sizes[other]) continue;
             lives->starts[b + 1]++;
             lives->starts[other + 1]++;
-            if (++pairs > most_pairs) return pairs;
+            if (++pairs > max_pairs) return pairs;
         }
     }
     return pairs;
@@ -151,9 +151,9 @@ static tcc_status meet(tcc_lives *lives, tcc_bounds *order) {
     for (int64_t b = 0; b < lives->count; b++) order[b] = (tcc_bounds){lives->first[b], b};
     tcc_sort_bounds(order, lives->count);
     int64_t pairs = count_pairs(lives, order);
-    if (pairs > most_pairs)
+    if (pairs > max_pairs)
         return tcc_fail(TCC_UNSUPPORTED, "more than %lld pairs of buffers live at one time",
-                        (long long)most_pairs);
+                        (long long)max_pairs);
     for (int64_t b = 0; b < lives->count; b++) lives->starts[b + 1] += lives->starts[b];
     size_t bytes = (size_t)lives->count * sizeof *lives->starts;
     lives->neighbours = tcc_allocate((size_t)(2 * pairs) * sizeof *lives->neighbours);
@@ -180,9 +180,9 @@ static tcc_status fill(const tcc_life *buffers, tcc_lives *lives) {
 
 tcc_status tcc_lives_make(const tcc_life *buffers, int64_t count, tcc_lives *out_lives) {
     memset(out_lives, 0, sizeof *out_lives);
-    if (count < 0 || count > most_buffers)
+    if (count < 0 || count > max_buffers)
         return tcc_fail(TCC_UNSUPPORTED, "%lld buffers, at most %lld can be planned",
-                        (long long)count, (long long)most_buffers);
+                        (long long)count, (long long)max_buffers);
     size_t n = (size_t)count;
     out_lives->count = (int32_t)count;
     out_lives->sizes = tcc_allocate_zero(4 * n + 1, sizeof(int64_t));

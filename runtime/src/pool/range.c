@@ -6,9 +6,9 @@
 #include "pool.h"
 
 static const size_t huge_page = (size_t)2 << 20;
-static const size_t most_range = (size_t)1 << 45;  /* bytes, of the 2^47 that a process has */
-static const size_t least_range = (size_t)1 << 20; /* bytes; with fewer, no pool is made */
-static const uint32_t most_blocks = UINT32_C(1) << 22;
+static const size_t max_range = (size_t)1 << 45;   /* bytes, of the 2^47 that a process has */
+static const size_t min_range = (size_t)1 << 20;   /* bytes; with fewer, no pool is made */
+static const uint32_t max_blocks = UINT32_C(1) << 22;
 
 /* ---- the system's memory ----------------------------------------------------------------------------- */
 
@@ -51,11 +51,11 @@ enum {
     OPENED_AT_ONCE = 4, /* descriptors that one change of blocks may make, plus one */
 };
 
-static size_t whole_steps(size_t bytes) { return (bytes + STEP - 1) / STEP * STEP; }
+static size_t round_to_steps(size_t bytes) { return (bytes + STEP - 1) / STEP * STEP; }
 
 static bool open_up_to(void *table, size_t *opened, size_t bytes) {
     if (bytes <= *opened) return true;
-    size_t target = whole_steps(bytes);
+    size_t target = round_to_steps(bytes);
     if (mprotect((char *)table + *opened, target - *opened, PROT_READ | PROT_WRITE)) return false;
     __atomic_store_n(opened, target, __ATOMIC_RELEASE);
     return true;
@@ -67,9 +67,9 @@ static bool open_up_to(void *table, size_t *opened, size_t bytes) {
  * because a process's data limits count writable memory. */
 static bool make_tables(tcc_pool *pool, size_t range) {
     size_t units = range / UNIT, granules = range / GRANULE;
-    uint32_t room = units < most_blocks ? (uint32_t)units + 2 : most_blocks;
-    size_t bits = whole_steps((granules / 64 + 1) * sizeof(uint64_t));
-    size_t owners = whole_steps(units * sizeof(uint32_t)), table = whole_steps(room * sizeof(block));
+    uint32_t room = units < max_blocks ? (uint32_t)units + 2 : max_blocks;
+    size_t bits = round_to_steps((granules / 64 + 1) * sizeof(uint64_t));
+    size_t owners = round_to_steps(units * sizeof(uint32_t)), table = round_to_steps(room * sizeof(block));
     pool->table_bytes = bits + owners + table;
     char *memory = mmap(NULL, pool->table_bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -102,10 +102,10 @@ bool pool_open_tables(tcc_pool *pool, uint64_t units) {
 
 tcc_status pool_reserve(tcc_pool *pool) {
     if (!pool->memory.reserve) pool->memory = system_memory;
-    size_t range = pool->reserve_size < most_range ? pool->reserve_size : most_range;
+    size_t range = pool->reserve_size < max_range ? pool->reserve_size : max_range;
     range = (range + huge_page - 1) / huge_page * huge_page;
     /* the system may grant fewer addresses */
-    for (; range >= least_range; range = range / 2 / GRANULE * GRANULE) {
+    for (; range >= min_range; range = range / 2 / GRANULE * GRANULE) {
         if (!make_tables(pool, range)) {
             drop_tables(pool);
             continue;

@@ -139,7 +139,7 @@ class EveryKind(Small):
         return every_kind()
 
 
-def test_all_kinds_over_an_open_number_of_rows(ranks: Ranks, tmp_path: Path) -> None:
+def test_all_kinds_over_a_symbolic_number_of_rows(ranks: Ranks, tmp_path: Path) -> None:
     made = [compiled(EveryKind("", {}), ranks.kind.target, tmp_path / "kinds.so")] * RANKS
     xs = [normal(rank, 4, 3) for rank in range(RANKS)]
     a, b = (np.maximum(x, 0) for x in xs)

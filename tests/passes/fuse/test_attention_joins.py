@@ -126,7 +126,7 @@ def test_a_kernel_that_costs_less_whole_stays_whole() -> None:
     assert parts(graph("plain")) == [["matmul", "mul", "softmax", "matmul"]]
 
 
-def test_units_hold_more_than_half_a_cache_where_that_costs_less() -> None:
+def test_tiles_hold_more_than_half_a_cache_where_that_costs_less() -> None:
     """Biased scores of 1500 keys take 3 MB per tile; normalised queries still fuse with their
     matmul."""
     made = graph("cosine", 1500)

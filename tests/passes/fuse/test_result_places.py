@@ -144,7 +144,7 @@ def test_values_lie_in_results_and_others_are_made_again(name: str, kept: int) -
     assert (MemorySpace.OUTPUT in read) is (kept > 0)
 
 
-def test_only_limits_that_allow_it_keep_values_of_open_size() -> None:
+def test_only_limits_that_allow_it_keep_values_of_symbolic_size() -> None:
     for expr in (softmax(), softmax(times=3)):
         assert too_large(expr, CORE_LIMITS) is None
         assert too_large(expr, TYPICAL_LIMITS) is not None

@@ -123,7 +123,7 @@ def test_small_chains_and_shared_loops_stay_whole() -> None:
     assert len(pieces(b.done())) == 1
 
 
-def test_results_that_the_first_kernel_computes_are_read_by_the_rest() -> None:
+def test_results_that_the_first_kernel_computes_are_read_by_later_kernels() -> None:
     """All levels need scale and zero point, which are results: one thread computes both, and all
     threads compute the levels."""
     op = OPS["dynamic_quantize_linear"]

@@ -25,7 +25,7 @@ from tests.lib.oracle.program.evaluate import evaluate_program
 @pytest.mark.parametrize("device", [False, True])
 @pytest.mark.parametrize("total", [False, True])
 @pytest.mark.parametrize(("size", "shift"), [(1, -1), (1, 0), (1, 1), (0, 0)])
-def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: bool) -> None:
+def test_neighbours_of_the_only_element(size: int, shift: int, total: bool, device: bool) -> None:
     b = ExprBuilder(tensor(F32, 3, 1))
     i, j = b.iters(3, size)
     (k,) = b.iters(1)

@@ -258,7 +258,7 @@ def test_transposed_convolutions_of_infinities_make_no_other_nan() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_transposed_convolutions_of_open_size(agree: Agree) -> None:
+def test_transposed_convolutions_of_symbolic_size(agree: Agree) -> None:
     graph = transposed(4, (2, 1, 1, 0), 1, symbolic=True)
     assert graph is not None
     after = decompose_transposed(graph)

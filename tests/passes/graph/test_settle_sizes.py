@@ -51,7 +51,7 @@ def _open(graph: Graph) -> list:  # type: ignore[type-arg]
     return [d for v in graph.inputs for d in v.type.shape if d.terms]
 
 
-def test_a_sum_of_two_open_sizes_stays_open() -> None:
+def test_a_sum_of_two_symbolic_sizes_stays_symbolic() -> None:
     graph = load_model(model_of(ADDED))
     assert settle_sizes(graph) is graph
 

@@ -93,7 +93,7 @@ def test_short_values_and_values_of_several_indices_are_computed(formula: Formul
     assert tabulated(expr) == (expr, [])
 
 
-def test_no_table_is_long_or_of_open_length_or_read_once() -> None:
+def test_no_table_is_long_or_of_symbolic_length_or_read_once() -> None:
     def rows_alone(b: ExprBuilder, i: Index, j: Index) -> Scalar:
         return b.read(0, i, j) * half(i)
 

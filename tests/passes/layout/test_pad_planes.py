@@ -101,7 +101,7 @@ def test_elements_of_planes_set_apart_lie_as_before_within_their_plane() -> None
 
 
 @pytest.mark.parametrize("channels", [1, 24, 64])
-def test_planes_of_an_open_size_begin_in_sets_of_their_own_at_every_size(channels: int) -> None:
+def test_planes_of_a_symbolic_size_begin_in_sets_of_their_own_at_every_size(channels: int) -> None:
     """The lines at the starts of as many planes as there are sets lie in different sets, and planes
     do not overlap."""
     size = symbol("n", 1)

@@ -144,7 +144,7 @@ def test_weights_that_a_run_uses_often_stay_exact() -> None:
     assert constants(place_graph(graph, Precision(BF16, pairs=True, uses=1))) == [F32, BF16]
 
 
-def test_open_numbers_of_rows_may_be_small() -> None:
+def test_symbolic_numbers_of_rows_may_be_small() -> None:
     m = Model("open")
     graph = m.finish(m.op("matmul", m.input("x", symbol("n"), 128), m.weight(128, 128)))
     assert constants(place_graph(graph, Precision(F16, uses=1))) == [F16]

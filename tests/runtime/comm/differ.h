@@ -2,14 +2,14 @@
 #ifndef DIFFER_H
 #define DIFFER_H
 
-static int which_difference;
+static int difference_name;
 
 static tcc_status differing(tcc_comm *comm, bool other) {
     static float x[64], y[64];
     int64_t counts[4] = {1, 2, 3, other ? 5 : 4}, sent[4] = {1, 1, 1, 1},
             received[4] = {1, 1, 1, 1};
     int rank = tcc_comm_rank(comm);
-    switch (which_difference) {
+    switch (difference_name) {
     case 0: return tcc_comm_all_reduce(comm, x, y, other ? 9 : 8, f32, TCC_COMM_SUM);
     case 1: return tcc_comm_all_reduce(comm, x, y, 8, other ? i32 : f32, TCC_COMM_SUM);
     case 2: return tcc_comm_all_reduce(comm, x, y, 8, f32, other ? TCC_COMM_MAX : TCC_COMM_SUM);
@@ -46,9 +46,9 @@ static void differ(const setup *ranks) {
     tcc_status status = differing(comm, ranks->rank == 2);
     const char *text = tcc_comm_last_error();
     bool is_named =
-        strstr(text, texts[which_difference][0]) && strstr(text, texts[which_difference][1]);
+        strstr(text, texts[difference_name][0]) && strstr(text, texts[difference_name][1]);
     CHECK(status == TCC_MISMATCH && is_named && strstr(text, "rank 2 (pid"),
-          "difference %d: status %d: %s", which_difference, (int)status, text);
+          "difference %d: status %d: %s", difference_name, (int)status, text);
     tcc_comm_close(comm);
 }
 

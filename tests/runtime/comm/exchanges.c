@@ -373,7 +373,7 @@ static const scenario scenarios[] = {
     {"silence", silence},
     {"taken", taken},
     {"leaves", leaves},
-    {"own_name", own_name_of_host},
+    {"own_name", name_of_this_host},
     {"all_addresses", all_addresses},
     {"patience", patience},
     {"both_kinds", both_kinds},

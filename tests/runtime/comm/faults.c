@@ -463,7 +463,7 @@ int main(int argc, char **argv) {
     CHECK(reached != MAP_FAILED, "out of memory");
     if (strcmp(argument, "differ") == 0) {
         ranks.size = 4;
-        for (which_difference = 0; which_difference < 8; which_difference++)
+        for (difference_name = 0; difference_name < 8; difference_name++)
             run_ranks(ranks, differ);
         puts("ok");
         return 0;

@@ -6,7 +6,7 @@ typedef int resolver(const char *, const char *, const struct addrinfo *, struct
 
 static const struct {
     const char *name, *addresses[4];
-} known_names[] = {
+} host_names[] = {
     {"own.test", {"127.0.1.1"}}, /* an entry as Debian makes in /etc/hosts for a host's own name */
     {"several.test", {"::1", "127.0.0.2", "127.0.0.1"}},
     {"full.test", {"127.0.0.3", "127.0.0.4", "127.0.0.1"}},
@@ -29,11 +29,11 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
         atomic_fetch_sub(&slow_ones, 1);
         return EAI_AGAIN;
     }
-    for (size_t i = 0; i < sizeof known_names / sizeof *known_names; i++) {
-        if (strcmp(known_names[i].name, name)) continue;
+    for (size_t i = 0; i < sizeof host_names / sizeof *host_names; i++) {
+        if (strcmp(host_names[i].name, name)) continue;
         struct addrinfo **last = out;
-        for (int k = 0; known_names[i].addresses[k]; k++) {
-            int code = real(known_names[i].addresses[k], service, hints, last);
+        for (int k = 0; host_names[i].addresses[k]; k++) {
+            int code = real(host_names[i].addresses[k], service, hints, last);
             if (code) return code;
             last = &(*last)->ai_next;
         }
@@ -50,7 +50,7 @@ static const char *at_name(const char *name, char out[64]) {
 
 /* The name of rank 0's host has an address there that only this host reaches, so rank 0 listens on
  * all addresses. */
-static void own_name_of_host(void) {
+static void name_of_this_host(void) {
     char host_name[64], other_name[64];
     rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG), rank_of(2, 3, 8, LONG)};
     ranks[0].about.address = ranks[2].about.address = at_name("own.test", host_name);

@@ -114,7 +114,7 @@ def open_product() -> tuple[TileGroup, tuple[TileGroup, ...]]:
     return structure.with_knobs(Knobs())[0], structure.resized(Knobs())
 
 
-def test_open_sizes_are_priced_at_several_sets_of_sizes() -> None:
+def test_symbolic_sizes_are_priced_at_several_sets_of_sizes() -> None:
     group, others = open_product()
     rows = [[trips(v) for v in each.common if known_extent(v) is None] for each in (group, *others)]
     assert rows == [[128], [63], [25]]
@@ -129,7 +129,9 @@ def test_open_sizes_are_priced_at_several_sets_of_sizes() -> None:
         ({128: 1.2, 63: 0.4, 25: 0.3}, True),
     ],
 )
-def test_a_knob_of_open_sizes_pays_at_their_mean(seconds: dict[int, float], taken: bool) -> None:
+def test_a_knob_of_symbolic_sizes_pays_at_their_mean(
+    seconds: dict[int, float], taken: bool
+) -> None:
     group, others = open_product()
     rule = choose(group, CORE)
     found = cheapest(
@@ -141,7 +143,7 @@ def test_a_knob_of_open_sizes_pays_at_their_mean(seconds: dict[int, float], take
 
 
 @pytest.mark.parametrize(("depth", "columns"), [(64, 64), (256, 48)])
-def test_open_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: int) -> None:
+def test_symbolic_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: int) -> None:
     """Tiles of 64 rows leave one core idle for 63 rows, so a tile needs more columns or fewer
     rows."""
     planner, placed = CoreChooser(CORE), place_graph(product(symbol("n"), depth, columns))

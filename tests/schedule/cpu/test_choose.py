@@ -449,7 +449,7 @@ def images(batch: IndexLike) -> tuple[TileGroup, Schedule]:
     return only(m.finish(m.op("relu", m.conv(first, 64, 3, pad=1))))
 
 
-def test_blocks_of_an_open_batch_run_along_the_image() -> None:
+def test_blocks_of_a_symbolic_batch_run_along_the_image() -> None:
     """There may be a single image, so blocks and tiles equal those of one image."""
     group, schedule = images(symbol("n", 1))
     known, one = images(1)

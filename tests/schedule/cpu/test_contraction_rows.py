@@ -15,7 +15,7 @@ from tests.passes.tile.cpu import tiles
 
 
 @pytest.mark.parametrize("width", [4, 8, 10, 14])
-def test_units_of_open_rows_are_whole_blocks(width: int) -> None:
+def test_tiles_of_symbolic_rows_are_whole_blocks(width: int) -> None:
     """The operand is every other pixel of an image, whose rows do not form one loop. A tile with as
     many rows as a typical image would have smaller blocks at every size."""
     h, w = symbol("h", 1, typical=width), symbol("w", 1, typical=width)

@@ -222,7 +222,7 @@ def test_a_panel_that_the_first_cache_cannot_hold_streams_from_the_second() -> N
     assert small.l2 * 4 < price.l2
 
 
-def test_more_rows_in_a_unit_read_the_weights_less_often() -> None:
+def test_more_rows_in_a_tile_read_the_weights_less_often() -> None:
     # 6 MiB of weights stream through the L2 cache once for each strip of rows.
     group = matmul(512, 512, 3072)
     by_rows = [
@@ -392,20 +392,20 @@ def test_a_transposed_operand_costs_a_gather() -> None:
     assert across > 5 * straight
 
 
-def test_three_units_on_two_threads_take_as_long_as_four() -> None:
+def test_three_tiles_on_two_threads_take_as_long_as_four() -> None:
     three, four = (priced(matmul(128 * n, 512, 64), gemm_schedule(128)) for n in (3, 4))
     assert three.imbalance == pytest.approx(4 / 3)
     assert four.imbalance == 1
     assert three.compute == pytest.approx(four.compute)
 
 
-def test_a_thread_with_the_wide_unit_ends_last() -> None:
+def test_a_thread_with_the_wide_tile_ends_last() -> None:
     # 96 columns are a tile of 64 and a tile of 32.
     price = priced(matmul(120, 256, 96), gemm_schedule(120))
     assert price.imbalance == pytest.approx(64 / 48)
 
 
-def test_one_unit_runs_on_one_thread_and_needs_no_fork() -> None:
+def test_one_tile_runs_on_one_thread_and_needs_no_fork() -> None:
     price = priced(pointwise(16), map_schedule(16))
     assert price.seconds < MACHINE.fork
     assert price.seconds >= MACHINE.launch
@@ -455,7 +455,7 @@ def test_no_results_have_a_price(m: int, n: int) -> None:
     assert 0 < price.seconds <= priced(matmul(4, 16, 64), gemm_schedule(4)).seconds
 
 
-def test_reads_of_open_sizes_have_a_price() -> None:
+def test_reads_of_symbolic_sizes_have_a_price() -> None:
     group = matmul(64, 64, 64)
     (stage,) = group.stages
     (x, *_) = stage.accesses

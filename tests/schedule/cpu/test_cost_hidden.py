@@ -78,7 +78,7 @@ def test_a_function_of_the_columns_is_priced_once_for_the_rows_inside_its_loop(
     assert gates == pytest.approx(vectors / served * exp)
 
 
-def test_a_stage_is_made_again_by_every_unit_that_its_loops_do_not_tell_apart() -> None:
+def test_a_stage_is_recomputed_by_every_tile_that_its_loops_do_not_distinguish() -> None:
     def compute(rows: int, columns: int, *, cores: int = 1) -> float:
         nests = Nest((0,), (), (("k", 64),), "k"), Nest((1,), (), (("j", 64),), "j")
         schedule = Schedule((("i", rows), ("j", columns)), ("j", "i"), nests)

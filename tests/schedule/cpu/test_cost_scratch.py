@@ -22,7 +22,7 @@ from tests.schedule.cpu.test_cost import (
 )
 
 
-def test_scratch_stays_in_the_cache_that_holds_a_units() -> None:
+def test_scratch_stays_in_the_cache_that_holds_the_scratch_of_a_tile() -> None:
     """24 MB pass through 24 KB of scratch."""
     blocks, group = (("i", 6), ("j", 64)), doubled(24_000)
     joined, apart = (
@@ -54,7 +54,7 @@ def sums_of_four(count: int) -> TileGroup:
     return TileGroup(buffers, (first, second), first.iters, ())
 
 
-def test_scratch_has_the_elements_of_each_point_of_a_unit() -> None:
+def test_scratch_has_the_elements_of_each_point_of_a_tile() -> None:
     blocks = (("i", 64),)
     nests = tuple(Nest((n,), (), blocks, "i") for n in range(2))
     price = priced(sums_of_four(1 << 20), Schedule((("i", 1024),), ("i",), nests), machine=ONE_CORE)

@@ -50,7 +50,7 @@ def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
 
 
 @pytest.mark.parametrize(("channels", "lanes"), [(32, 32), (128, 128), (256, 128), (2048, 192)])
-def test_the_rows_under_a_window_of_an_open_image_stay_near(channels: int, lanes: int) -> None:
+def test_the_rows_under_a_window_of_a_symbolic_image_stay_near(channels: int, lanes: int) -> None:
     """Tiles have several rows, and as many adjacent channels as leave two blocks of columns."""
     group = depthwise(symbol("n"), channels)
     schedule = choose(group, AVX512)

@@ -77,7 +77,7 @@ def value(index: Index, n: int) -> int:
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("n", [1, 3, 7, 28, 77, 199])
-def test_open_sizes_get_the_threads_of_known_ones(
+def test_symbolic_sizes_get_the_threads_of_fixed_sizes(
     graph: Callable[[IndexLike], Graph], n: int
 ) -> None:
     opened, known = threads(graph(symbol("n", 1)), n), threads(graph(n), n)

@@ -25,7 +25,7 @@ from tests.schedule.cpu.test_choose import AVX512, only
 
 
 @pytest.mark.parametrize(("size", "vectors"), [(symbol("n", 0), 2), (199, 4)])
-def test_rows_of_open_size_pass_few_parts_of_a_block(size: IndexLike, vectors: int) -> None:
+def test_rows_of_symbolic_size_pass_few_parts_of_a_block(size: IndexLike, vectors: int) -> None:
     """The test covers a softmax and sums of squares, where the remainder of a row is masked."""
     masked = replace(AVX512, masked=True)
     for op, attrs in (("softmax", AxisAttrs(1)), ("reduce_sum_square", ReduceAttrs((1,), False))):

@@ -104,7 +104,7 @@ def test_a_transposition_has_two_long_sides() -> None:
     assert len(sides(choose_blocks(pointwise(500, 300), DEVICE))) == 1
 
 
-def test_rows_too_long_for_a_unit_are_refused() -> None:
+def test_rows_too_long_for_a_tile_are_refused() -> None:
     """The expression is x[m, k] w[k, n], with each row divided by its sum."""
     b = ExprBuilder(tensor(F32, 512, 64), tensor(F32, 64, 2048))
     i, j = b.iters(512, 2048)

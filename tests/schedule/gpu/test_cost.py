@@ -88,7 +88,7 @@ def test_large_products_want_large_blocks_and_multiply_most_of_the_time() -> Non
     assert chosen == [64, 128, 256]
 
 
-def test_rounds_of_units_are_whole() -> None:
+def test_a_wave_of_tiles_counts_as_a_full_wave() -> None:
     """133 tiles on 132 processors take twice as long as 132 tiles."""
     one, two = (product(64 * n, 256, 4096) for n in (132, 133))
     device = replace(H200, shared_all=H200.shared)

@@ -8,8 +8,8 @@
 
 #include "network.h"
 
-static const int64_t most_work = INT64_C(1) << 25; /* cells that are compared for one table, at
-                                                      most */
+static const int64_t max_work = INT64_C(1) << 25; /* cells that are compared for one table, at
+                                                     most */
 
 typedef struct reduction {
     tcc_network *network;
@@ -43,7 +43,7 @@ static tcc_status drop_dominated(reduction *r, int32_t node) {
     bool needs_memory = m->first[node] < m->last[node], *dropped = r->dropped + m->start[node];
     for (int64_t k = m->half_start[node]; k < m->half_start[node + 1]; k++) {
         const tcc_table *table = &m->table[m->table_of[m->halves[k] / 2]];
-        if ((int64_t)width * table->rows * table->cols > most_work) return TCC_OK;
+        if ((int64_t)width * table->rows * table->cols > max_work) return TCC_OK;
     }
     for (int32_t s = 0; s < width; s++)
         for (int32_t q = 0; q < width; q++) r->sums[(int64_t)s * width + q] = costs[s] - costs[q];

@@ -12,9 +12,9 @@
 
 enum place { OUTSIDE, REMAINING, ELIMINATED, HELD };
 enum { SAMPLE = 4 };
-static const int64_t most_product = INT64_C(1) << 18; /* cells times strategies, for a node with two
-                                                         neighbours */
-static const int64_t most_added = INT64_C(1) << 24;
+static const int64_t max_product = INT64_C(1) << 18; /* cells times strategies, for a node with two
+                                                        neighbours */
+static const int64_t max_added = INT64_C(1) << 24;
 
 /* ---- the graph that is left -------------------------------------------------------------------------- */
 
@@ -99,7 +99,7 @@ static bool eliminate_two(tcc_elimination *e, int32_t node) {
     int32_t a = e->links[k].other, b = e->links[l].other;
     int32_t count = tcc_width(m, node), rows = tcc_width(m, a), cols = tcc_width(m, b);
     int64_t size = (int64_t)rows * cols;
-    if (size * count > most_product || e->n_cells + 2 * size > e->cells_room) return false;
+    if (size * count > max_product || e->n_cells + 2 * size > e->cells_room) return false;
     double *cells = e->cells + e->n_cells, *flipped = cells + size;
     e->n_cells += 2 * size;
     const double *costs = costs_of(e, node);
@@ -220,7 +220,7 @@ tcc_status tcc_elimination_make(const tcc_network *m, tcc_elimination *out_elimi
     int64_t pairs = 0;
     for (int32_t i = 0; i < m->nodes; i++) pairs += 2 * (int64_t)m->widest * m->widest;
     *e = (tcc_elimination){.network = m, .random = 1};
-    e->cells_room = pairs < most_added ? pairs : most_added;
+    e->cells_room = pairs < max_added ? pairs : max_added;
     e->costs = tcc_allocate((size_t)m->start[m->nodes] * sizeof *e->costs);
     e->degree = tcc_allocate_zero(7 * n + 2 * links, sizeof *e->degree);
     e->state = tcc_allocate_zero(n, sizeof *e->state);

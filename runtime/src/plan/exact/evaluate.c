@@ -3,24 +3,24 @@
 
 #include "partition.h"
 
-static const int64_t most_cost = INT64_C(1) << 62;
-static const int64_t most_nodes = INT64_C(1) << 24, most_cells = INT64_C(1) << 28;
+static const int64_t max_cost = INT64_C(1) << 62;
+static const int64_t max_nodes = INT64_C(1) << 24, max_cells = INT64_C(1) << 28;
 
 static bool in_range(const int64_t *values, int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        if (values[i] < 0 || values[i] > most_cost) return false;
+        if (values[i] < 0 || values[i] > max_cost) return false;
     return true;
 }
 
 static tcc_status verify_nodes(const tcc_partition_problem *p) {
     int64_t total = 0;
-    if (p->nodes < 0 || p->nodes > most_nodes || p->edges < 0 || p->edges > most_nodes)
+    if (p->nodes < 0 || p->nodes > max_nodes || p->edges < 0 || p->edges > max_nodes)
         return tcc_fail(TCC_UNSUPPORTED, "more than 2^24 nodes or edges");
     for (int64_t i = 0; i < p->nodes; i++) {
         int64_t count = p->strategies[i];
         if (count < 1)
             return tcc_fail(TCC_INVALID_ARGUMENT, "node %lld has no strategy", (long long)i);
-        if (count > most_cells - total)
+        if (count > max_cells - total)
             return tcc_fail(TCC_UNSUPPORTED, "the nodes have more than 2^28 strategies");
         if (!in_range(p->costs + total, count) || !in_range(p->usages + total, count))
             return tcc_fail(TCC_INVALID_ARGUMENT,
@@ -39,7 +39,7 @@ static tcc_status verify_edges(const tcc_partition_problem *p) {
             return tcc_fail(TCC_INVALID_ARGUMENT, "edge %lld has a node that is none",
                             (long long)e);
         int64_t rows = p->strategies[a], cols = p->strategies[b];
-        if (rows > (most_cells - total) / cols)
+        if (rows > (max_cells - total) / cols)
             return tcc_fail(TCC_UNSUPPORTED, "the edges have more than 2^28 costs");
         if (!in_range(p->edge_costs + total, rows * cols))
             return tcc_fail(TCC_INVALID_ARGUMENT,

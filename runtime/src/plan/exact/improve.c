@@ -24,7 +24,7 @@ enum {
     FAR_TURNS = 16,
     SMALLEST = 48 /* nodes of the smallest region */
 };
-static const int64_t most_fit_steps = INT64_C(1) << 28; /* takes less than a second */
+static const int64_t max_fit_steps = INT64_C(1) << 28; /* takes less than a second */
 static const double first_rate = 0.3, cooling = 0.02;
 static const double near = 0.02; /* largest excess, as a part of the limit, of a plan that may be
                                     made to fit */
@@ -115,13 +115,13 @@ static void turn_dual(tcc_improvement *i, int64_t steps) {
         if (last) break;
         if (!has_prices) continue;
         tcc_dual_reprice(&i->dual, first_rate / (1 + cooling * (double)i->passes_since), 
-                         i->least_price);
+                         i->min_price);
         tcc_dual_price(&i->dual);
         i->passes_since += 2;
     }
     raise_bound(i);
     if (!i->turns)
-        i->least_price = tcc_size(i->bound) * 1e-1 / ((double)i->network->limit + 1) /
+        i->min_price = tcc_size(i->bound) * 1e-1 / ((double)i->network->limit + 1) /
                          (i->network->sections + 1);
     if (i->passes_since > REHEAT) i->passes_since = REHEAT / 8;
 }
@@ -175,7 +175,7 @@ static void turn_regions(tcc_improvement *i, int64_t steps) {
 
 /* Makes the best plan fit at any cost, where no turn did, and polishes the result. */
 static void fit(tcc_improvement *i) {
-    tcc_state_fit(&i->best, most_fit_steps);
+    tcc_state_fit(&i->best, max_fit_steps);
     for (int32_t k = 0; k < POLISHES && !i->best.excess; k++)
         solve(i, &i->best, i->all, i->network->nodes, 1);
 }

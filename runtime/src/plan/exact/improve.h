@@ -24,7 +24,7 @@ typedef struct tcc_improvement {
     uint64_t random;
     int32_t turns;
     int64_t passes_since; /* passes since prices changed fast */
-    double least_price, bound;
+    double min_price, bound;
     int64_t hopeless; /* excess of a plan that could not be made to fit */
     tcc_effort effort;
     bool ended;

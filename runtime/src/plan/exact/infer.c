@@ -7,8 +7,8 @@
 
 /* Makes room for the changes of one node. */
 bool tcc_search_reserve(tcc_search *s) {
-    if (s->trail_room - s->n_trail >= s->most_changes) return true;
-    int64_t room = 2 * s->trail_room + s->most_changes;
+    if (s->trail_room - s->n_trail >= s->max_changes) return true;
+    int64_t room = 2 * s->trail_room + s->max_changes;
     change *grown = tcc_allocate((size_t)room * sizeof *grown);
     if (!grown) {
         s->no_memory = true;

@@ -59,7 +59,7 @@ static void add_edge(const tcc_partition_problem *p, int32_t edge, const int64_t
             cells[a <= b ? r * cols + c : c * rows + r] += (double)costs[r * cols + c];
 }
 
-static int64_t most_cells(const tcc_partition_problem *p) {
+static int64_t max_cells(const tcc_partition_problem *p) {
     int64_t maximum = 1;
     for (int64_t e = 0; e < p->edges; e++) {
         int64_t cells = p->strategies[p->ends[2 * e]] * p->strategies[p->ends[2 * e + 1]];
@@ -153,7 +153,7 @@ static bool set_edges(const tcc_partition_problem *p, tcc_network *m) {
     size_t count = (size_t)p->edges;
     grouped *edges = tcc_allocate(count * sizeof *edges);
     int64_t *offsets = tcc_allocate(count * sizeof *offsets), offset = 0;
-    double *cells = tcc_allocate((size_t)most_cells(p) * sizeof *cells);
+    double *cells = tcc_allocate((size_t)max_cells(p) * sizeof *cells);
     bool has_memory = edges && offsets && cells;
     for (int64_t e = 0; has_memory && e < p->edges; e++) {
         int64_t a = p->ends[2 * e], b = p->ends[2 * e + 1];

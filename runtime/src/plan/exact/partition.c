@@ -14,7 +14,7 @@ static tcc_halves halves(tcc_wide value) {
 }
 
 /* Returns the smallest whole number that is not below a bound. No cost is below 0. */
-static tcc_halves whole_bound(double bound) {
+static tcc_halves total_bound(double bound) {
     if (!(bound > 0) || bound > 0x1p126) return halves(0);
     tcc_wide below = (tcc_wide)bound;
     return halves(below + ((double)below < bound));
@@ -31,7 +31,7 @@ static tcc_status improve(const tcc_partition_problem *problem, tcc_improvement 
     for (int32_t k = 0; k < network->nodes; k++)
         strategies[k] = network->origin[network->start[k] + i->best.strategies[k]];
     partition->steps += tcc_improvement_steps(i);
-    partition->bound = whole_bound(i->bound);
+    partition->bound = total_bound(i->bound);
     return tcc_partition_check(problem, strategies, &partition->cost, &partition->valid);
 }
 

@@ -10,7 +10,7 @@
 
 #include "vectors.h"
 
-static const double most_exact = 0x1p50; /* larger sums of changes are rounded */
+static const double max_exact_steps = 0x1p50; /* larger sums of changes are rounded */
 
 static void change_usage(tcc_state *st, int32_t node, int64_t change) {
     const tcc_network *m = st->network;
@@ -130,7 +130,7 @@ bool tcc_state_accept(tcc_state *st, const int32_t *among, int32_t count) {
     bool exact = true;
     for (int32_t k = 0; k < st->n_moves; k++) {
         changed |= st->moves[k].applied;
-        exact &= tcc_size(st->moves[k].change) < most_exact;
+        exact &= tcc_size(st->moves[k].change) < max_exact_steps;
     }
     if (!exact) st->cost = tcc_network_cost(st->network, st->strategies);
     return changed;

@@ -24,7 +24,7 @@
 /* In this order: nodes of the shortest run; depth of a run in blocks; number of orders; steps
  * between two calls of go_on. */
 enum { RUN_NODES = 1000, DEEPEST = 10000, N_ORDERS = 3, ASK_STEPS = 1 << 16 };
-static const int64_t most_active = INT64_C(1) << 26; /* buffers of all sections together */
+static const int64_t max_active = INT64_C(1) << 26; /* buffers of all sections together */
 
 /* ---- nodes ------------------------------------------------------------------------------------------- */
 
@@ -251,7 +251,7 @@ static void set_blocks(tcc_search *s) {
         if (bytes) s->blocks[s->n_blocks++] = block;
         if (met > busiest) busiest = met;
     }
-    s->most_changes = 2 * (lives->count + 2 * (int64_t)lives->sections + busiest) + 16;
+    s->max_changes = 2 * (lives->count + 2 * (int64_t)lives->sections + busiest) + 16;
 }
 
 /* Lists the buffers of each section. */
@@ -275,7 +275,7 @@ static bool set_active(tcc_search *s) {
 static bool is_small(const tcc_lives *lives) {
     int64_t active = 0;
     for (int32_t b = 0; b < lives->count; b++) active += lives->last[b] - lives->first[b];
-    return lives->count <= DEEPEST && active <= most_active;
+    return lives->count <= DEEPEST && active <= max_active;
 }
 
 tcc_status tcc_search_make(const tcc_lives *lives, tcc_progress *progress, tcc_search **out_search) {

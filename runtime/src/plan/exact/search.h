@@ -34,7 +34,7 @@ struct tcc_search {
     int32_t *changed;  /* sections that must be checked */
     bool *is_changed;
     int32_t n_changed, n_blocks;
-    int64_t most_changes; /* changes of one node at most */
+    int64_t max_changes; /* changes of one node at most */
     tcc_bounds *order;
     change *trail;
     int64_t n_trail, trail_room;

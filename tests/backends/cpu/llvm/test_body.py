@@ -251,7 +251,7 @@ def test_branches_and_local_memory(check):
     check(kernel, [normal(5, 20), zeros(5, 20)])
 
 
-def test_units_over_several_axes(check):
+def test_tiles_over_several_axes(check):
     n = symbol("n")
     u, v, w = iterator("u", 2), iterator("v", n), iterator("w", 3)
     y = output("y", I64, 2, n, 3)

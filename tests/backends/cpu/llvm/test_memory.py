@@ -117,7 +117,7 @@ def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
     assert (order == sorted(order)) == (second != 1)
 
 
-def test_borders_of_open_sizes_are_tested_once_for_blocks_of_lanes_apart(check):
+def test_borders_of_symbolic_sizes_are_tested_once_for_blocks_of_lanes_apart(check):
     """A border test of a symbolic size covers all lanes of blocks that store to distant lines."""
     size, (lane,) = symbol("n"), lanes((16,))
     x, y = buffer("x", F32, (3, 16)), output("y", F32, 16, size)
@@ -173,7 +173,7 @@ def _phases(count: int, width: int, dtype: DType) -> TileKernel:
 
 @pytest.mark.parametrize("dtype", [F32, I64, F16], ids=str)
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_phases_of_an_open_size_are_interleaved(check, count, dtype):
+def test_phases_of_a_symbolic_size_are_interleaved(check, count, dtype):
     for size in (0, 1, 7, 16, 21):
         data = RNG.integers(0, 100, (3, count, size)).astype(dtype.carrier)
         result = np.zeros((3, size, count), dtype.carrier)
@@ -257,14 +257,14 @@ def test_guards_that_a_trip_decides_are_gone_where_trips_are_few(check, trips, f
     assert ("{%k" in assembly) == (trips > 4)
 
 
-def test_guards_that_units_decide_too_stay_in_their_loop(check):
+def test_guards_that_tiles_decide_too_stay_in_their_loop(check):
     kernel = _halves(2, iterator("u", 2))
     text = emit_kernel(kernel, "halves", SERVER).llvm
     assert text.count("store <16 x float>") == 2
 
 
 @pytest.mark.parametrize("size", [0, 32, 64])
-def test_a_loop_of_open_size_runs_with_its_guards(check, size):
+def test_a_loop_of_symbolic_size_runs_with_its_guards(check, size):
     n = symbol("n")
     at = iterator("at", n)
     (l0,) = lanes((32,))

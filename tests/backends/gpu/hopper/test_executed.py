@@ -177,7 +177,7 @@ def disassembled(image: bytes) -> str:
         )
 
 
-def test_floats_of_a_byte_rest_on_waits_that_ptxas_adds(driver: Path, kernels: Kernels) -> None:
+def test_floats_of_a_byte_depend_on_waits_that_ptxas_adds(driver: Path, kernels: Kernels) -> None:
     """Float8 matmuls agree only with the waits that `ptxas` adds (C7517).
 
     Triton adds up partial sums without waiting for them, which the manual forbids.

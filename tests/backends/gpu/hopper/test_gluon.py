@@ -68,11 +68,11 @@ def test_results_are_the_evaluator_s(name: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("programs", [1, 2, 5, 64])
-def test_any_number_of_programs_does_all_units(programs: int) -> None:
+def test_any_number_of_programs_does_all_tiles(programs: int) -> None:
     assert_right(TEXTS["tails"], programs)
 
 
-def test_units_are_all_written_once() -> None:
+def test_tiles_are_all_written_once() -> None:
     """Every unit is written: no element keeps its initial value."""
     got, want = launch(TEXTS["plain"], source(TEXTS["plain"]), 3, 1, "random")
     assert not np.any(got[-1] == 77)

@@ -371,7 +371,7 @@ def test_many_heads(name: str) -> None:
     agrees("MultiHeadAttention", *operands, num_heads=2, **attrs)
 
 
-def test_a_bias_of_open_length_is_long_enough() -> None:
+def test_a_bias_of_symbolic_length_is_long_enough() -> None:
     model, inputs = model_of("MultiHeadAttention", (Q3, K3, V3, f32(40)), ("y",), (), num_heads=2)
     model.graph.input[3].type.tensor_type.shape.dim[0].dim_param = "n"
     with pytest.raises(UserError, match="40"):

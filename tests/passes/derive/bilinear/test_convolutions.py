@@ -208,7 +208,7 @@ def test_results_keep_the_error_policy(name: str, compiled: Run) -> None:
         within_policy(case, actual, exact)
 
 
-def test_the_number_of_images_may_be_open(agree: Callable[..., None]) -> None:
+def test_the_number_of_images_may_be_symbolic(agree: Callable[..., None]) -> None:
     before = Conv(images=symbol("n", 1)).graph()
     after = derive(before, FREE)
     assert form_of(after) == nodes_of(F4)
@@ -304,12 +304,12 @@ def grouped(high: int) -> list[list[str]]:
     ]
 
 
-def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
+def test_three_kernels_if_each_tile_would_read_many_weights() -> None:
     """The few tiles exchange at most 4.7 MB between kernels."""
     assert grouped(14) == [["expression"], ["expression"], ["expression", "add", "relu"]]
 
 
-def test_one_kernel_where_units_transform_few_tiles_again() -> None:
+def test_one_kernel_if_few_tiles_are_transformed_again() -> None:
     """A program instance has the weights of some channels, and transforming its few tiles again is
     quick."""
     assert grouped(7) == [[*["expression"] * 3, "add", "relu"]]

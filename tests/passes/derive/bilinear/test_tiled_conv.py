@@ -283,7 +283,7 @@ def test_pairs_of_tiles_and_pieces_that_read_the_same_inputs_are_transformed_onc
 
 
 @pytest.mark.parametrize("name", ["1-D, two pieces", "stride 2, 4 x 4", "transposed, phases"])
-def test_the_number_of_images_may_be_open(name: str) -> None:
+def test_the_number_of_images_may_be_symbolic(name: str) -> None:
     case, wanted = CASES[name]
     case = Case(**{**vars(case), "images": symbol("n", 1)})
     before = case.graph()
@@ -307,7 +307,7 @@ OPEN = sorted({*RUN} - {"3 x 3, one column"})
 
 
 @pytest.mark.parametrize("name", part("forms of open sizes", OPEN, 3))
-def test_sizes_of_images_may_be_open(name: str, compiled: Run) -> None:
+def test_sizes_of_images_may_be_symbolic(name: str, compiled: Run) -> None:
     case, wanted = CASES[name]
     after = derive(replace(case, open=True).graph(), Derivations(Only(wanted), growth=1e9))
     verify_graph(after)
@@ -394,7 +394,7 @@ def test_a_bad_pixel_changes_only_the_results_that_read_it(name: str) -> None:
     check_bad_pixels(case, run_of(after), 7 * sorted(CASES).index(name))
 
 
-def test_a_bad_pixel_in_any_strip_of_an_open_size_is_found() -> None:
+def test_a_bad_pixel_in_any_strip_of_a_symbolic_size_is_found() -> None:
     case, wanted = CASES["3 x 3, two tiles"]
     case = replace(case, sizes=(3, 41), images=1, channels=2)
     after = derive(replace(case, open=True).graph(), Derivations(Only(wanted), growth=1e9))

@@ -191,7 +191,7 @@ def test_steps_whose_conditions_fail_are_refused(text: str) -> None:
         RULES[step.rule].apply(convolution(), step.stage, *step.arguments)
 
 
-def test_digits_of_open_sizes_are_refused() -> None:
+def test_digits_of_symbolic_sizes_are_refused() -> None:
     region = matmul(symbol("n", lo=1), 6, symbol("k", lo=1))
     for rule, arguments in (("merge", (1, 0)), ("skew", (1, 0, 1)), ("relax", (2, 9))):
         with pytest.raises(Refused, match="no extent that is a number"):
@@ -266,7 +266,9 @@ EVEN = symbol("e", lo=2, divisor=4)
                                "split stage=0 loop=1 inner=3 shift=0"]),
     ],
 )  # fmt: skip
-def test_loops_of_open_sizes_change_as_those_of_numbers(region: Region, chain: list[str]) -> None:
+def test_loops_of_symbolic_sizes_change_as_those_of_numbers(
+    region: Region, chain: list[str]
+) -> None:
     new = replay(region, chain)
     assert equal_at(region, new)
     for h, w, e in itertools.product((1, 2, 3, 7), (1, 4), (4, 8)):

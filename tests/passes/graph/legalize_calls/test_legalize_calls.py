@@ -116,7 +116,7 @@ def test_running_totals_of_lines_of_any_length(count: int, monkeypatch: pytest.M
         lines("cum_sum", CumSumAttrs(1, exclusive, reverse), x)
 
 
-def test_running_totals_of_lines_of_open_length() -> None:
+def test_running_totals_of_lines_of_symbolic_length() -> None:
     b = GraphBuilder("open")
     x = b.input("x", TensorType(I64, (symbol("n", lo=1),)))
     graph = legalize_calls(b.finish(b.add(OPS["cum_sum"], [x], CumSumAttrs(0, False, False))))

@@ -124,7 +124,7 @@ def blocks_run(kernel: TileKernel, block: int, keys: int) -> dict[tuple[int, ...
 
 @pytest.mark.parametrize("keys", [512, 250])
 @pytest.mark.parametrize("name", list(MASKS))
-def test_units_take_the_blocks_that_they_need(name: str, keys: int) -> None:
+def test_tiles_take_the_blocks_that_they_need(name: str, keys: int) -> None:
     mask, rows = MASKS[name], 128
     seen = mask.seen(rows, keys)
     for unit, taken in blocks_run(kernel_of(attention(mask, 2, rows, keys)), BLOCK, keys).items():
@@ -222,7 +222,7 @@ def test_skipping_is_priced() -> None:
         assert least < on / off < most
 
 
-def test_uneven_units_are_priced() -> None:
+def test_uneven_tiles_are_priced() -> None:
     """The second of two tiles does nearly all work."""
     machine = replace(shipped_machine("icelake-server"), cores=2)
     group = group_of(attention(Mask(high=-16), 1, 32, 512))

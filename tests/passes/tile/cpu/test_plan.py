@@ -169,7 +169,7 @@ def test_operands_that_are_not_constant_keep_their_layout() -> None:
 
 
 @pytest.mark.parametrize("depth", [4, 32, 512])
-def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth: int) -> None:
+def test_tiles_of_symbolic_rows_are_worth_a_thread_like_tiles_of_fixed_rows(depth: int) -> None:
     """The rows are `n` images of 12544 places: the work of a tile is known, but not the number of
     tiles."""
 

@@ -68,7 +68,7 @@ def _prime(n: int) -> bool:
     return all(n % k for k in range(2, n))
 
 
-def test_the_last_part_is_less_than_a_unit() -> None:
+def test_the_last_part_is_less_than_a_tile() -> None:
     loop = iterator("i", symbol("n", 0))
     var = var_of(loop)
     assert var is not None
@@ -109,7 +109,7 @@ def branches(body: tuple[Stmt, ...]) -> int:
     )
 
 
-def test_scratch_of_an_open_unit_has_a_size_and_accesses_are_proved() -> None:
+def test_scratch_of_a_symbolic_tile_has_a_size_and_accesses_are_proved() -> None:
     group, schedule = open_product()
     kernel = lower(group, schedule)
     assert kernel.locals
@@ -118,14 +118,14 @@ def test_scratch_of_an_open_unit_has_a_size_and_accesses_are_proved() -> None:
     verify_kernel(kernel)
 
 
-def test_units_that_divide_an_open_size_leave_nothing() -> None:
+def test_tiles_that_divide_a_symbolic_size_leave_nothing() -> None:
     group, schedule = open_product(rows=256)
     kernel = lower(group, schedule)
     assert branches(kernel.body) == 0
     verify_kernel(kernel)
 
 
-def test_units_that_come_out_alike_are_of_one_kind() -> None:
+def test_equal_tiles_are_of_one_kind() -> None:
     """34 rows in tiles of at most 20 are two tiles of 17."""
     m = Model("rows")
     group, schedule = only(m.finish(m.op("matmul", m.input("x", 34, 64), m.weight(64, 32))))
@@ -135,7 +135,7 @@ def test_units_that_come_out_alike_are_of_one_kind() -> None:
     verify_kernel(kernel)
 
 
-def test_a_single_unit_behind_the_others_has_a_known_place() -> None:
+def test_a_single_tile_behind_the_others_has_a_known_place() -> None:
     """The last tile has 41 of 1,001 columns; an offset by the tile's number would divide by a
     panel's width."""
     m = Model("columns")

@@ -321,7 +321,7 @@ def normalised(rows: int) -> Graph:
     return m.finish(m.op("matmul", norm, m.weight(512, 640)))
 
 
-def test_many_rows_are_normalised_once_and_one_row_in_every_unit() -> None:
+def test_many_rows_are_normalised_once_and_one_row_in_every_tile() -> None:
     assert len(groups_of(normalised(128))) == 2
     assert len(groups_of(normalised(1))) == 1
 

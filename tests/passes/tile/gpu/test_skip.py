@@ -172,7 +172,7 @@ def test_open_rows_and_keys(name: str, rows: int, keys: int) -> None:
 
 @pytest.mark.parametrize("share", [1, 2])
 @pytest.mark.parametrize("name", list(MASKS))
-def test_units_take_the_steps_that_they_need(name: str, share: int) -> None:
+def test_tiles_take_the_steps_that_they_need(name: str, share: int) -> None:
     mask, rows, keys = MASKS[name], 128, 512
     kernel, schedule = kernel_of(attention(mask, 4, rows, keys, share))
     block = dict(schedule.blocks)["stream"]
