@@ -24,7 +24,7 @@ def nest_concats(graph: Graph) -> Graph:
         node = with_bodies(old, nest_concats)
         if node.op.name == "concat":
             forms = [node]
-            while (form := _nested(forms[-1], concats)) is not None:
+            while form := _nested(forms[-1], concats):
                 forms.append(form)
             concats += forms
             node = forms[-1]

@@ -187,7 +187,7 @@ def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Regis
     names = dict.fromkeys(
         var.name
         for dim in (dim for value in values for dim in value.shape[1:])
-        if (var := var_of(dim)) is not None and not frame.registers.bound(var.name)
+        if (var := var_of(dim)) and not frame.registers.bound(var.name)
     )
     return {name: frame.computed(IntOp.CONST) for name in names}
 
