@@ -56,12 +56,12 @@ def lower_if(frame: GraphLowering, node: Node) -> None:
     late = [v for v in node.outputs if _fresh_sizes(frame, v.type)]
     names = dict.fromkeys(n for v in late for n in _fresh_sizes(frame, v.type))
     registers = {name: frame.registers.fresh() for name in names}
-    targets = {}
-    for value in node.outputs:
-        if value in late:
-            targets[value] = frame.new_buffer(Dynamic(), value.name)
-        else:
-            targets[value] = frame.temporary(byte_count(value.type), value.name)
+    targets = {
+        value: frame.new_buffer(Dynamic(), value.name)
+        if value in late
+        else frame.temporary(byte_count(value.type), value.name)
+        for value in node.outputs
+    }
     branches = []
     for body in (attrs.then, attrs.otherwise):
         inner = frame.child(body)

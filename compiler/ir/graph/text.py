@@ -248,8 +248,7 @@ def _expr(expr: Expr, indent: str) -> str:
     inner = indent + "  "
     params = ", ".join(f"p{n}: {t or 'none'}" for n, t in enumerate(expr.params))
     lines = [f"expr({params}) {{"]
-    for n, stage in enumerate(expr.stages):
-        lines.append(inner + _stage(n, stage, inner + "  "))
+    lines += (inner + _stage(n, stage, inner + "  ") for n, stage in enumerate(expr.stages))
     lines.append(f"{inner}return {', '.join(map(source_text, expr.outputs))}")
     return "\n".join([*lines, indent + "}"])
 
