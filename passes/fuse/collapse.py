@@ -97,7 +97,7 @@ def collapse(group: TileGroup) -> TileGroup:
 
     Every offset must have the form c * (extent(v)*u + v) + d, where d depends on neither u nor v.
     """
-    while (pair := _collapsible_pair(group)) is not None:
+    while pair := _collapsible_pair(group):
         group = _merge(group, *pair)
     return group
 

@@ -65,7 +65,7 @@ class _Joins:
 
     def run(self) -> dict[Node, Join]:
         for node in self.graph.nodes:
-            if node.op.name == "concat" and (join := self._join(node)) is not None:
+            if node.op.name == "concat" and (join := self._join(node)):
                 self.joins[node] = join
                 self.placed.update(p.value for p in join.parts if p.placed)
         return self.joins

@@ -79,7 +79,7 @@ def split_guards(graph: Graph) -> Guards:
         elif node.inputs[0] not in fast:
             identity = row.attrs(_identity(node.result.type))
             nodes.append(Node(row, identity, node.inputs[:1], node.outputs, node.loc))
-    flags = {node.result: flag for node in guarded if (flag := node.inputs[1]) is not None}
+    flags = {node.result: flag for node in guarded if (flag := node.inputs[1])}
     direct = {
         node.result: Node(row, node.attrs, node.inputs[2:], node.outputs, node.loc)
         for node in guarded

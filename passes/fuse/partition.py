@@ -93,6 +93,11 @@ def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> 
     return _Partition(graph, model, ends).run()
 
 
+def _slides(node: Node) -> bool:
+    """Returns True if the node's op slides a window over its operand."""
+    return Trait.WINDOW in node.op.traits
+
+
 class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
@@ -182,15 +187,13 @@ class _Partition:
         step after a contraction without a window (see `_completed`), the contraction joins too."""
         if self.kinds[node] is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
-        if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
+        if not group.anchors or any(map(_slides, group.anchors)):
             return False
         if self._way(node, group) is None:
             return False
         completed = self._completed(node, _ANCHORS, group) or [node]
         last = completed[-1]
-        if last is not node and (
-            self.kinds[last] is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
-        ):
+        if last is not node and (self.kinds[last] is NodeKind.REDUCTION or _slides(last)):
             return False
         is_sound = self._sound(completed, group, extra=node.outputs)
         return is_sound and self._accepted([group], [completed], extra=node.outputs)
@@ -317,7 +320,7 @@ class _Partition:
     def _way_of_anchor(self, node: Node, group: Group) -> _Way:
         if group.anchors:
             return self._whole_or_streaming(node, group) if self._persists(node, group) else None
-        rows = self.kinds[node] is NodeKind.REDUCTION and Trait.WINDOW not in node.op.traits
+        rows = self.kinds[node] is NodeKind.REDUCTION and not _slides(node)
         sizes = {element_count(v.shape) for v in (*node.outputs, *group.sink.outputs)}
         if rows or len(sizes) == 1:
             return self._if_sound([node], group)
@@ -343,7 +346,7 @@ class _Partition:
         rows, are an exception."""
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
-        return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
+        return weighted <= 1 or any(map(_slides, anchors))
 
     def _weighted(self, node: Node) -> bool:
         """Returns True if a node is a contraction that reads a constant."""
@@ -529,7 +532,7 @@ class _Partition:
             return False
         if not self.legal(expr, constants):
             return False
-        if not any(Trait.WINDOW in m.op.traits for m in members):
+        if not any(map(_slides, members)):
             return True
         return self.model.ledger.either(
             lambda: site("window", *(self._composed(m, results) for m in (members, group.members))),

@@ -116,9 +116,7 @@ def _visit(
     if expr is None or not node.outputs or Trait.WINDOW in node.op.traits or node in fixed:
         return None
     constants = {
-        number: handle
-        for number, value in enumerate(inputs)
-        if (handle := b.common(value)) is not None
+        number: handle for number, value in enumerate(inputs) if (handle := b.common(value))
     }
     if not constants:
         return None

@@ -147,9 +147,7 @@ def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> I
             index_sum = index_sum + step * (digit % radix if radix else digit)
     inside = np.flatnonzero((values > low) & (values < high))
     place = np.unravel_index(int(inside[0]) if inside.size else 0, values.shape)
-    grid = {
-        var.name: int(n) for index, n in zip_equal(at, place) if (var := var_of(index)) is not None
-    }
+    grid = {var.name: int(n) for index, n in zip_equal(at, place) if (var := var_of(index))}
     return index_sum + (int(values[place]) - int(evaluate(index_sum, grid)))
 
 

@@ -20,8 +20,6 @@ from tcc.passes.graph.emit import emit
 
 def scatter_rows(graph: Graph) -> Graph:
     """Returns `graph` with gathers fused into its scatters; `graph` itself if nothing is fused."""
-    if not any(node.op.name == "scatter_nd" for node in graph.nodes):
-        return graph
     readers = Counter(value for node in graph.nodes for value in uses(node))
     readers.update(graph.outputs)
     producers = graph.producers()

@@ -25,7 +25,7 @@ def settle_sizes(graph: Graph) -> Graph:
     if each run requires it to equal a size that is known before the node.  A symbol of `name_size`
     is replaced if its size is so simple that it needs no name, such as a number.
     """
-    while (replacement := _replaceable(graph)) is not None:
+    while replacement := _replaceable(graph):
         graph = _replaced(graph, *replacement)
     return graph
 

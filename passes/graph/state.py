@@ -22,7 +22,7 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, types_of, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
-from tcc.ir.index import Index, as_int, bounds, const, nonnegative
+from tcc.ir.index import bounds, const, nonnegative
 from tcc.ir.types import DTYPES, DType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
@@ -38,15 +38,6 @@ EMPTY_HINT = (
     "that of torch.export.Dim('past') does (not Dim.AUTO, Dim.DYNAMIC or min=1)"
 )
 _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
-
-
-@frozen
-class Appended:
-    """A state to which each run appends `rows` rows, along `axis` of the input `name`."""
-
-    name: str
-    axis: int
-    rows: Index
 
 
 @frozen
@@ -96,31 +87,19 @@ def bind_states(
     return without_dead(graph) if changed else graph
 
 
-def appended_rows(graph: Graph) -> tuple[Appended, ...]:
-    """Returns the states of `graph` to which a run appends rows, in the order of its aliases."""
-    return tuple(
-        Appended(past.name, axis := node.attrs.axis, past.shape[axis] - node.attrs.start)
-        for _, past, node in appends(graph)
-    )
-
-
 def appends_entry(graph: Graph) -> dict[str, Any]:
     """Returns the manifest's entry for inputs to which a run appends rows, such as caches.
 
     For each input the entry has its name, the axis that grows, and the number of appended rows; the
     number is a text if it depends on symbolic sizes.
     """
-    return {
-        "appends": [
-            {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
-            for item in appended_rows(graph)
-        ]
-    }
-
-
-def _number_or_text(size: Index) -> int | str:
-    number = as_int(size)
-    return size.key if number is None else number
+    entries = []
+    for _, past, node in appends(graph):
+        axis = node.attrs.axis
+        rows = past.shape[axis] - node.attrs.start
+        number = rows.key if rows.terms else rows.const
+        entries.append({"input": past.name, "axis": axis, "rows": number})
+    return {"appends": entries}
 
 
 def empty_state_warnings(graph: Graph) -> tuple[str, ...]:

@@ -74,9 +74,8 @@ class _Surface:
         elements = {v: Value(self._fresh(v.name), v.type) for v in (*outside, *constants)}
         inner = substituted(graph, elements)
         handles = {v: h for v, h in inner.constants.items() if v not in elements.values()}
-        unpacked: dict[Value, Value] = {}
-        for value in (*(v for v in graph.inputs if v in elements), *constants):
-            unpacked[value] = self._unpacked(value, elements[value])
+        packed_operands = (*(v for v in graph.inputs if v in elements), *constants)
+        unpacked = {v: self._unpacked(v, elements[v]) for v in packed_operands}
         for value in constants:
             handle, dtype = graph.constants[value], value.dtype
             make = partial(_packed_bytes, dtype=dtype)

@@ -52,7 +52,7 @@ class _Life:
 def compacted(placed: Placed) -> Placed:
     """Returns `placed` with values compacted, one after the other, while that lowers the memory
     peak."""
-    while (changed := _compacted_once(placed)) is not None:
+    while changed := _compacted_once(placed):
         placed = changed
     return placed
 

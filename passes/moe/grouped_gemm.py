@@ -97,8 +97,6 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
     If `checks`, adds nodes that check the indices.  The step `check-indices` would otherwise add
     them to the gathers that the rewrite removes.
     """
-    if not any(node.op.name == "gather" for node in graph.nodes):
-        return graph
     return rewritten(graph, _Grouper(tile_of, checks).visit)
 
 

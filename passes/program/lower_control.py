@@ -56,12 +56,12 @@ def lower_if(frame: GraphLowering, node: Node) -> None:
     late = [v for v in node.outputs if _fresh_sizes(frame, v.type)]
     names = dict.fromkeys(n for v in late for n in _fresh_sizes(frame, v.type))
     registers = {name: frame.registers.fresh() for name in names}
-    targets = {}
-    for value in node.outputs:
-        if value in late:
-            targets[value] = frame.new_buffer(Dynamic(), value.name)
-        else:
-            targets[value] = frame.temporary(byte_count(value.type), value.name)
+    targets = {
+        value: frame.new_buffer(Dynamic(), value.name)
+        if value in late
+        else frame.temporary(byte_count(value.type), value.name)
+        for value in node.outputs
+    }
     branches = []
     for body in (attrs.then, attrs.otherwise):
         inner = frame.child(body)
@@ -187,7 +187,7 @@ def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Regis
     names = dict.fromkeys(
         var.name
         for dim in (dim for value in values for dim in value.shape[1:])
-        if (var := var_of(dim)) is not None and not frame.registers.bound(var.name)
+        if (var := var_of(dim)) and not frame.registers.bound(var.name)
     )
     return {name: frame.computed(IntOp.CONST) for name in names}
 

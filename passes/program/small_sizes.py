@@ -187,7 +187,9 @@ def _guarded_algorithms(lowered: Lowered) -> Iterator[_Guarded]:
     writers = _Writers(lowered)
     for last, instr in enumerate(body):
         match instr:
-            case Branch(then=then, otherwise=(), when=-1) if writers.are_launches(then):
+            case Branch(then=then, otherwise=(), when=-1) if all(
+                isinstance(i, Launch | Let) for i in then
+            ):
                 results = {b for launch in then for b in writers.written(launch)}
                 first = last
                 while first and writers.is_part(first - 1, last, results | {instr.condition}):
@@ -218,12 +220,6 @@ class _Writers:
         for position, instr in enumerate(self._body):
             for buffer in dict.fromkeys(touched(instr)):
                 self._uses.setdefault(buffer, []).append(position)
-
-    def are_launches(self, body: Body) -> bool:
-        """Returns True if the body of a guard's branch only launches kernels and computes sizes for
-        them.
-        """
-        return all(isinstance(instr, Launch | Let) for instr in body)
 
     def written(self, instr: Instr) -> tuple[BufferId, ...]:
         """Returns the buffers of a launch's results; none for another instruction."""

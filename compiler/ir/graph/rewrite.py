@@ -144,9 +144,7 @@ def inlined(b: GraphBuilder, body: Graph) -> Values:
     Returns the new values of the body's outputs. Outputs that nodes of the body compute have
     distinct new values; an output may also be a constant or a value of the enclosing graph.
     """
-    new: dict[Value, Value] = {}
-    for value, handle in body.constants.items():
-        new[value] = b.constant_handle(handle, value.type, value.name)
+    new = {v: b.constant_handle(h, v.type, v.name) for v, h in body.constants.items()}
     for node in substituted(body, new).nodes:
         b.append(node)
     return tuple(new.get(value, value) for value in body.outputs)

@@ -22,7 +22,7 @@ are quoted as in JSON.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
@@ -69,7 +69,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def graph_text(graph: Graph) -> str:
     """Returns the text of a graph: its size symbols, then the graph; ends with a newline."""
     printer = _Printer()
-    lines = [size_line(var) for var in _graph_symbols(graph)]
+    results = ((*n.outputs, n.attrs) for n in walk_nodes(graph))
+    symbols = _symbols((graph.inputs, *results, tuple(graph.constants)))
+    lines = map(size_line, dict.fromkeys(symbols))
     return "\n".join([*lines, printer.graph(graph, "")]) + "\n"
 
 
@@ -99,12 +101,6 @@ def _facts(var: Var) -> str:
     divisor = "" if var.divisor == 1 else f" divisor {var.divisor}"
     typical = "" if var.typical is None else f" typical {var.typical}"
     return f"in [{var.lo},{'' if var.hi is None else var.hi}]{divisor}{typical}"
-
-
-def _graph_symbols(graph: Graph) -> Iterable[Var]:
-    nodes = list(walk_nodes(graph))
-    places = [graph.inputs, *((*n.outputs, n.attrs) for n in nodes), tuple(graph.constants)]
-    return dict.fromkeys(_symbols(tuple(places)))
 
 
 def _symbols(item: Any) -> Iterator[Var]:
@@ -252,8 +248,7 @@ def _expr(expr: Expr, indent: str) -> str:
     inner = indent + "  "
     params = ", ".join(f"p{n}: {t or 'none'}" for n, t in enumerate(expr.params))
     lines = [f"expr({params}) {{"]
-    for n, stage in enumerate(expr.stages):
-        lines.append(inner + _stage(n, stage, inner + "  "))
+    lines += (inner + _stage(n, stage, inner + "  ") for n, stage in enumerate(expr.stages))
     lines.append(f"{inner}return {', '.join(map(source_text, expr.outputs))}")
     return "\n".join([*lines, indent + "}"])
 

@@ -147,7 +147,9 @@ def _row(name: str, node: type, pattern: str, operation: IntOp | None = None) ->
     hidden = {"op": Kind.OPERATION} if operation else {}
     listed = (f.name for f in fields(node) if f.compare)
     all_fields = [fields_by_name.get(n) or Field(n, hidden.get(n, Kind.NUMBER)) for n in listed]
-    return Row(name, node, text, tuple(sorted(all_fields, key=_encoding_order)), operation)
+    # Bodies are encoded last, after the fields of several items.
+    all_fields.sort(key=lambda f: 2 if f.kind is Kind.BODY else f.form is not FieldCount.ONE)
+    return Row(name, node, text, tuple(all_fields), operation)
 
 
 def _part(part: str) -> str | Field:
@@ -156,10 +158,6 @@ def _part(part: str) -> str | Field:
         return part
     lead, name, kind, form = match.groups(default="")
     return Field(name, Kind[kind.upper()], FieldCount(form), lead)
-
-
-def _encoding_order(field: Field) -> int:
-    return 2 if field.kind is Kind.BODY else field.form is not FieldCount.ONE
 
 
 _LET = "{target:defined} = "

@@ -377,7 +377,7 @@ def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
         high, low = _divided(of, size)
         if is_inside(low, size, extents):
             return _digit(high, div // size, mod, extents)
-    if (inner_digit := _sole_digit(of)) is not None:
+    if inner_digit := _sole_digit(of):
         _, inner, inner_div, inner_mod = inner_digit
         if not inner_mod or inner_mod % div == 0:
             inner_mod //= div

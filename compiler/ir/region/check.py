@@ -76,9 +76,10 @@ def _agree(
         return False
     rng = random.Random(seed)
     edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
-    places = []
-    for number, _ in a.outputs:
-        places.append(_points([_int(e, sizes) for e in a.stages[number].iters], edges, points, rng))
+    places = [
+        _points([_int(e, sizes) for e in a.stages[number].iters], edges, points, rng)
+        for number, _ in a.outputs
+    ]
     for prime in PRIMES:
         evaluators = [
             _Values(r, PrimeField(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))

@@ -12,10 +12,10 @@ from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import IndexLike, const, symbol
+from tcc.ir.index import IndexLike, as_int, const, symbol
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.graph.state import Appended, appended_rows, bind_states, updates_in_place
+from tcc.passes.graph.state import appends_entry, bind_states, updates_in_place
 from tcc.runtime.module import Module
 
 from tests.passes.placing import place_graph
@@ -131,7 +131,9 @@ def test_a_growing_cache_gets_room_for_its_new_rows(
     graph = bind_states(model, [("past", "present")])
     verify_graph(graph)
     ((present, room),) = graph.aliases
-    assert appended_rows(graph) == (Appended("past", 1, const(1) * new * parts),)
+    size = const(1) * new * parts
+    entry = {"input": "past", "axis": 1, "rows": size.key if as_int(size) is None else as_int(size)}
+    assert appends_entry(graph) == {"appends": [entry]}
     assert updates_in_place(place_graph(graph), present, room)
     module = compiled(graph)
     old = 4
