@@ -117,6 +117,14 @@ def test_other_triangles_are_multiplied(seed: int) -> None:
     assert "cum_sum" not in [node.op.name for node in after.nodes]
 
 
+def test_numbers_that_end_are_no_running_sum() -> None:
+    """A running sum would subtract them again, and lose the digits of smaller ones."""
+    matrix = np.array([[1e8, 1e8, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]], np.float32)
+    for number in (1, 2, 3, 4):
+        after = skip_zeros(by_matrix(matrix, 3), way(number))
+        assert "cum_sum" not in [node.op.name for node in after.nodes]
+
+
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("operand", ["a", "b"])
 def test_masks_keep_infinities_and_nan(axes: tuple[int, ...], operand: str) -> None:
