@@ -140,6 +140,7 @@ GRAPH: tuple[Step, ...] = (
     Step("merge-equal-nodes", merge_equal_nodes, 1),
     Step("fold-factors", fold_factors, 1, when="fold_factors"),
     Step("skip-zeros", skip_zeros, 2, when="zeros", reads=("zeros",)),
+    Step("legalize-calls-again", legalize_calls, when="cheapest", reads=("cheapest",)),
     Step("decompose-transposed", decompose_transposed, 1, reads=("stays_whole",)),
     Step("shrink", shrink, 2, when="parts", reads=("parts",)),
     Step("move-resamplings", move_resamplings, 2, when="zeros", reads=("zeros",)),

@@ -41,7 +41,8 @@ _STAGES = MappingProxyType(
         "merge-equal-nodes-again,nest-concats,scatter-rows,share-tables,check-indices,"
         "drop-dead-nodes,bind-states",
         "dividing the graph among ranks": "shard",
-        "searching for cheaper sums": "skip-zeros,move-resamplings,merge-contractions,derive",
+        "searching for cheaper sums": "skip-zeros,legalize-calls-again,move-resamplings,"
+        "merge-contractions,derive",
         "choosing kernels": "lower,pack-io,compute-constants,name-handles,partition,merge-groups,"
         "assign-layouts,tabulate,choose-layouts,narrow-storage,level-bytes,exact-weights,"
         "compact-buffers,"

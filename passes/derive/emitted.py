@@ -11,6 +11,7 @@ from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.derive import with_candidates
 from tcc.passes.derive.prices import site_graph
 from tcc.passes.derive.sites import DerivationSite
+from tcc.passes.graph.legalize_calls import legalize_calls
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
 from tcc.schedule.alternatives import NO_TIME
 
@@ -22,9 +23,6 @@ Way: TypeAlias = Callable[[GraphBuilder, Sequence[Value]], Value]
 class _Emitted(Candidate):
     way: Way
 
-    def growth(self, site: DerivationSite) -> int:
-        return 0
-
     def emit(self, b: GraphBuilder, operands: Sequence[Value], arrays: object) -> Value:
         return self.way(b, operands)
 
@@ -35,12 +33,16 @@ def with_cheapest(
     """Returns `graph` with each site as it is or in the cheapest of its ways; `graph` itself if
     nothing changes.
 
-    `cheapest` returns the index of the cheapest of several graphs.
+    `cheapest` returns the index of the cheapest of several graphs.  C functions have no price; in
+    their place the kernels that a GPU runs are priced.
     """
     chosen: dict[Node, tuple[DerivationSite, Candidate]] = {}
     for site, ways in options:
         candidates = [_Emitted("", NO_TIME, way) for way in ways]
-        graphs = [site_graph(site, ((site, candidate),)) for candidate in candidates]
+        graphs = [
+            legalize_calls(site_graph(site, ((site, candidate),)), cheapest)
+            for candidate in candidates
+        ]
         if ways and (number := cheapest([site_graph(site), *graphs])):
             chosen[site.sink] = site, candidates[number - 1]
     return with_candidates(graph, chosen)

@@ -33,9 +33,6 @@ class Phases(Candidate):
     def direct(self) -> bool:
         return True
 
-    def growth(self, site: DerivationSite) -> int:
-        return 0
-
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: RankArrays | None
     ) -> Value | None:

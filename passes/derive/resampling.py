@@ -53,23 +53,25 @@ def move_resamplings(graph: Graph, cheapest: Cheapest) -> Graph:
 
 
 def _moves(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[Way]]]:
-    """Yields each resampling with the nodes that it may pass, up to the last one with a reduction,
-    and the way to compute them so."""
+    """Yields each resampling with the nodes that it may pass, and the way to compute them so.
+
+    At least one of these nodes has a reduction.
+    """
     for first in scope.graph.nodes:
         is_resize = first.op.name == "resize" and not first.attrs.crops
         copies = classify(first) is NodeKind.MAP or (is_resize and first.attrs.mode == "nearest")
-        if not (copies or is_resize) or len(first.outputs) > 1:
+        if not (copies or is_resize):
             continue
         nodes = [first]
         while (reader := scope.reader(nodes[-1].result)) and classify(reader) is NodeKind.MAP:
             nodes.append(reader)
-        value, operands = nodes[-1].result, compose(nodes, nodes[-1].outputs)[1]
-        size = element_count(value.shape)
+        value = nodes[-1].result
+        size, operands = element_count(value.shape), compose(nodes, [value])[1]
         if len(operands) > 1 or all(at_most(size, element_count(x.shape)) for x in operands):
             continue
         order, expr = _aligned(nodes)
+        shape = source_shape(expr, 0)
         steps: list[_Step] = []
-        way = None
         while reader:
             number, factors = reader.inputs.index(value), scope.linear(reader)
             may_pass = copies or (factors is not None and factors[number])
@@ -77,14 +79,11 @@ def _moves(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[Way]]]:
             if forms is None:
                 break
             steps.append((reader, value, forms[0]))
-            expr = forms[1]
-            if any(stage.reduce for stage in forms[0].stages):
-                last = nodes[-1], nodes[-1].inputs[0], expr
-                site = scope.site((*nodes, *(node for node, *_ in steps)), ())
-                way = partial(_behind, site=site, order=order, steps=[*steps, last])
-            value, reader = reader.result, scope.reader(reader.result)
-        if way:
-            yield site, [way]
+            value, expr, reader = reader.result, forms[1], scope.reader(reader.result)
+        if any(stage.reduce for *_, local in steps for stage in local.stages):
+            site = scope.site((*nodes, *(node for node, *_ in steps)), ())
+            steps.append((nodes[-1], nodes[-1].inputs[0], expr))
+            yield site, [partial(_behind, site=site, order=order, shape=shape, steps=steps)]
 
 
 def _behind(
@@ -92,18 +91,19 @@ def _behind(
     operands: Sequence[Value],
     site: DerivationSite,
     order: Sequence[int],
+    shape: Indices,
     steps: Sequence[_Step],
 ) -> Value:
     """Adds nodes that compute `steps` one after the other, and returns the last result.
 
-    The first reads the resampling's operand, with its axes in `order` if that is not empty.
+    The first reads the resampling's operand, in `shape` with its axes in `order` if that is not
+    empty.
     """
     new: dict[Value | None, Value] = dict(zip(site.operands, operands, strict=True))
     y = new[site.nodes[0].inputs[0]]
     if order:
         y = emit(b, "transpose", y, perm=tuple(order))
-        node, value, expr = steps[0]
-        y = emit(b, "reshape", y, shape=source_shape(expr, node.inputs.index(value)))
+        y = emit(b, "reshape", y, shape=shape)
     for node, value, expr in steps:
         new[value] = y
         op, attrs, inputs = op_of(node, expr, [new.get(v) for v in node.inputs])
@@ -156,7 +156,7 @@ def _aligned(nodes: Sequence[Node]) -> tuple[list[int], Expr]:
     The first result is the order of its operand's axes in which they are; it is empty if they are
     as they lie.  Else the operand has a single axis in place of those that are not kept.
     """
-    expr, (x, *_) = compose(nodes, nodes[-1].outputs)
+    expr, (x,) = compose(nodes, [nodes[-1].result])
     shape = expr.types[0].shape
     groups = []
     for n in range(len(shape)):

@@ -3,6 +3,8 @@
     %y = matmul(%x, %w)    w = 0 above the diagonal     y[:, :n] = x[:, :n] * w[:n, :n], ...
                            w = blocks on the diagonal   y[i, g, j] = sum(k) x[i, g, k] * w[g, k, j]
                            w = one number a column      y[i, j] = x[i, rows[j]] * w[j]
+                           w = equal numbers in rows    y = cum_sum(%x * w[:, n - 1])
+                               of a triangle
     %y = matmul(where(equal(%rows, [0, 1, ...]), 1, 0), %w)     y[i, j] = w[rows[i], j]
     %d = reduce_sum(mul(%eye, matmul(%a, %b)))          d[i] = sum(k) a[i, k] * b[k, i]
 
@@ -272,10 +274,16 @@ def _skipped(p: _Product, matrix: Array) -> Iterator[Way]:
             parts = [(part, part.values(matrix)) for part in cover]
             yield partial(_in_parts, p=p, parts=parts)
     x = _read_by_row(p)
-    if is_result and x is not None and np.count_nonzero(matrix, axis=0).max() <= 1:
-        rows = (matrix != 0).argmax(0)
-        values = matrix[rows, np.arange(len(rows))].reshape(-1, 1, 1)
-        yield partial(_gathered, p=p, x=x, rows=rows, values=values)
+    if not is_result or x is None:
+        return
+    # The differences of neighbouring columns, in order and in the opposite order.
+    steps, steps_back = np.diff(matrix, prepend=0), -np.diff(matrix, append=0)
+    for reverse, numbers in ((None, matrix), (False, steps), (True, steps_back)):
+        axes = (0,) if reverse is None else (0, 1)
+        if all(np.count_nonzero(numbers, axis).max() <= 1 for axis in axes):
+            rows = (numbers != 0).argmax(0)
+            values = numbers[rows, np.arange(len(rows))].reshape(-1, 1, 1)
+            yield partial(_gathered, p=p, x=x, rows=rows, values=values, reverse=reverse)
 
 
 def _read_by_row(p: _Product) -> tuple[int, int] | None:
@@ -297,8 +305,12 @@ def _gathered(
     x: tuple[int, int],
     rows: Array,
     values: Array,
+    reverse: bool | None,
 ) -> Value:
-    """Adds nodes that read a row for every column, and multiply it by the column's number."""
+    """Adds nodes that read a row for every column, and multiply it by the column's number.
+
+    If `reverse` is not None, each column of the result adds those before it, or those behind it.
+    """
     number, axis = x
     factor = p.term.factors[number]
     assert factor.source is not None
@@ -308,7 +320,10 @@ def _gathered(
     factors = replaced(p.term.factors, number, factor._replace(source=len(operands)))
     part = _Part(0, len(rows), 1, 0, 1, 1)
     new = p._replace(term=p.term._replace(factors=factors))
-    return _guarded(b, operands, p, _tiled(b, [*operands, selected], new, part, values))
+    y = _tiled(b, [*operands, selected], new, part, values)
+    if reverse is not None:
+        y = emit(b, "cum_sum", y, axis=p.column, reverse=reverse)
+    return _guarded(b, operands, p, y)
 
 
 def _in_parts(

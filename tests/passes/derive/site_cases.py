@@ -348,6 +348,8 @@ MATRICES: Mapping[str, Array] = MappingProxyType(
         "blocks": np.kron(np.eye(8), np.ones((32, 32))) * _whole(_SIZE, _SIZE),
         "lower triangle": np.tril(_whole(_SIZE, _SIZE)),
         "upper triangle": np.triu(_whole(_SIZE, _SIZE)),
+        "lower ones": np.tril(np.ones((1024, 1024))),
+        "upper ones": np.triu(np.ones((1024, 1024))) * _whole(1024)[:, None],
         "band": np.tril(np.triu(_whole(_SIZE, _SIZE), -8), 8),
         "zero rows": _whole(_SIZE, _SIZE) * (np.arange(_SIZE) < 64)[:, None],
     }
@@ -374,11 +376,13 @@ def grouped(graph: Graph) -> Graph:
     return group_gemms(graph, GroupedGemmPrices(planner(), (16, 32)).tile_of)
 
 
-def zeros(key: str | tuple[int, ...], count: int, share: float) -> GraphCase:
+def zeros(
+    key: str | tuple[int, ...], count: int, share: float, op: str = "expression"
+) -> GraphCase:
     """Rows by a matrix of MATRICES, or the sum of a masked product along axes."""
     by_name = isinstance(key, str)
     graph = partial(by_matrix, MATRICES[key]) if by_name else partial(masked, key)
-    return GraphCase(graph, without_zeros, "expression", count, share)
+    return GraphCase(graph, without_zeros, op, count, share)
 
 
 GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
@@ -393,6 +397,8 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
         "blocks": zeros("blocks", 2, 0.14),
         "lower triangle": zeros("lower triangle", 9, 0.6),
         "upper triangle": zeros("upper triangle", 9, 0.6),
+        "lower ones": zeros("lower ones", 1, 0.002, "cum_sum"),
+        "upper ones": zeros("upper ones", 1, 0.002, "cum_sum"),
         "band": zeros("band", 9, 0.25),
         "zero rows": zeros("zero rows", 2, 0.27),
         "masked diag(AB)": GraphCase(partial(masked, (1,)), without_zeros, "expression", 2, 0.03),

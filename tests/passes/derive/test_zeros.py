@@ -74,12 +74,55 @@ def test_every_way_gives_the_same_numbers(seed: int, number: int) -> None:
     assert np.array_equal(np.isfinite(results(after, {"x": x})), finite)
 
 
-@pytest.mark.parametrize("name", ["permutation", "blocks", "band", "zero rows"])
+@pytest.mark.parametrize("name", ["permutation", "blocks", "band", "zero rows", "upper ones"])
 def test_compiled_results_are_the_same(name: str, agree: Agree) -> None:
     graph = by_matrix(MATRICES[name], 3)
     after = without_zeros(graph)
     assert after is not graph
     agree(graph, after, tolerance=1e-5)
+
+
+def triangle(upper: bool, strict: bool, seed: int) -> Array:
+    """A matrix whose rows, in any order, have a number from a column on or up to a column."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(5, 40))
+    ones = (np.triu if upper else np.tril)(np.ones((n, n + 2)), (1 if upper else -1) * strict)
+    return (ones * rng.integers(1, 5, n)[:, None])[rng.permutation(n)].astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("strict", [False, True])
+def test_triangles_become_running_sums(upper: bool, strict: bool, seed: int) -> None:
+    """Zeros of a triangle still make NaN of infinities."""
+    matrix = triangle(upper, strict, seed)
+    graph = by_matrix(matrix, 3)
+    after = skip_zeros(graph, lambda graphs: len(graphs) - 1)
+    assert "cum_sum" in [node.op.name for node in after.nodes]
+    x = RNG.integers(-8, 9, (3, len(matrix))).astype(np.float32)
+    assert np.array_equal(results(after, {"x": x}), x.astype(np.float64) @ matrix)
+    x[1, int(RNG.integers(len(matrix)))] = RNG.choice([np.nan, np.inf])
+    finite = np.isfinite(results(graph, {"x": x}))
+    assert np.array_equal(np.isfinite(results(after, {"x": x})), finite)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_other_triangles_are_multiplied(seed: int) -> None:
+    """A number that differs from the others of its row is no step of a running sum."""
+    matrix = triangle(bool(seed % 2), False, seed)
+    places = np.argwhere(matrix if seed < 2 else matrix == 0)
+    row, column = places[(places[:, 1] > 1) & (places[:, 1] < len(matrix) - 1)][seed]
+    matrix[row, column] += 0.5
+    after = skip_zeros(by_matrix(matrix, 3), lambda graphs: len(graphs) - 1)
+    assert "cum_sum" not in [node.op.name for node in after.nodes]
+
+
+def test_numbers_that_end_are_no_running_sum() -> None:
+    """A running sum would subtract them again, and lose the digits of smaller ones."""
+    matrix = np.array([[1e8, 1e8, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]], np.float32)
+    for number in (1, 2, 3, 4):
+        after = skip_zeros(by_matrix(matrix, 3), way(number))
+        assert "cum_sum" not in [node.op.name for node in after.nodes]
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
