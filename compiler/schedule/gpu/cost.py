@@ -206,13 +206,14 @@ class BlockPricer:
         rate *= _MATRIX_SHARE / self.profile.processors
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
-        turned = 0.0
+        grouped, turned = matrix.rows >= LEAST_SIDE * group_warps, 0.0
+        # A single warp reads one term of f32 at once, but several neighbours of narrower types.
+        if matrix.dtype in self.profile.terms and (grouped or matrix.dtype != "f32"):
+            turned = matrix.turned * _TURN / self.profile.clock
         if group_warps > 1:
             # One instruction of several warps reads both operands from shared memory, and each warp
             # has 16 rows of its result.
-            if matrix.rows >= LEAST_SIDE * group_warps:
-                if matrix.dtype in self.profile.terms:
-                    turned = matrix.turned * _TURN / self.profile.clock
+            if grouped:
                 rows, columns = matrix.rows // (LEAST_SIDE * group_warps), 1
             else:
                 rate *= _ONE_WARP_SHARE
