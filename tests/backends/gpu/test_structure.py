@@ -82,6 +82,7 @@ KEPT = (
     replace(FACTS, copies=(Copy("b", "engine", 0, 1, 16, True),)),
     replace(FACTS, copies=(Copy("b", "load", 16, 2, 16, False),)),
     replace(FACTS, copies=(Copy("b", "load", 2, 2, 2, True),)),
+    replace(FACTS, copies=(Copy("b", "load", 16, 2, 16, True, looped=False),)),
     replace(FACTS, slots=513, lone=False),
 )
 
