@@ -43,18 +43,18 @@ def with_turned_operands(
             order = axis_order(layouts[value]) if value in layouts else None
             if value in constants or order is None or order[-1] == axis:
                 continue
-            turned = copies.get((value, axis)) or Value(f"{value.name}.turned{axis}", value.type)
-            moved = (*(n for n in order if n != axis), axis)
-            new_layouts = {**layouts, turned: permuted(value.shape, moved)}
-            copy = copy_of(value, turned, f"{kernel.loc} (turned)")
+            target = copies.get((value, axis)) or Value(f"{value.name}.turned{axis}", value.type)
+            new_order = (*(n for n in order if n != axis), axis)
+            new_layouts = {**layouts, target: permuted(value.shape, new_order)}
+            copy = copy_of(value, target, f"{kernel.loc} (turned)")
             reader = replace(
-                kernel, operands=tuple(turned if v is value else v for v in kernel.operands)
+                kernel, operands=tuple(target if v is value else v for v in kernel.operands)
             )
-            added = () if (value, axis) in copies else (copy,)
-            if _keeps(kernel, (*added, reader), planner, new_layouts, constants):
+            new_copies = () if (value, axis) in copies else (copy,)
+            if _keeps(kernel, (*new_copies, reader), planner, new_layouts, constants):
                 continue
-            steps += map(ProgramStep, added)
-            copies[value, axis], layouts, kernel = turned, new_layouts, reader
+            steps += map(ProgramStep, new_copies)
+            copies[value, axis], layouts, kernel = target, new_layouts, reader
         steps.append(replace(step, kernel=kernel))
     return replace(placed, steps=tuple(steps), layouts=layouts)
 
@@ -87,7 +87,7 @@ def _keeps(
 
     return planner.ledger.either(
         lambda: site("turn", *(kernel_key(k, layouts, constants) for k in (kernel, *others))),
-        ("as it is", seconds(kernel)),
+        ("as-is", seconds(kernel)),
         ("turned", lambda: seconds(*others)),
         MARGINS["storage order"],
         place=kernel.loc,

@@ -19,9 +19,19 @@ class StructureException:
     why: str
 
 
+_WAITING = "matrix units are not kept waiting"
+_WINDOW = "the loop computes addresses and masks of a window for few columns of filters"
+
 EXCEPTIONS: tuple[StructureException, ...] = (
+    StructureException("csrnet_bf16", "node_conv2d", _WAITING, _WINDOW),
+    StructureException("unet_bf16", "up.0/ConvTranspose", _WAITING, _WINDOW),
+    StructureException("unet_bf16", "merge.1.0/Conv", _WAITING, _WINDOW),
     StructureException(
-        "gemm_tf32", "", "wide copies",
-        "the units read contiguous terms, and a row of B has contiguous columns",
+        "unet_bf16", "down.0.0/Conv", "wide copies",
+        "three channels: the block of filters has rows of 27 terms, and passes through registers",
+    ),
+    StructureException(
+        "gpt2_prefill_bf16", "node_linear", _WAITING,
+        "rows of 50,257 columns are not aligned, so lanes copy two bytes each",
     ),
 )  # fmt: skip

@@ -166,8 +166,10 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     def _layout(self, warps: int, columns: int, dtype: DType) -> None:
         """Prints the layout of accumulators, from which all other layouts are derived.
 
-        A matrix instruction takes 256 bits of terms of type `dtype`.
+        A matrix instruction takes 256 bits of terms of type `dtype`. Triton has none with 256
+        columns of integers.
         """
+        columns = min(columns, 256 if dtype.is_float else 128)
         line = self._writer.line
         line("layout: tl.constexpr = tl.NVMMADistributedLayout(")
         shape = [16, columns, 256 // dtype.bits]

@@ -206,20 +206,21 @@ class BlockPricer:
         rate *= _MATRIX_SHARE / self.profile.processors
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
-        turned = 0.0
+        grouped, turning = matrix.rows >= LEAST_SIDE * group_warps, 0.0
+        # A single warp reads one term of f32 at once, but several neighbours of narrower types.
+        if matrix.dtype in self.profile.terms and (grouped or matrix.dtype != "f32"):
+            turning = matrix.scattered * _TURN / self.profile.clock
         if group_warps > 1:
             # One instruction of several warps reads both operands from shared memory, and each warp
             # has 16 rows of its result.
-            if matrix.rows >= LEAST_SIDE * group_warps:
-                if matrix.dtype in self.profile.terms:
-                    turned = matrix.turned * _TURN / self.profile.clock
+            if grouped:
                 rows, columns = matrix.rows // (LEAST_SIDE * group_warps), 1
             else:
                 rate *= _ONE_WARP_SHARE
         shared_bytes = matrix.depth * size * (matrix.rows * columns + matrix.columns * rows)
         flops = 2 * matrix.rows * matrix.columns * matrix.depth
         issue = _ISSUE / self.profile.clock
-        moves = shared_bytes / self._shared + turned
+        moves = shared_bytes / self._shared + turning
         return matrix.batch * max(flops / rate, moves) + issue
 
     def _lane_matmul(self, matrix: Matrix, threads: int) -> float:

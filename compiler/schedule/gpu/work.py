@@ -61,7 +61,7 @@ class Matrix:
     """A matmul of blocks: for each of `batch` elements, `rows` x `columns` sums of `depth`
     products.
 
-    `dtype` is the operands' type. `turned` counts the elements of operands in memory whose
+    `dtype` is the operands' type. `scattered` counts the elements of operands in memory whose
     neighbours are no terms of the same sum.
     """
 
@@ -70,7 +70,7 @@ class Matrix:
     columns: int
     depth: int
     dtype: str
-    turned: int = 0
+    scattered: int = 0
 
 
 @frozen
@@ -125,17 +125,17 @@ class StageFacts:
         return tuple(t.bytes_in(extents, SECTOR) for t in self.touches)
 
     @cached_property
-    def far_terms(self) -> tuple[bool, bool]:
+    def scattered_terms(self) -> tuple[bool, bool]:
         """Returns for each factor whether it is loaded from memory where the terms of a sum are no
         neighbours."""
         pair, last = factors(self.stage), self.stage.reduce[-1]
         assert pair is not None
 
-        def far(factor: Scalar) -> bool:
+        def scattered(factor: Scalar) -> bool:
             loaded = (n for n in walk(factor) if isinstance(n, Read) and isinstance(n.source, int))
             return any(stride(self.stage.accesses[n], last) not in (0, 1) for n in loaded)
 
-        return far(pair.a), far(pair.b)
+        return scattered(pair.a), scattered(pair.b)
 
     def run(self, cuts: Sequence[Cut], common: frozenset[Var]) -> StageRun:
         """Returns the work of one tile.
@@ -195,10 +195,9 @@ class StageFacts:
         deep = depth >= (LEAST_BYTES if of_bytes(self.stage) else LEAST_SIDE)
         if len(blocked) != 1 or min(rows, columns) < LEAST_SIDE or not deep:
             return None
-        turned = depth * sum(
-            n for n, far in zip((rows, columns), self.far_terms, strict=True) if far
-        )
-        return Matrix(sizes[True, True], rows, columns, depth, matmul_type(self.stage), turned)
+        in_a, in_b = self.scattered_terms
+        scattered = depth * (rows * in_a + columns * in_b)
+        return Matrix(sizes[True, True], rows, columns, depth, matmul_type(self.stage), scattered)
 
 
 class GroupFacts:

@@ -87,9 +87,9 @@ def compiled(target: str, dtype: DType, compilers: Compilers) -> CompiledKernel:
         LoweringContext(BlockChooser(), arena_planner(), FULL),
         Trace(),
     )
-    (schedule,) = (b.schedule for b in made.table.bounds)
+    schedule = made.table.bounds[-1].schedule  # An earlier kernel may turn the second operand.
     assert isinstance(schedule, BlockSchedule)
     how = {"warps": schedule.warps, "stages": 1}
-    source = kernel_source(made.kernels[0], "k", dot="ieee", alignments=made.alignments[0], **how)
+    source = kernel_source(made.kernels[-1], "k", dot="ieee", alignments=made.alignments[-1], **how)
     ((kernel,),) = compile_kernels([source], [GPUS[target]], compilers)
     return kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -81,6 +82,7 @@ KEPT = (
     replace(FACTS, copies=(Copy("b", "engine", 0, 1, 16, True),)),
     replace(FACTS, copies=(Copy("b", "load", 16, 2, 16, False),)),
     replace(FACTS, copies=(Copy("b", "load", 2, 2, 2, True),)),
+    replace(FACTS, copies=(Copy("b", "load", 16, 2, 16, True, looped=False),)),
     replace(FACTS, slots=513, lone=False),
 )
 
@@ -100,6 +102,22 @@ _BYTES = """
       }
       store %sum to %c[128*m+l0, 128*n+l1]
     }"""
+
+
+_ROLES = _BYTES.replace("%b[k+l0, 128*n+l1]", "%b[256*n+l1, k+l0]").replace("n: 0..4", "n: 0..2")
+_ROLES = _ROLES.replace("i8[64,128]", "i8[64,256]").replace("i32[128,128]", "i32[128,256]")
+_ROLES = _ROLES.replace("128*n+l1]", "256*n+l1]")
+
+
+def flat(text: str) -> str:
+    """Returns a kernel as kernels for GPUs are: buffers of one axis, and loops that count steps."""
+    step = int(re.findall(r"step (\d+)", text)[0])
+    text = text.replace(
+        f"0..512 in 0..512 step {step}", f"0..{512 // step} in 0..{512 // step} step 1"
+    )
+    text = text.replace(" k+l", f" {step}*k+l").replace("[k+l", f"[{step}*k+l")
+    text = text.replace("[512,512]", f"[{512 * 512}]")
+    return re.sub(r"(%[abc])\[([^,\]]+), ([^\]]+)\]", r"\1[512*(\2)+\3]", text)
 
 
 @dataclass(frozen=True)
@@ -124,6 +142,8 @@ def needs_triton(test: Test) -> Test:
 
 SAMPLES: Mapping[str, Sample] = {
     "bf16 in Gluon": Sample(TEXTS["plain"], "ieee", gluon=232448),
+    "bytes in Gluon": Sample(flat(_ROLES), "ieee", gluon=232448),
+    "tf32 in Gluon": Sample(flat(_K_MAJOR), "tf32", gluon=232448),
     "bf16": Sample(BIG_MATMUL, "ieee"),
     "tf32, contiguous terms": Sample(_K_MAJOR, "tf32"),
     "tf32, contiguous columns": Sample(_F32, "tf32", ("wide copies",)),
@@ -171,6 +191,15 @@ def test_rules_hold_but_for_the_known_breaches(
 
 
 @needs_triton
+@pytest.mark.parametrize("name", ["bf16 in Gluon", "bytes in Gluon", "tf32 in Gluon"])
+def test_the_copy_engine_loads_both_operands(
+    name: str, found: dict[str, tuple[CheckedKernel, Structure]]
+) -> None:
+    copies = found[name][1].copies
+    assert [(c.buffer, c.way) for c in copies] == [("a", "engine"), ("b", "engine")]
+
+
+@needs_triton
 def test_copies_and_matrix_instructions_are_found(
     found: dict[str, tuple[CheckedKernel, Structure]],
 ) -> None:
@@ -182,3 +211,14 @@ def test_copies_and_matrix_instructions_are_found(
     assert {(c.buffer, c.way, c.bytes, c.wanted) for c in turned} == {
         ("a", "async", 16, 16), ("b", "async", 16, 16)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "dot"), [(_F32, "tf32"), (_K_MAJOR, "ieee"), (_K_MAJOR, "bf16"), (_BYTES, "ieee")]
+)
+def test_operands_across_the_sum_and_exact_f32_stay_with_triton(text: str, dot: str) -> None:
+    kernel = parse_kernel(flat(text))
+    options = {"warps": 8, "stages": 3, "gluon": 232448}
+    assert kernel_source(kernel, "k", dot=dot, **options).hopper is None  # type: ignore[arg-type]
+    along = parse_kernel(flat(_K_MAJOR))
+    assert kernel_source(along, "k", dot="tf32", **options).hopper is not None  # type: ignore[arg-type]

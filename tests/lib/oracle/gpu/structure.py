@@ -49,7 +49,7 @@ class Copy:
 
     `count` instructions of the kind `way` move `bytes` of each lane; a box of the copy engine has
     no bytes of lanes. `wanted` are the bytes of a lane that sizes and alignments allow. `plain`:
-    the elements reach the matrix units unchanged.
+    the elements reach the matrix units unchanged. `looped`: the copies are in a loop.
     """
 
     buffer: str
@@ -58,6 +58,7 @@ class Copy:
     count: int
     wanted: int
     plain: bool
+    looped: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _copies(checked: CheckedKernel) -> Iterator[Copy]:
         deepest = max((depth for depth, *_ in own), default=0)
         counts = Counter((way, bytes_) for depth, way, bytes_ in own if depth == deepest)
         for (way, bytes_), count in sorted(counts.items()):
-            yield Copy(buffer.name, way, bytes_, count, *facts[buffer])
+            yield Copy(buffer.name, way, bytes_, count, *facts[buffer], deepest > 0)
 
 
 def _parameters(checked: CheckedKernel, number: int) -> frozenset[int]:
@@ -218,10 +219,9 @@ def _wide(facts: Structure) -> str:
 
 
 def _asynchronous(facts: Structure) -> str:
-    """Copies of less than four bytes cannot be asynchronous."""
-    waiting = {
-        c.buffer: None for c in facts.copies if c.way in (LOAD, STORE) and c.plain and c.wanted >= 4
-    }
+    """Copies of less than four bytes cannot be asynchronous; without a loop, no work hides them."""
+    slow = [c for c in facts.copies if c.way in (LOAD, STORE) and c.plain and c.looped]
+    waiting = dict.fromkeys(c.buffer for c in slow if c.wanted >= 4)
     return f"lanes wait for {', '.join(waiting)}" if waiting and facts.matrix else ""
 
 
