@@ -36,7 +36,7 @@ def with_cheapest(
     `cheapest` returns the index of the cheapest of several graphs.  C functions have no price; in
     their place the kernels that a GPU runs are priced.
     """
-    chosen: dict[Node, tuple[DerivationSite, Candidate]] = {}
+    replacements: dict[Node, tuple[DerivationSite, Candidate]] = {}
     for site, ways in options:
         candidates = [_Emitted("", NO_TIME, way) for way in ways]
         graphs = [
@@ -44,5 +44,5 @@ def with_cheapest(
             for candidate in candidates
         ]
         if ways and (number := cheapest([site_graph(site), *graphs])):
-            chosen[site.sink] = site, candidates[number - 1]
-    return with_candidates(graph, chosen)
+            replacements[site.sink] = site, candidates[number - 1]
+    return with_candidates(graph, replacements)

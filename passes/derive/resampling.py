@@ -140,13 +140,13 @@ def _exchanged(expr: Expr, node: Node, number: int) -> tuple[Expr, Expr] | None:
     `node` reads the resampling `expr`, which `_aligned` returns, as operand `number`.  Returns None
     where the two do not change places.
     """
-    own, old, new = node_expr(node), expr.types[0].shape, node.outputs[0].shape
-    if own is None or [v.rank for v in node.outputs] != [len(old)]:
+    expr_of_node, old, new = node_expr(node), expr.types[0].shape, node.outputs[0].shape
+    if expr_of_node is None or [v.rank for v in node.outputs] != [len(old)]:
         return None
-    kept = {n: new[n] for n, size in enumerate(old) if _resized(expr, 0, {n: size})}
-    moved = {n: size for n, size in enumerate(source_shape(expr, 0)) if n not in kept}
-    local = _resized(without_unit_loops(own, attrgetter("reduce")), number, moved)
-    behind = _resized(expr, 0, kept)
+    kept_sizes = {n: new[n] for n, size in enumerate(old) if _resized(expr, 0, {n: size})}
+    moved_sizes = {n: size for n, size in enumerate(source_shape(expr, 0)) if n not in kept_sizes}
+    local = _resized(without_unit_loops(expr_of_node, attrgetter("reduce")), number, moved_sizes)
+    behind = _resized(expr, 0, kept_sizes)
     return (local, behind) if local and behind else None
 
 

@@ -67,8 +67,8 @@ def split(
             forms[f"in-parts-{number}"] = (replace(kernel, expr=form),)
     if seconds is not None and lowers is None:
         for parts in chain_parts(expr):
-            whole = replace(kernel, expr=parts.expr)
-            forms[f"parts-of-{parts.size}"] = cut_behind(whole, parts.partial, names)
+            divided = replace(kernel, expr=parts.expr)
+            forms[f"parts-of-{parts.size}"] = cut_behind(divided, parts.partial, names)
     if len(forms) == 1:
         return split.pieces(kernel)
     with ledger.trial():

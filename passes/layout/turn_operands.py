@@ -75,20 +75,20 @@ def _term_axes(kernel: Kernel) -> Iterator[tuple[Value, int]]:
 
 def _keeps(
     kernel: Kernel,
-    others: tuple[Kernel, ...],
+    pieces: tuple[Kernel, ...],
     planner: KernelChooser,
     layouts: Mapping[Value, Layout],
     constants: Mapping[Value, Graph],
 ) -> bool:
-    """Returns True if `kernel` stays, and False if the kernels `others` replace it."""
+    """Returns True if `kernel` stays, and False if the kernels `pieces` replace it."""
 
     def seconds(*kernels: Kernel) -> list[Seconds]:
         return [sum((planner.seconds(k, layouts, constants) for k in kernels), NO_TIME)]
 
     return planner.ledger.either(
-        lambda: site("turn", *(kernel_key(k, layouts, constants) for k in (kernel, *others))),
+        lambda: site("turn", *(kernel_key(k, layouts, constants) for k in (kernel, *pieces))),
         ("as-is", seconds(kernel)),
-        ("turned", lambda: seconds(*others)),
+        ("turned", lambda: seconds(*pieces)),
         MARGINS["storage order"],
         place=kernel.loc,
     )
