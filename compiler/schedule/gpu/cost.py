@@ -40,8 +40,8 @@ _ONE_WARP_SHARE = 0.6
 # If one block covers the whole sum, lanes keep this fraction of the sum's factors in registers.
 _RESIDENT_SHARE = 0.6
 # Cycles of a processor in which lanes turn an element of a block whose neighbours are not terms of
-# one sum. (TF32 matmuls with a row-major second operand took 0.9 cycles for each on an H200.)
-_TURN = 0.9
+# one sum. (TF32 matmuls with a row-major second operand took 0.96 to 1.04 cycles on an H200.)
+_TURN = 1.0
 # Cycles in which matrix units wait for the instructions of the next block.
 _ISSUE = 64
 # The fraction of the cache that keeps its data from one kernel to the next.
@@ -207,10 +207,10 @@ class BlockPricer:
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
         grouped, turning = matrix.rows >= LEAST_SIDE * group_warps, 0.0
-        # A single warp reads one term of f32 at once, but several neighbours of narrower types.
-        if matrix.dtype in self.profile.terms and (grouped or matrix.dtype != "f32"):
-            turning = matrix.scattered * _TURN / self.profile.clock
         if group_warps > 1:
+            # A single warp reads one term of f32 at once, but several neighbours of narrower types.
+            if matrix.dtype in self.profile.terms and (grouped or matrix.dtype != "f32"):
+                turning = matrix.scattered * _TURN / self.profile.clock
             # One instruction of several warps reads both operands from shared memory, and each warp
             # has 16 rows of its result.
             if grouped:
