@@ -34,7 +34,8 @@ def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
             continue
         expr, number = division
         kernel, result = replace(step.kernel, expr=expr), step.kernel.results[0]
-        for piece in cut_behind(kernel, (number,), (f"{result.name}.part{n}" for n in count())):
+        names = (f"{result.name}.part{n}" for n in count())
+        for piece in cut_behind(kernel, (number,), names):
             steps.append(ProgramStep(piece))
             new_values = [v for v in piece.results if v not in layouts]
             layouts |= {v: _layout_of_parts(v, layouts[result]) for v in new_values}
