@@ -85,7 +85,7 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
             return _ratio(scalar.args[0], state)
         case "mul" | "div":
             a, b = (_ratio(x, state) for x in scalar.args)
-            return a and b and _simple(scalar.function, a, b)
+            return None if a is None or b is None else _simple(scalar.function, a, b)
         case "select" if scalar.args[2] is literal(0, scalar.dtype) and state not in walk(
             scalar.args[0]
         ):
