@@ -104,21 +104,21 @@ def with_int8(
             hint="leave --precision out",
         )
     errors = {name: _error(*runs.sum(0)) for name, runs in sums.items()}
-    chosen = {n: levels.get(n) for n, error in errors.items() if error <= options.int8_error}
+    int8_levels = {n: levels.get(n) for n, error in errors.items() if error <= options.int8_error}
     layers = [
         {
             "layer": node.loc,
             "op": node.op.name,
             "weight": " ".join(graph.store.sources(graph.constants[weight])) or weight.name,
             "error": errors.get(node.result.name),
-            "int8": node.result.name in chosen,
+            "int8": node.result.name in int8_levels,
         }
         for node, weight in int8_layers(graph).items()
     ]
     # Errors of layers are taken as independent, and later layers as keeping their size.
-    cost = hypot(*map(errors.__getitem__, chosen))
+    cost = hypot(*map(errors.__getitem__, int8_levels))
     facts = {"bound": options.int8_error, "samples": count, "cost": cost, "layers": layers}
-    return with_int8_layers(graph, chosen), facts
+    return with_int8_layers(graph, int8_levels), facts
 
 
 def _error(error: float, exact: float) -> float:
