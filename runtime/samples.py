@@ -109,12 +109,12 @@ def stacked_arrays(ports: Sequence[ModulePort], file: str) -> Iterator[dict[str,
     """
     names = {port.name for port in ports}
     with np.load(file, allow_pickle=False) as archive:
-        kept = set(archive.files)
-    if kept != names:
+        archive_names = set(archive.files)
+    if archive_names != names:
         raise InputError(
             "the archive has other names than the model's inputs",
             where=file,
-            why=f"it has {', '.join(sorted(kept))}; the inputs are {_names(ports)}",
+            why=f"it has {', '.join(sorted(archive_names))}; the inputs are {_names(ports)}",
             hint="save it by np.savez with an array of each input's name",
         )
     stacks = {port.name: _stacked(port, read_array(f"{file}:{port.name}"), file) for port in ports}

@@ -32,10 +32,10 @@ from tcc.passes.quantize.precision import fits
 from tcc.passes.quantize.zero_points import MATMULS, with_bias
 
 # The scale and the zero point of the values that a convolution reads.
-Levels: TypeAlias = tuple[np.float32, np.uint8]
+RangeLevels: TypeAlias = tuple[np.float32, np.uint8]
 # The levels of each layer that is computed in bytes, by the name of the layer's result; None for a
 # matmul.
-Chosen: TypeAlias = Mapping[str, Levels | None]
+LayerLevels: TypeAlias = Mapping[str, RangeLevels | None]
 # A graph with two outputs for each of some layers, and the names of the layers' results.
 Probe: TypeAlias = tuple[Graph, tuple[str, ...]]
 
@@ -56,12 +56,13 @@ def reads_ranges(node: Node) -> bool:
     return node.op.name == "conv"
 
 
-def levels_of_range(low: float, high: float) -> Levels:
+def levels_of_range(low: float, high: float) -> RangeLevels:
     """Returns the levels of values in the range from `low` to `high`; it is made to hold 0."""
     scale = np.float32(max(max(high, 0.0) - min(low, 0.0), _LEAST) / 255)
     return scale, np.uint8(np.rint(-min(low, 0.0) / scale))
 
 
+<<<<<<< HEAD
 def with_int8_layers(graph: Graph, layer_ranges: Chosen) -> Graph:
     """Returns `graph` with the layers in `layer_ranges` computed in bytes."""
     layers = int8_layers(graph)
@@ -69,6 +70,15 @@ def with_int8_layers(graph: Graph, layer_ranges: Chosen) -> Graph:
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         is_chosen = node in layers and node.result.name in layer_ranges
         return _in_bytes(b, node, inputs, layer_ranges) if is_chosen else None
+=======
+def with_int8_layers(graph: Graph, levels: LayerLevels) -> Graph:
+    """Returns `graph` with the layers in `levels` computed in bytes."""
+    layers = int8_layers(graph)
+
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
+        is_int8 = node in layers and node.result.name in levels
+        return _in_bytes(b, node, inputs, levels) if is_int8 else None
+>>>>>>> int8
 
     return rewritten(graph, visit)
 
@@ -83,7 +93,7 @@ def range_probe(graph: Graph) -> Probe:
     return _probe(graph, measured)
 
 
-def error_probe(graph: Graph, levels: Chosen) -> Probe:
+def error_probe(graph: Graph, levels: LayerLevels) -> Probe:
     """Returns a probe of two sums of squares for each layer that bytes can compute.
 
     They are the sums of the error that bytes cause in the layer's result, and of the result.  Each
@@ -118,7 +128,11 @@ def _over_all(b: GraphBuilder, op: str, x: Value) -> Value:
 # ---- layers in bytes ----------------------------------------------------------------------------
 
 
+<<<<<<< HEAD
 def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, layer_ranges: Chosen) -> Replacement:
+=======
+def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, levels: LayerLevels) -> Replacement:
+>>>>>>> int8
     """Returns the result of a layer from products of bytes; None where bytes do not fit it."""
     x, w, *biases = inputs
     assert x is not None
@@ -126,7 +140,11 @@ def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, layer_ranges: Chosen)
     handle = b.common(w)
     if handle is None or not b.store.fact(fits, (handle,), F32):
         return None
+<<<<<<< HEAD
     axis, levels = 0 if reads_ranges(node) else w.rank - 1, layer_ranges.get(node.result.name)
+=======
+    axis, own_levels = 0 if reads_ranges(node) else w.rank - 1, levels.get(node.result.name)
+>>>>>>> int8
     scales = b.store.derive(partial(_scales, axis=axis), f"scales by {axis}", [handle])
     bytes_ = b.store.derive(partial(_bytes, axis=axis), f"bytes by {axis}", [handle, scales])
     v = b.constant_handle(bytes_, TensorType(I8, w.shape), f"{w.name}.bytes")
@@ -134,9 +152,9 @@ def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, layer_ranges: Chosen)
     if not reads_ranges(node):
         result = _matmul(b, x, v, s)
         return None if result is None else [with_bias(b, result, biases)]
-    if levels is None:
+    if own_levels is None:
         return None
-    point = [b.constant(np.asarray(level)) for level in levels]
+    point = [b.constant(np.asarray(level)) for level in own_levels]
     q = emit(b, "quantize_linear", x, *point, to=U8)
     factors = emit(b, "dequantize_linear", q, *point), emit(b, "dequantize_linear", v, s, axis=0)
     return byte_conv(b, node, (*factors, *biases))

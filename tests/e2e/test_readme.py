@@ -26,6 +26,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 NIGHTLY = "it needs several machines or minutes; tests/scripts/test_ci_tune.py runs the commands"
 SUFFIXES = {"rust": "rs"}
 TRAINED = "it needs a trained model; tests/cli/test_quantize.py runs the command"
+INT8 = "it needs a larger model; tests/e2e/test_int8.py compiles such models"
 WEIGHTS = "it needs weights; tests/frontends/weights and tests/models/test_generate.py have some"
 # Snippets that this test does not run, and the reason.
 ELSEWHERE = {
@@ -35,6 +36,8 @@ ELSEWHERE = {
     "pip install 'tcc[gpu]'": "tests/arch/test_wheel.py installs, in environments of its own",
     "tcc quantize magika.onnx --data samples --check others --top1 0.99 -o q.onnx": TRAINED,
     "tcc quantize yolox.onnx --data photos:bgr,letterbox=114 --error 0.1 -o q.onnx": TRAINED,
+    "tcc compile bert.onnx --precision int8": INT8,
+    "tcc compile resnet50.onnx --precision int8 --calibrate images.npz": INT8,
     "tcc tune model.onnx --time 10m": "it measures for minutes; tests/cli/test_tune.py measures",
     "tcc compile model.gguf -o lm.so --bucket seq=1,128": WEIGHTS,
     'models/examples/generate lm.so --prompt "What is the capital of France?" --greedy': WEIGHTS,

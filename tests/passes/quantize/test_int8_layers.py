@@ -35,7 +35,7 @@ def model_of(
         nodes,
         "layers",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_empty_tensor_value_info("y")],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
