@@ -62,15 +62,6 @@ def levels_of_range(low: float, high: float) -> RangeLevels:
     return scale, np.uint8(np.rint(-min(low, 0.0) / scale))
 
 
-<<<<<<< HEAD
-def with_int8_layers(graph: Graph, layer_ranges: Chosen) -> Graph:
-    """Returns `graph` with the layers in `layer_ranges` computed in bytes."""
-    layers = int8_layers(graph)
-
-    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-        is_chosen = node in layers and node.result.name in layer_ranges
-        return _in_bytes(b, node, inputs, layer_ranges) if is_chosen else None
-=======
 def with_int8_layers(graph: Graph, levels: LayerLevels) -> Graph:
     """Returns `graph` with the layers in `levels` computed in bytes."""
     layers = int8_layers(graph)
@@ -78,7 +69,6 @@ def with_int8_layers(graph: Graph, levels: LayerLevels) -> Graph:
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         is_int8 = node in layers and node.result.name in levels
         return _in_bytes(b, node, inputs, levels) if is_int8 else None
->>>>>>> int8
 
     return rewritten(graph, visit)
 
@@ -116,9 +106,9 @@ def _probe(graph: Graph, measured: Callable[[GraphBuilder, Node, Inputs], Values
         if node in layers and (values := measured(b, node, inputs)):
             outputs[node.result.name] = values
 
-    rebuilt = rebuild(graph, visit)
+    whole = rebuild(graph, visit)
     ends = tuple(chain.from_iterable(outputs.values()))
-    return without_dead(replace(rebuilt, outputs=ends, aliases=())), tuple(outputs)
+    return without_dead(replace(whole, outputs=ends, aliases=())), tuple(outputs)
 
 
 def _over_all(b: GraphBuilder, op: str, x: Value) -> Value:
@@ -128,11 +118,7 @@ def _over_all(b: GraphBuilder, op: str, x: Value) -> Value:
 # ---- layers in bytes ----------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
-def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, layer_ranges: Chosen) -> Replacement:
-=======
 def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, levels: LayerLevels) -> Replacement:
->>>>>>> int8
     """Returns the result of a layer from products of bytes; None where bytes do not fit it."""
     x, w, *biases = inputs
     assert x is not None
@@ -140,11 +126,7 @@ def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, levels: LayerLevels) 
     handle = b.common(w)
     if handle is None or not b.store.fact(fits, (handle,), F32):
         return None
-<<<<<<< HEAD
-    axis, levels = 0 if reads_ranges(node) else w.rank - 1, layer_ranges.get(node.result.name)
-=======
     axis, own_levels = 0 if reads_ranges(node) else w.rank - 1, levels.get(node.result.name)
->>>>>>> int8
     scales = b.store.derive(partial(_scales, axis=axis), f"scales by {axis}", [handle])
     bytes_ = b.store.derive(partial(_bytes, axis=axis), f"bytes by {axis}", [handle, scales])
     v = b.constant_handle(bytes_, TensorType(I8, w.shape), f"{w.name}.bytes")
@@ -192,8 +174,8 @@ def _number(b: GraphBuilder, number: float) -> Value:
 
 def _scales(w: Array, axis: int) -> Array:
     """Returns a scale (f32) for each position along `axis`; the largest weight becomes 127."""
-    other_axes = tuple(n for n in range(w.ndim) if n != axis)
-    scales: Array = np.maximum(np.abs(w).max(other_axes), np.float32(_LEAST)) / np.float32(127)
+    others = tuple(n for n in range(w.ndim) if n != axis)
+    scales: Array = np.maximum(np.abs(w).max(others), np.float32(_LEAST)) / np.float32(127)
     return scales
 
 
