@@ -24,6 +24,7 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import result_types
 from tcc.ops.shapes import replaced
 from tcc.options import Options
+from tcc.zipped import zip_equal
 
 _HINT = "export the model with a symbolic batch; then one artifact serves every batch"
 
@@ -117,8 +118,8 @@ class _Batched:
             new = replace(node, attrs=attrs, inputs=inputs, outputs=outputs)
             strategy = self._strategy(node, new)
             if strategy is not None:
-                self._values.update(zip(node.outputs, outputs, strict=True))
-                self._splits.update(zip(outputs, strategy.results, strict=True))
+                self._values.update(zip_equal(node.outputs, outputs))
+                self._splits.update(zip_equal(outputs, strategy.results))
                 return new
         raise UserError(
             "the batch of the model cannot be changed",
@@ -149,7 +150,7 @@ class _Batched:
         )
         for strategy in offers:
             if strategy.operands == operands and not strategy.reduced and strategy.rows is None:
-                pairs = zip(node.outputs, new.outputs, strategy.results, strict=True)
+                pairs = zip_equal(node.outputs, new.outputs, strategy.results)
                 if all(self._is_block(*pair) for pair in pairs):
                     return strategy
         return None

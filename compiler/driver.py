@@ -80,6 +80,7 @@ from tcc.variants import (
     resolve_targets,
     variant_backends,
 )
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -220,7 +221,7 @@ def _compiled(
         for place, divide in plan_places(options, divided_by):
             own_codes = variant_backends(targets, options, model_bytes, resources, ledger)
             optimised = optimise(graph, own_codes, options, trace, divide)
-            for code, graphs in zip(own_codes, optimised, strict=True):
+            for code, graphs in zip_equal(own_codes, optimised):
                 for optimised_graph in graphs:
                     check_runnable(optimised_graph)
                     code.check(optimised_graph)

@@ -17,6 +17,7 @@ from onnx.backend.base import Backend, BackendRep
 from tcc.driver import compile
 from tcc.errors import UserError
 from tcc.runtime import Module
+from tcc.zipped import zip_equal
 
 _DEVICE = "CPU"
 
@@ -110,7 +111,7 @@ def _by_name(node: onnx.NodeProto, inputs: Any) -> dict[str, Any]:
     arrays = list(map(np.asarray, inputs))
     if len(arrays) not in (len(places), len(names)):
         raise UserError(f"the node takes {len(places)} inputs, got {len(arrays)}", where="run_node")
-    return dict(zip(places if len(arrays) == len(places) else names, arrays, strict=True))
+    return dict(zip_equal(places if len(arrays) == len(places) else names, arrays))
 
 
 def _newest(domain: str) -> int:

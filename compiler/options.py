@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
 from tcc.frozen import frozen
+from tcc.zipped import zip_equal
 
 _T = TypeVar("_T")
 Shape = tuple[int, ...]
@@ -464,7 +465,7 @@ class Options:
             return ()
         names = [name for name, _ in self.buckets]
         combined = product(*(sizes for _, sizes in self.buckets))
-        return tuple(dict(zip(names, sizes, strict=True)) for sizes in combined)
+        return tuple(dict(zip_equal(names, sizes)) for sizes in combined)
 
     @property
     def weight_bits(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -337,7 +338,7 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
     on_cpu = "cpu" in kinds
     targets = tuple(
         parse_target(part, cpu if kind == "cpu" or not on_cpu else "host", detect)
-        for part, kind in zip(parts, kinds, strict=True)
+        for part, kind in zip_equal(parts, kinds)
     )
     arch = next((t.archs[0] for t in targets if t.archs and not t.gpus), None)
     return tuple(_beside(t, arch) if t.gpus and arch else t for t in targets)

@@ -35,6 +35,7 @@ from tcc.passes.quantize.level_bytes import BYTES
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
+from tcc.zipped import zip_equal
 
 # The backend of each kind of target.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
@@ -196,7 +197,7 @@ def lower(
     GPUs with equal programs share one of them.
     """
     lowerings: list[tuple[Backend, tuple[Lowered, ...]]] = []
-    for code, graphs in zip(codes, optimised, strict=True):
+    for code, graphs in zip_equal(codes, optimised):
         with trace.stage(_label(code, codes) + "lower"):
             # The first lowering chooses the layouts of constants for all programs. Programs of
             # fixed sizes come first, because prices take symbolic sizes at their typical values.
@@ -340,7 +341,7 @@ def variant_of(
         "profile": profile_facts(program),
         "buckets": list(options.bucket_sizes),
     }
-    listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
+    listings = dict(zip_equal(names, generated.listings)) if options.keep_ir else {}
     return Variant(
         f"{code.target.text}{place}",
         program,

@@ -14,6 +14,7 @@ from tcc.ir.tile.text import kernel_text
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.place import Grouped
 from tcc.passes.program.lowered import Lowered
+from tcc.zipped import zip_equal
 
 Form: TypeAlias = Graph | Grouped | Placed | Lowered
 
@@ -69,7 +70,7 @@ def _layouts(form: Placed, kernel: Kernel) -> Iterator[str]:
 
 def tile_texts(form: Lowered) -> Iterator[str]:
     """Yields for each kernel a text with its location, its schedule and its tile program."""
-    rows = zip(form.table.locs, form.table.bounds, form.kernels, strict=True)
+    rows = zip_equal(form.table.locs, form.table.bounds, form.kernels)
     for loc, bound, kernel in rows:
         yield f"// {loc}\n// {bound.schedule}\n{kernel_text(kernel)}"
 
@@ -80,7 +81,7 @@ def schedule_texts(form: Lowered) -> Iterator[str]:
     It has the kernel's location, its schedule, what limits its speed, and the rule that set each
     field of the schedule.
     """
-    for loc, bound in zip(form.table.locs, form.table.bounds, strict=True):
+    for loc, bound in zip_equal(form.table.locs, form.table.bounds):
         reasons = form.planner.explained(bound, form.weights.size)
         yield "\n".join(f"// {line}" for line in (loc, bound.schedule, *reasons))
 

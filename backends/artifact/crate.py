@@ -12,6 +12,7 @@ from typing import Any
 
 from tcc.backends.artifact.identifiers import transliterated
 from tcc.ir.types import DTYPES
+from tcc.zipped import zip_equal
 
 
 def port_constants(ports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -28,7 +29,7 @@ def port_constants(ports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def _module(module: str, kinds: Sequence[str], ports: Sequence[Mapping[str, Any]]) -> str:
     constants: dict[str, str] = {}
-    for n, (kind, port) in enumerate(zip(kinds, ports, strict=True)):
+    for n, (kind, port) in enumerate(zip_equal(kinds, ports)):
         dtype = port["dtype"]
         if not kind or dtype not in DTYPES:
             continue

@@ -7,6 +7,7 @@ from typing import Any
 from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.ir.program import Port, Program
 from tcc.known import all_known
+from tcc.zipped import zip_equal
 
 
 def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
@@ -66,7 +67,7 @@ def _plan_macros(upper: str, manifest: dict[str, Any]) -> list[str]:
             ports = zip(manifest[f"{kind}s"], variant.get(f"{kind}s", ()), strict=False)
             for i, (port, own) in enumerate(ports):
                 prefix = f"#define {plan}_{kind.upper()}_{i}_DIM_"
-                sizes = zip(port["shape"], own["shape"], strict=True)
+                sizes = zip_equal(port["shape"], own["shape"])
                 lines += [f"{prefix}{n} {b}" for n, (a, b) in enumerate(sizes) if a != b]
     return list(dict.fromkeys(lines))
 

@@ -46,6 +46,7 @@ from tcc.runtime.sections import (
     SEAL_MAGIC,
 )
 from tcc.runtime.soname import ROOM, set_soname
+from tcc.zipped import zip_equal
 
 EXPORTS = (
     "tcc_artifact_api",
@@ -145,7 +146,7 @@ def _complete(
 ) -> dict[str, Any]:
     ports = describe_ports(variants[0].program)
     weights = _rank_ranges(variants, section)
-    places = zip(variants, weights, section.images, strict=True)
+    places = zip_equal(variants, weights, section.images)
     return {
         **manifest,
         "abi": ABI_VERSION,
@@ -225,7 +226,7 @@ def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -
     """
     parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
     weights = _rank_ranges(variants, section)
-    places = enumerate(zip(variants, weights, section.images, strict=True))
+    places = enumerate(zip_equal(variants, weights, section.images))
     rows = "".join(row_source(i, *facts) for i, facts in places)
     digests = section.sha256, _digest(variants, section)
     section_digest, digest = (", ".join(map(str, data)) for data in digests)

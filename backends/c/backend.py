@@ -37,6 +37,7 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.work import work_facts
 from tcc.target import Target
+from tcc.zipped import zip_equal
 
 WEIGHTS_SUFFIX = ".weights"
 
@@ -138,7 +139,7 @@ class CBackend(Backend):
         section = b"".join(part().tobytes() for part in lowered.weights.parts())
         files = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
         texts = tuple(text.encode() for text in (files.source, files.header))
-        rows = zip(names, lowered.table.locs, lowered.table.bounds, strict=True)
+        rows = zip_equal(names, lowered.table.locs, lowered.table.bounds)
         entries = [
             {"symbol": name, "source": loc, **work_facts(bound.group, bound.kernel.sizes)}
             for name, loc, bound in rows

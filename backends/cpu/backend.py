@@ -45,6 +45,7 @@ from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
 from tcc.target import Target
+from tcc.zipped import zip_equal
 
 # Candidate heights, in rows, for the tiles of grouped GEMMs.
 _ROW_TILES = (16, 32)
@@ -212,7 +213,7 @@ class CpuBackend(Backend):
                 **work_facts(bound.group, bound.kernel.sizes),
                 **predictions(pricer, bound, live),
             }
-            for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
+            for name, loc, bound in zip_equal(names, kernels.locs, kernels.bounds)
         ]
         return {
             "machine": {

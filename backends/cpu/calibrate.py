@@ -29,6 +29,7 @@ from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.footprint import LINE
 from tcc.target import Target
 from tcc.temporary import temporary_folder
+from tcc.zipped import zip_equal
 
 _BUFFERS = 2 << 20  # bytes of all buffers of a kernel
 _LAUNCHES = 20_000
@@ -99,7 +100,7 @@ def _memory(loops: LoopTimer, cores: int) -> Memory:
     size = loops.beyond
     one_core, all_cores = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
     best = max(one_core) * max(all_cores)
-    in_order, ahead = ((a * b / best) ** 0.5 for a, b in zip(one_core, all_cores, strict=True))
+    in_order, ahead = ((a * b / best) ** 0.5 for a, b in zip_equal(one_core, all_cores))
     return Memory(
         read=_round(max(one_core)),
         write=_round(loops.rate("write", size)),

@@ -38,6 +38,7 @@ from tcc.schedule.gpu.cost import BlockPricer, Usage
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, TYPICAL_DEVICE, BlockProfile
 from tcc.schedule.margins import MARGINS
 from tcc.target import GpuProfile, Target
+from tcc.zipped import zip_equal
 
 # Candidate heights, in rows, for the tiles of grouped GEMMs.
 _ROW_TILES = (16, 32, 64, 128)
@@ -113,7 +114,7 @@ class GpuBackend(Backend):
         ledgers = (ledger.on(part.text).within(*_home(part)) for part in parts)
         return tuple(
             cls(part, options, settings, tools, part_ledger)
-            for part, part_ledger in zip(parts, ledgers, strict=True)
+            for part, part_ledger in zip_equal(parts, ledgers)
         )
 
     def merged_with(self, other: Backend) -> Self | None:
@@ -228,7 +229,7 @@ class GpuBackend(Backend):
         self, lowered: Lowered, names: Sequence[str], compiled: Sequence[Sequence[CompiledKernel]]
     ) -> dict[str, Any]:
         first, precision = self.target.gpus[0], self.options.precision
-        rows = list(zip(names, lowered.table.locs, lowered.table.bounds, strict=True))
+        rows = list(zip_equal(names, lowered.table.locs, lowered.table.bounds))
         return {
             "machine": {
                 "name": first.part,
@@ -244,7 +245,7 @@ class GpuBackend(Backend):
                     "blocks": " ".join(f"{name} {n}" for name, n in block_schedule(bound).blocks),
                     "parallel": " ".join(block_schedule(bound).parallel),
                 }
-                for (name, loc, bound), kernel in zip(rows, compiled[0], strict=True)
+                for (name, loc, bound), kernel in zip_equal(rows, compiled[0])
             ],
             "builds": [
                 {
@@ -260,10 +261,10 @@ class GpuBackend(Backend):
                             "shared": kernel.shared,
                             **_price(gpu, bound, kernel, precision),
                         }
-                        for (name, _, bound), kernel in zip(rows, kernels, strict=True)
+                        for (name, _, bound), kernel in zip_equal(rows, kernels)
                     ],
                 }
-                for gpu, kernels in zip(self.target.gpus, compiled, strict=True)
+                for gpu, kernels in zip_equal(self.target.gpus, compiled)
             ],
         }
 

@@ -13,6 +13,7 @@ from tcc.frozen import frozen
 from tcc.ir.tile import TileKernel
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS, GpuProfile, Target
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -51,7 +52,7 @@ class Job:
         units = self.precision != "f32" and all(gpu.peak(self.precision) for gpu in gpus)
         dot = self.precision if units else "ieee"
         room = max((gpu.shared for gpu in gpus if self.gluon and gpu.arch == HOPPER), default=0)
-        rows = zip(self.kernels, self.names, self.schedules, self.alignments, strict=True)
+        rows = zip_equal(self.kernels, self.names, self.schedules, self.alignments)
         return [
             kernel_source(
                 kernel,
@@ -90,7 +91,7 @@ def compile_blocks(
     rocm = target.kind == "rocm"
     form = BinaryKind.HSACO if rocm else BinaryKind.CUBIN
     variants = []
-    for gpu, gpu_kernels in zip(target.gpus, by_arch, strict=True):
+    for gpu, gpu_kernels in zip_equal(target.gpus, by_arch):
         # The name has a letter (sm_90a) if the code uses features that only this GPU has.
         arch = ptx_target(gpu_kernels[0].assembly) if gpu_kernels else ""
         variants.append(_variant(arch or gpu.arch, form, gpu_kernels))
@@ -122,7 +123,7 @@ def _assembly(
     """
     large = [n for n, kernel in enumerate(compiled) if kernel.shared > gpu.shared]
     recompiled = compile_kernels([sources[n] for n in large], (), compilers, [gpu]) if large else ()
-    fitting = dict(zip(large, recompiled, strict=True))
+    fitting = dict(zip_equal(large, recompiled))
     kernels = [fitting[n][0] if n in fitting else kernel for n, kernel in enumerate(compiled)]
     return [replace(kernel, image=kernel.assembly.encode()) for kernel in kernels]
 

@@ -17,6 +17,7 @@ from tcc.frozen import frozen
 from tcc.ir.index import bounds
 from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count
+from tcc.zipped import zip_equal
 
 # The architecture for which kernels may be written in Gluon.
 HOPPER = "sm_90"
@@ -94,7 +95,7 @@ def kernel_source(
     aligned = alignments or [b.align for b in kernel.buffers]
     pointers = tuple(
         Parameter(pointer_type(b.dtype), align, _is_narrow(b))
-        for b, align in zip(kernel.buffers, aligned, strict=True)
+        for b, align in zip_equal(kernel.buffers, aligned)
     )
     sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
     hopper = _hopper(kernel, name, pointers, dot, warps, gluon) if gluon else None

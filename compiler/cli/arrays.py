@@ -17,6 +17,7 @@ from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.runtime import ModulePort
 from tcc.temporary import locked_folder
+from tcc.zipped import zip_equal
 
 if TYPE_CHECKING:
     from tcc.ir.op import Array
@@ -318,11 +319,11 @@ def write_arrays(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     with file_errors("cannot write outputs", folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked_folder(".tcc-made-", folder) as staging:
-            for name, array in zip(names, arrays.values(), strict=True):
+            for name, array in zip_equal(names, arrays.values()):
                 save_array(staging / f"{name}.npy", array)
             for name in names:
                 (staging / f"{name}.npy").replace(folder / f"{name}.npy")
-    return {name: folder / f"{file}.npy" for name, file in zip(arrays, names, strict=True)}
+    return {name: folder / f"{file}.npy" for name, file in zip_equal(arrays, names)}
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

@@ -22,6 +22,7 @@ from tcc.runtime.agreement import class_shares
 from tcc.runtime.allowance import allowance, judged
 from tcc.runtime.compare import compare
 from tcc.runtime.verdict_text import Verdict
+from tcc.zipped import zip_equal
 
 # The factors by which successive draws multiply floats. Some functions are flat for large inputs,
 # so small inputs are drawn too.
@@ -124,7 +125,7 @@ def compared(
         allowed = allowance(want[count:], noises, kinds[count:], floor)
         cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=False))
         error, why = judged(got, want, kinds, allowed)
-        for item in (compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)):
+        for item in (compare(name, *pair, 0.0) for pair in zip_equal(got, want)):
             if item.error == np.inf:
                 error, why = np.inf, item.why
         shares = class_shares(got, exact)

@@ -12,6 +12,7 @@ from tcc.schedule.alternatives import (
     in_order,
     number,
 )
+from tcc.zipped import zip_equal
 
 # At most this many alternatives are listed for a decision that chooses a kernel's schedule. The
 # tuple has the kinds of these decisions.
@@ -77,5 +78,5 @@ def mark_same(
         if option["seconds"] is not None and option["text"] != record["alternative"]
     ]
     marks = same_kernels([line for line, _ in options])
-    for (_, option), is_same in zip(options, marks, strict=True):
+    for (_, option), is_same in zip_equal(options, marks):
         option["same_kernel"] = is_same

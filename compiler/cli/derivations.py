@@ -13,6 +13,7 @@ from tcc.passes.derive.derive import SiteOptions
 from tcc.passes.derive.replayed import REPLAYED
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import DerivationSite, composed
+from tcc.zipped import zip_equal
 
 
 def derivation_records(all_decisions: Sequence[SiteOptions]) -> list[dict[str, Any]]:
@@ -66,7 +67,7 @@ def _computed(site: DerivationSite, candidate: Candidate) -> tuple[Region, Seque
     operands = [b.input(value.name, value.type) for value in site.operands]
     result = candidate.emit(b, operands, None)
     assert result is not None, "without arrays nothing is refused"
-    nodes, is_known = b.finish([result]).nodes, dict(zip(operands, site.constants, strict=True))
+    nodes, is_known = b.finish([result]).nodes, dict(zip_equal(operands, site.constants))
     inner = {value for node in nodes for value in node.outputs}
     inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in inner)
     return composed(nodes), [is_known.get(value, True) for value in inputs]
@@ -94,7 +95,7 @@ def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
         types = ", ".join(f"{t}[{','.join(map(str, stage.iters))}]" for t in stage.dtypes)
         rows.append({"name": named(~n), "type": types, "does": does, "reads": list(reads)})
     known_flags = (*constants, *constant_stages(region, constants))
-    return [{**row, "known": is_known} for row, is_known in zip(rows, known_flags, strict=True)]
+    return [{**row, "known": is_known} for row, is_known in zip_equal(rows, known_flags)]
 
 
 def drawn(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -37,6 +37,7 @@ from tcc.runtime.kernel_table import (
 from tcc.runtime.plan_records import plan_records
 from tcc.runtime.step_times import measure_steps
 from tcc.runtime.terminal import Table
+from tcc.zipped import zip_equal
 
 
 @click.command()
@@ -166,7 +167,7 @@ def inspect(
                 times = interruptible(measured)
     pairs = [
         (manifest["variants"][number], variant_facts)
-        for number, variant_facts in zip(numbers, facts, strict=True)
+        for number, variant_facts in zip_equal(numbers, facts)
     ]
     with input_errors():
         if as_json:

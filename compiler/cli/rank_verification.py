@@ -11,6 +11,7 @@ from tcc.driver import model_inputs
 from tcc.errors import UserError
 from tcc.runtime import Module
 from tcc.runtime.verdict_text import rank_lines
+from tcc.zipped import zip_equal
 
 # The option of `tcc verify` by which a rank prints its report and ends with exit code 0.
 REPORT = "--report"
@@ -49,7 +50,7 @@ def check_whole_states(module: Module, model: Path) -> None:
     shapes = {port.name: port.shape for port in model_inputs(model, names)}
     appended = {item["input"]: item["axis"] for item in module.manifest.get("appends", ())}
     for port in module.inputs:
-        pairs = enumerate(zip(port.shape, shapes[port.name], strict=True))
+        pairs = enumerate(zip_equal(port.shape, shapes[port.name]))
         parts = [axis for axis, sizes in pairs if None not in sizes and sizes[0] != sizes[1]]
         if {*parts} - {appended.get(port.name)}:
             raise UserError(

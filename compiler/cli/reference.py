@@ -18,6 +18,7 @@ from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
 from tcc.passes.graph.state import NarrowStates
 from tcc.temporary import temporary_folder
+from tcc.zipped import zip_equal
 
 _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
@@ -84,7 +85,7 @@ def run_reference(
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]
-        for path, job in zip(paths, jobs, strict=True):
+        for path, job in zip_equal(paths, jobs):
             if job.rounding and is_archive:
                 path.write_text(json.dumps(asdict(job.rounding)))
             elif job.rounding:
@@ -97,11 +98,10 @@ def run_reference(
                     job.rounding,
                     states,
                 )
-                for path, job in zip(paths, jobs, strict=True)
+                for path, job in zip_equal(paths, jobs)
             ]
         ranges = (
-            f"{job.draws.start}:{job.draws.stop}:{path}"
-            for path, job in zip(paths, jobs, strict=True)
+            f"{job.draws.start}:{job.draws.stop}:{path}" for path, job in zip_equal(paths, jobs)
         )
         row = replace(row, arguments=(*row.arguments, *ranges))
         feeds = {f"{n} {name}": a for n, draw in enumerate(draws) for name, a in draw.items()}

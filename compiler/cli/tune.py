@@ -18,6 +18,7 @@ from tcc.cli.progress import progress
 from tcc.cli.show import print_json, say, say_all
 from tcc.errors import UserError
 from tcc.options import Options
+from tcc.zipped import zip_equal
 
 if TYPE_CHECKING:
     from tcc.tune import verdicts
@@ -183,7 +184,7 @@ def _show_problems(models: Sequence[Path], lock: Path, options: Options, *, as_j
     tuned = lock_file.read_lock(lock, "--lock")
     with progress("checking the lock"):
         ledgers = [driver.model_choices(m, replace(options, tuned=lock), fit=True) for m in models]
-        changed = [m for m, ledger in zip(models, ledgers, strict=True) if ledger.changes]
+        changed = [m for m, ledger in zip_equal(models, ledgers) if ledger.changes]
         analytic = [driver.model_choices(m, options) for m in changed]
     rows = [*checks.problems(tuned, ledgers, analytic)]
     if as_json:

@@ -30,6 +30,7 @@ from tcc.ir.op import Trait
 from tcc.ir.types import TensorType
 from tcc.passes.rank_prices import exchanged
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -203,9 +204,9 @@ def work_seconds(
     seconds = operations / rates[0].operations
     if any(strategy.reduced for strategy in items):
         stages = mesh_expr(expr, items, axes).stages
-        for strategy, axis, speeds in zip(items, axes, rates, strict=True):
+        for strategy, axis, speeds in zip_equal(items, axes, rates):
             for number, monoids in strategy.reduced:
-                for type, monoid in zip(stages[number].types, monoids, strict=True):
+                for type, monoid in zip_equal(stages[number].types, monoids):
                     partial = Partial(monoid)
                     seconds += change_seconds(type, partial, WHOLE, axis.ranks, speeds) or 0.0
     return seconds
@@ -217,7 +218,7 @@ def call_seconds(
     """Returns the seconds in which a node without expression, such as a host function, reads a
     rank's operands and writes its results."""
     shardings = (*operand_shardings(items), *result_shardings(items))
-    pairs = zip((*node.inputs, *node.outputs), shardings, strict=True)
+    pairs = zip_equal((*node.inputs, *node.outputs), shardings)
     return sum(rank_bytes(v.type, s, sizes) for v, s in pairs if v) / rates.memory_bytes
 
 
@@ -246,7 +247,7 @@ def constants_of(
 ) -> list[tuple[TensorType, Shardings]]:
     """Returns the type and the shardings of each constant that a node reads; a constant that is
     two operands counts once."""
-    operands = zip(node.inputs, operand_shardings(items), strict=True)
+    operands = zip_equal(node.inputs, operand_shardings(items))
     return [(v.type, s) for v, s in dict.fromkeys(operands) if v and v in graph.constants]
 
 
@@ -255,7 +256,7 @@ def local_seconds(graph: Graph, cluster: Cluster) -> float:
 
     Collectives that start early and end late are priced as if the rank waited for them.
     """
-    axes = zip(cluster.mesh.axes, cluster.rates, strict=True)
+    axes = zip_equal(cluster.mesh.axes, cluster.rates)
     rates = {axis.members: speeds for axis, speeds in axes}
     seconds = sum(
         rates[members].exchange_seconds(kind, bytes) for kind, bytes, members in exchanged(graph)

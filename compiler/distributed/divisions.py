@@ -18,6 +18,7 @@ from tcc.ir.graph import Graph, Node
 from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops.shapes import replaced
+from tcc.zipped import zip_equal
 
 _SHARDING = re.compile(r"\w+(?:\([^()]*\))?")
 _MOST_RANKS = 64  # in a hint
@@ -48,7 +49,7 @@ def check_divisions(graph: Graph, plan: Plan) -> int:
             continue
         where = f"{plan.place}: {name}"
         sites = [*_sites(nodes[name], where)]
-        for text, ranks in zip(texts, plan.mesh, strict=True):
+        for text, ranks in zip_equal(texts, plan.mesh):
             shardings = _shardings(nodes[name], text, where)
             for number, sharding in enumerate(shardings):
                 if isinstance(sharding, Split):

@@ -39,6 +39,7 @@ from tcc.ir.graph import Graph, Node, Value, captures, walk_nodes
 from tcc.ir.op import Array, Trait
 from tcc.ir.types import TensorType
 from tcc.ops.shapes import replaced
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -147,7 +148,7 @@ class _Checker:
         """Finds the array that each node of the ranks reads, and the whole array of each output."""
         undivided = self._division.whole
         for node, items in self._division.choice.items():
-            pairs = zip(node.inputs, operand_shardings(items), strict=True)
+            pairs = zip_equal(node.inputs, operand_shardings(items))
             operands = tuple(v and self._array(v, s) for v, s in pairs)
             reader = self._reader(node, items)
             if reader is None or any(s.reduced for s in items):  # dead, or several nodes
@@ -162,7 +163,7 @@ class _Checker:
                     why=f"it has the strategies {items}",
                 )
         graph, local = self._division.graph, self._division.local
-        for output, array in zip(graph.outputs, local.outputs, strict=True):
+        for output, array in zip_equal(graph.outputs, local.outputs):
             if self._array(output, self._kept.get(output, undivided)) is not array:
                 raise InternalError("an output of the ranks is another array", where=output.name)
 
@@ -177,7 +178,7 @@ class _Checker:
                 and not is_exchange(producer)
                 and producer.inputs == (operand,)
             )
-            for read, operand in zip(reader.inputs, operands, strict=True)
+            for read, operand in zip_equal(reader.inputs, operands)
         )
 
     def _reader(self, node: Node, items: NodeStrategies) -> Node | None:
@@ -198,7 +199,7 @@ class _Checker:
         origins = {
             value: shardings
             for node, items in self._division.choice.items()
-            for value, shardings in zip(node.outputs, result_shardings(items), strict=True)
+            for value, shardings in zip_equal(node.outputs, result_shardings(items))
         }
         for value, arrays in self._division.arrays.items():
             origin = origins.get(value, self._kept.get(value, self._division.whole))
@@ -224,7 +225,7 @@ class _Checker:
                 )
             nodes.append(producer)
             step = operand
-        pairs = enumerate(zip(sources[step], shardings, strict=True))
+        pairs = enumerate(zip_equal(sources[step], shardings))
         differences = [(n, pair) for n, pair in pairs if pair[0] != pair[1]]
         axis, (source, result) = differences[0]
         undivided = replaced(shardings, axis, WHOLE)
@@ -253,7 +254,7 @@ class _Checker:
         parts = local.store.arrays(local.constants[array])
         for rank in range(self._mesh.ranks):
             due, later = whole, self._mesh.ranks
-            for sharding, ranks in zip(shardings, self._mesh.sizes, strict=True):
+            for sharding, ranks in zip_equal(shardings, self._mesh.sizes):
                 later //= ranks
                 due = _part(due, sharding, rank // later % ranks, ranks)
             if not np.array_equal(parts[rank % len(parts)], due):
@@ -285,7 +286,7 @@ def _part(whole: Array, sharding: Sharding, place: int, ranks: int) -> Array:
 def _rank_type(type: TensorType, shardings: Shardings, sizes: Sequence[int]) -> TensorType | None:
     """Returns the type of a rank's array; None where the ranks have no equal blocks."""
     block: TensorType | None = type
-    for sharding, ranks in zip(shardings, sizes, strict=True):
+    for sharding, ranks in zip_equal(shardings, sizes):
         block = block and block_type(block, sharding, ranks)
     return block
 

@@ -31,6 +31,7 @@ from tcc.errors import UserError
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, constant_bytes
 from tcc.passes.rank_prices import RankPrices
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -84,7 +85,7 @@ def planned(
         tuple(_row(graph, node, choice[node], cluster) for node in graph.nodes if node.outputs),
         tuple(
             {"kind": item.kind, "bytes": item.bytes, "source": node.loc}
-            for node, item in zip(nodes, exchanges, strict=True)
+            for node, item in zip_equal(nodes, exchanges)
         ),
         {
             "ranks": cluster.ranks,

@@ -13,6 +13,7 @@ from tcc.distributed.sharding import WHOLE, Sharding, Split, even, local_type
 from tcc.distributed.strategies import Strategy, Wish, can_be_whole, whole
 from tcc.ir.graph import Node, types_of
 from tcc.ir.op import Axes, Types
+from tcc.zipped import zip_equal
 
 
 def free_strategies(
@@ -33,7 +34,7 @@ def free_strategies(
             strategy = Strategy(_splits(axes.operands, split), _splits(axes.results, split))
             if _has_blocks(types, strategy.operands, ranks) and all(
                 can_be_whole(sharding, type.dtype)
-                for sharding, type in zip(strategy.results, outputs, strict=True)
+                for sharding, type in zip_equal(strategy.results, outputs)
             ):
                 strategies[strategy] = None
     return tuple(strategies)
@@ -55,7 +56,7 @@ def _has_blocks(types: Types, operands: Sequence[Sharding], ranks: int) -> bool:
 
     Integers have no padding: the function might take it for places.
     """
-    for type, sharding in zip(types, operands, strict=True):
+    for type, sharding in zip_equal(types, operands):
         if type is None or not isinstance(sharding, Split):
             continue
         try:

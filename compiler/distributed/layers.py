@@ -15,6 +15,7 @@ from tcc.distributed.plan import joined
 from tcc.distributed.sharding import Partial, Shardings, Split, type_bytes
 from tcc.frozen import frozen
 from tcc.ir.graph import Node, Value
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -86,7 +87,7 @@ def _kind(shardings: Shardings) -> str:
 def _blocks(shardings: Shardings, mesh: Mesh) -> tuple[int, ...]:
     """Returns the number of each rank's block of a value."""
     numbers = [0] * mesh.ranks
-    for axis, sharding in zip(mesh.axes, shardings, strict=True):
+    for axis, sharding in zip_equal(mesh.axes, shardings):
         if isinstance(sharding, Split):
             numbers = [n * axis.ranks + axis.place(rank) for rank, n in enumerate(numbers)]
     return tuple(numbers)
@@ -102,7 +103,7 @@ def _layers(
         rank_bytes = bytes = 0
         for node, _ in pairs:
             operands = operand_shardings(division.choice[node])
-            for value, shardings in zip(node.inputs, operands, strict=True):
+            for value, shardings in zip_equal(node.inputs, operands):
                 if value is None or value in weights:
                     continue
                 if value in division.graph.constants:

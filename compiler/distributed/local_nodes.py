@@ -49,6 +49,7 @@ from tcc.ir.index import Index, Indices, as_int, const, free_vars, iterator, sub
 from tcc.ir.op import Types
 from tcc.ir.region.affine import plain
 from tcc.ir.types import I64, TensorType
+from tcc.zipped import zip_equal
 
 # Returns the place of a rank in its group, which nodes of the graph compute.
 Place = Callable[[], Index]
@@ -120,7 +121,7 @@ class _LocalExpr:
         is_inside = index_value(iteration, I64) < block.group
         return tuple(
             apply("select", is_inside, scalar, neutral)
-            for scalar, neutral in zip(body, identity, strict=True)
+            for scalar, neutral in zip_equal(body, identity)
         )
 
     def _block_number(self, block: LoopBlock) -> Index:
@@ -141,7 +142,7 @@ class _LocalExpr:
             self._index(index, stage, block, size, axis, node.source)
             if block.loop in free_vars(index)
             else index
-            for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
+            for axis, (index, size) in enumerate(zip_equal(node.indices, sizes))
         )
 
     def _index(
@@ -218,5 +219,5 @@ def _factors(scalar: Scalar) -> Iterator[Scalar]:
 def _local_types(
     types: Types, shardings: Sequence[Sharding], ranks: int
 ) -> tuple[TensorType | None, ...]:
-    pairs = zip(types, shardings, strict=True)
+    pairs = zip_equal(types, shardings)
     return tuple(t and local_type(t, s, ranks) for t, s in pairs)

@@ -27,6 +27,7 @@ from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Node, Value, bodies, types_of
 from tcc.ir.index import Index
 from tcc.ir.op import Trait
+from tcc.zipped import zip_equal
 
 # A strategy for each axis of a mesh.
 NodeStrategies: TypeAlias = tuple[Strategy, ...]
@@ -128,10 +129,10 @@ class _Offers:
         return tuple(strategy for strategy in offers if _fits(items, strategy))
 
     def _record(self, site: _Site, strategy: Strategy) -> None:
-        for part, sharding in zip(self._operands(site), strategy.operands, strict=True):
+        for part, sharding in zip_equal(self._operands(site), strategy.operands):
             if part and isinstance(sharding, Split) and _is_wish(sharding):
                 self._tell(part, sharding, self._needed, self._producers)
-        for part, sharding in zip(self._results(site), strategy.results, strict=True):
+        for part, sharding in zip_equal(self._results(site), strategy.results):
             if part and isinstance(sharding, Split) and sharding.block:
                 self._tell(part, sharding, self._computed, self._readers)
 
@@ -153,14 +154,14 @@ def _fits(items: NodeStrategies, strategy: Strategy) -> bool:
     return not any(
         isinstance(a, Split) and isinstance(b, Split) and a.block and a.axis == b.axis
         for earlier in items
-        for a, b in zip(earlier.shardings, strategy.shardings, strict=True)
+        for a, b in zip_equal(earlier.shardings, strategy.shardings)
     )
 
 
 def _parts(values: Sequence[Value | None], rows: Sequence[Shardings]) -> list[_Part | None]:
     """Returns each value with its sharding in each row; None for an absent value."""
-    columns = zip(*rows, strict=True) if rows else ((),) * len(values)
-    return [None if v is None else (v, c) for v, c in zip(values, columns, strict=True)]
+    columns = zip_equal(*rows) if rows else ((),) * len(values)
+    return [None if v is None else (v, c) for v, c in zip_equal(values, columns)]
 
 
 def _is_wish(split: Split) -> bool:
@@ -184,7 +185,7 @@ def mesh_expr(expr: Expr, items: NodeStrategies, axes: Sequence[MeshAxis]) -> Ex
 
     Its size symbol is the number of the rank.
     """
-    for strategy, axis in zip(items, axes, strict=True):
+    for strategy, axis in zip_equal(items, axes):
 
         def place(axis: MeshAxis = axis) -> Index:
             return axis.place(rank_number(axis.all_ranks))
@@ -195,9 +196,9 @@ def mesh_expr(expr: Expr, items: NodeStrategies, axes: Sequence[MeshAxis]) -> Ex
 
 def operand_shardings(items: NodeStrategies) -> tuple[Shardings, ...]:
     """Returns the shardings of each operand along all axes."""
-    return tuple(zip(*(strategy.operands for strategy in items), strict=True))
+    return tuple(zip_equal(*(strategy.operands for strategy in items)))
 
 
 def result_shardings(items: NodeStrategies) -> tuple[Shardings, ...]:
     """Returns the shardings of each result along all axes."""
-    return tuple(zip(*(strategy.results for strategy in items), strict=True))
+    return tuple(zip_equal(*(strategy.results for strategy in items)))

@@ -42,6 +42,7 @@ from tcc.ir.graph import Graph, Node, constant_bytes
 from tcc.passes.pipeline import Sharder
 from tcc.passes.rank_prices import RankPrices
 from tcc.schedule.alternatives import SILENT, Ledger
+from tcc.zipped import zip_equal
 
 # The solver makes a plan for each weight of exchanges.
 _WEIGHTS = 1.0, 0.25, 4.0
@@ -110,7 +111,7 @@ class GraphPlanner:
             self.graph, with_memory(self.cluster, FORBIDDEN), self.fixed, self.states
         )
         problem = writer.problem()
-        pairs = zip(problem.nodes, self.solver(with_bytes(problem)), strict=True)
+        pairs = zip_equal(problem.nodes, self.solver(with_bytes(problem)))
         limited = replace(problem, limit=sum(node.usages[number] for node, number in pairs))
         numbers = self.solver(limited)
         return self._applied(writer, numbers, cost_of(problem, numbers))

@@ -41,6 +41,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.op import Array
 from tcc.ir.types import TensorType
+from tcc.zipped import zip_equal
 
 FORBIDDEN = 10**17  # nanoseconds; more than any plan takes
 NANOSECONDS = 1e9
@@ -89,7 +90,7 @@ Solver: TypeAlias = Callable[[Problem], Sequence[int]]
 def cost_of(problem: Problem, solution: Sequence[int]) -> int:
     """Returns the nanoseconds of a solution."""
     nodes = problem.nodes
-    cost = sum(node.costs[number] for node, number in zip(nodes, solution, strict=True))
+    cost = sum(node.costs[number] for node, number in zip_equal(nodes, solution))
     for edge in problem.edges:
         first, second = edge.nodes
         cost += edge.costs[solution[first] * len(nodes[second].costs) + solution[second]]
@@ -125,7 +126,7 @@ def with_bytes(problem: Problem) -> Problem:
     """Returns a problem without a limit whose costs are the bytes that alternatives need."""
     nodes = []
     for node in problem.nodes:
-        pairs = zip(node.costs, node.usages, strict=True)
+        pairs = zip_equal(node.costs, node.usages)
         sizes = [cost if cost >= FORBIDDEN else size for cost, size in pairs]
         nodes.append(replace(node, costs=sizes))
     return replace(with_exchanges(problem, 0.0, None), nodes=nodes)
@@ -238,7 +239,7 @@ class ProblemWriter:
             sets = self._needs(reader, value)
             before = self._usages.get(reader, [0] * len(sets))
             sizes = [self._bytes(value.type, shardings) for shardings in sets]
-            self._usages[reader] = [a + b for a, b in zip(before, sizes, strict=True)]
+            self._usages[reader] = [a + b for a, b in zip_equal(before, sizes)]
             return
         number, sets = self._add_sets(value, readers, visible, None)
         self._usages[number] = [self._bytes(value.type, shardings) for shardings in sets]
@@ -289,7 +290,7 @@ class ProblemWriter:
             sets, covers = self._useful(value.type, sources, sets, needed_sets)
         number = len(self._costs)
         self._costs.append([0] * len(sets))
-        rows = dict(zip(needed_sets, covers, strict=True))
+        rows = dict(zip_equal(needed_sets, covers))
         for reader, needs in needs_of.items():
             self._add_edge(reader, number, [cost for need in needs for cost in rows[need]])
         return number, sets
@@ -352,7 +353,7 @@ class ProblemWriter:
 
 
 def _sums(first: Costs, second: Costs) -> list[int]:
-    return [min(a + b, FORBIDDEN) for a, b in zip(first, second, strict=True)]
+    return [min(a + b, FORBIDDEN) for a, b in zip_equal(first, second)]
 
 
 def _covers(

@@ -21,6 +21,7 @@ from tcc.distributed.sharding import WHOLE, Partial, Sharding, Shardings, Split,
 from tcc.frozen import frozen
 from tcc.ir.types import TensorType
 from tcc.ops.shapes import replaced
+from tcc.zipped import zip_equal
 
 # Returns the price of a change along an axis of the mesh; None for a change that does not exist.
 # The type is that of the array before the axis divides it.
@@ -50,7 +51,7 @@ def mesh_type(type: TensorType, shardings: Shardings, sizes: Sequence[int]) -> T
 
     Raises ValueError where the ranks have no equal blocks.
     """
-    for sharding, size in zip(shardings, sizes, strict=True):
+    for sharding, size in zip_equal(shardings, sizes):
         type = local_type(type, sharding, size)
     return type
 

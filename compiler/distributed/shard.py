@@ -41,6 +41,7 @@ from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.shapes import replaced
 from tcc.passes.graph.smaller_nodes import divided_at, local_op
+from tcc.zipped import zip_equal
 
 # A rank's array of each value of the whole graph, by its shardings along all axes.
 RankArrays: TypeAlias = Mapping[Value, Mapping[Shardings, Value]]
@@ -132,7 +133,7 @@ class _Sharding:
             (self._array(a, self._whole), self._array(i, self._whole)) for a, i in graph.aliases
         )
         result = without_dead(b.finish(outputs, aliases))
-        pairs = zip(outputs, graph.outputs, strict=True)
+        pairs = zip_equal(outputs, graph.outputs)
         new = {v: Value(old.name, v.type) for v, old in pairs if v.name != old.name}
         arrays = {
             value: {sharding: new.get(array, array) for sharding, array in items.items()}
@@ -146,7 +147,7 @@ class _Sharding:
         inputs = tuple(
             value and self._operand(value, shardings, number in zeroed)
             for number, (value, shardings) in enumerate(
-                zip(node.inputs, operand_shardings(items), strict=True)
+                zip_equal(node.inputs, operand_shardings(items))
             )
         )
         if local is not None and any(strategy.reduced for strategy in items):
@@ -158,7 +159,7 @@ class _Sharding:
         if inner:
             attrs = map_bodies(attrs, lambda body: substituted(body, inner))
         outputs = []
-        for value, shardings in zip(node.outputs, result_shardings(items), strict=True):
+        for value, shardings in zip_equal(node.outputs, result_shardings(items)):
             is_whole = shardings == self._whole
             name = self._names[value] if is_whole else self._b.fresh(f"{value.name}.part")
             result = Value(name, mesh_type(value.type, shardings, self._sizes))
@@ -170,7 +171,7 @@ class _Sharding:
         """Returns the expression that a rank computes, and the operands whose padding has to be
         zero."""
         every: set[int] = set()
-        for strategy, changer, size in zip(items, self._changers, self._sizes, strict=True):
+        for strategy, changer, size in zip_equal(items, self._changers, self._sizes):
             zeroed = zero_padded(expr, strategy)
             expr = local_expr(expr, strategy, size, changer.place, zeroed)
             every |= zeroed
@@ -181,13 +182,13 @@ class _Sharding:
     ) -> None:
         """Adds expressions for a node that computes `local`, with reductions between them."""
         monoids: dict[int, list[tuple[Changer, tuple[str, ...]]]] = {}
-        for strategy, changer in zip(items, self._changers, strict=True):
+        for strategy, changer in zip_equal(items, self._changers):
             for number, names in strategy.reduced:
                 monoids.setdefault(number, []).append((changer, names))
         stages = sorted(monoids)
         *early, (last, operands) = divided_at(local, stages)
         values, row, results = [*inputs], OPS["expression"], {}
-        for number, (part, numbers) in zip(stages, early, strict=True):
+        for number, (part, numbers) in zip_equal(stages, early):
             parts = self._b.add(row, [values[n] for n in numbers], row.attrs(part))
             combined: Sequence[Value] = parts
             for changer, names in monoids[number]:
@@ -198,9 +199,9 @@ class _Sharding:
         late = [ref for ref in local.outputs if ref.stage not in stages]
         if late:
             added = self._b.add(row, [values[n] for n in operands], row.attrs(last))
-            results |= dict(zip(late, added, strict=True))
+            results |= dict(zip_equal(late, added))
         shardings = result_shardings(items)
-        for value, ref, along in zip(node.outputs, local.outputs, shardings, strict=True):
+        for value, ref, along in zip_equal(node.outputs, local.outputs, shardings):
             self._arrays[value] = {along: results[ref]}
 
     def _array(self, value: Value, shardings: Shardings) -> Value:
@@ -224,7 +225,7 @@ class _Sharding:
         return self._zeroed[array]
 
     def _without_padding(self, array: Value, type: TensorType, shardings: Shardings) -> Value:
-        for changer, sharding, size in zip(self._changers, shardings, self._sizes, strict=True):
+        for changer, sharding, size in zip_equal(self._changers, shardings, self._sizes):
             if isinstance(sharding, Split) and sharding.block:
                 array = changer.without_padding(array, type, sharding)
             type = local_type(type, sharding, size)
@@ -262,7 +263,7 @@ class _Sharding:
     def _divided(self, value: Value, array: Array, shardings: Shardings) -> Handle:
         """Returns the handle of the ranks' parts of a constant."""
         blocks: dict[tuple[int, ...], Array] = {(): array}
-        for sharding, size in zip(shardings, self._sizes, strict=True):
+        for sharding, size in zip_equal(shardings, self._sizes):
             blocks = {
                 (*places, place): block
                 for places, part in blocks.items()
@@ -284,7 +285,7 @@ def _combined(changer: Changer, parts: Sequence[Value], monoids: Sequence[str]) 
         return changer.combine(parts, monoids[0])
     return [
         changer.change(value, value.type, Partial(monoid), WHOLE)
-        for value, monoid in zip(parts, monoids, strict=True)
+        for value, monoid in zip_equal(parts, monoids)
     ]
 
 

@@ -62,6 +62,7 @@ from tcc.ir.region.affine import Size, Sizes, plain
 from tcc.ir.types import BOOL, DType
 from tcc.known import all_known
 from tcc.passes.derive.algebra.linear import is_linear
+from tcc.zipped import zip_equal
 
 # A parameter as its number, stage n as ~n.
 _Array = int
@@ -273,12 +274,12 @@ class _Division:
         sizes = self._sizes(_array(node))
         shardings = [
             axis_split(index, stage, block, axis, size)
-            for axis, (index, size) in enumerate(zip(node.indices, sizes, strict=True))
+            for axis, (index, size) in enumerate(zip_equal(node.indices, sizes))
         ]
         if block is not None and any(isinstance(s, Split) and s.copies > 1 for s in shardings):
             shardings = [
                 WHOLE if sharding is None and can_be_placed(index, block) else sharding
-                for sharding, index in zip(shardings, node.indices, strict=True)
+                for sharding, index in zip_equal(shardings, node.indices)
             ]
         return all_known(shardings)
 
@@ -384,7 +385,7 @@ def _strategy(
         return None
     partial, reduced = values
     results: list[Sharding] = []
-    for output, type in zip(expr.outputs, expr.types, strict=True):
+    for output, type in zip_equal(expr.outputs, expr.types):
         monoids = partial.get(~output.stage, ())
         sharding: Sharding = axes.get(~output.stage, WHOLE)
         if monoids:

@@ -5,9 +5,9 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import emit
 from tcc.frontends.operand import Operand, Refusal
+from tcc.zipped import zip_equal
 
 
 def einsum(text: str, operands: Sequence[Operand]) -> Operand:
@@ -29,13 +29,13 @@ def explicit_equation(text: str, ranks: Sequence[int]) -> str:
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
     hidden = [
         rank - len(term.replace("...", "")) if "..." in term else 0
-        for term, rank in aligned(terms, ranks)
+        for term, rank in zip_equal(terms, ranks)
     ]
     width = max(hidden, default=0)
     if width > len(spare) or min(hidden, default=0) < 0:
         raise Refusal(f"equation '{text[:80]}' does not fit its operands")
     dots = "".join(spare[:width])
-    full = [t.replace("...", dots[width - n :]) for t, n in aligned(terms, hidden)]
+    full = [t.replace("...", dots[width - n :]) for t, n in zip_equal(terms, hidden)]
     if not arrow:
         output = ("..." if width else "") + "".join(
             c for c in sorted(set(letters)) if letters.count(c) == 1

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TypeAlias
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.index.compare import sign
+from tcc.zipped import zip_equal
 
 # The scale of each axis.  None stands for the size of the result divided by the size of the input.
 Scales: TypeAlias = Sequence["float | None"]
@@ -55,7 +55,7 @@ def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int
     divided by the scale; a scale of None stands for the ratio of the sizes.
     """
     halves = [const(radius)]
-    for dim, size, scale in aligned(x.shape, sizes, scales):
+    for dim, size, scale in zip_equal(x.shape, sizes, scales):
         if scale is None:
             halves.append(ceildiv(dim * radius, maximum(size, 1)))
         else:

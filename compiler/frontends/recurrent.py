@@ -7,11 +7,11 @@ its new state.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import Emitter, concat, counted, full, scan
 from tcc.frontends.operand import Operand
 from tcc.frozen import frozen
 from tcc.ir.types import TensorType
+from tcc.zipped import zip_equal
 
 Activation = Callable[[Operand], Operand]
 Product = Callable[[Operand], Operand]
@@ -157,7 +157,7 @@ def run_cell(
             t = scope.input("t", _row_type(scanned[1]))
             is_active = t.less(lengths)
             row = is_active.select(row, 0.0)
-            new = tuple(is_active.select(*pair) for pair in aligned(new, old))
+            new = tuple(is_active.select(*pair) for pair in zip_equal(new, old))
     body = scope.builder.finish(o.value for o in (*new, row))
     results = scan(states, scanned, body, (reverse,) * len(scanned), (reverse,))
     return (results[-1], *results[:-1])

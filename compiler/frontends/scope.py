@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.operand import LARGEST_SIZE, Operand, Operands
 from tcc.frontends.place import PLACE
 from tcc.frontends.shapes import check_types, is_small, propagate
@@ -35,6 +34,7 @@ from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import UnequalDimsError
 from tcc.schedule.nest import typical
+from tcc.zipped import zip_equal
 
 # The most elements of a result that the import folds. A pass folds larger results if it pays.
 _FOLD_RESULT = 1024
@@ -412,7 +412,7 @@ class Scope:
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
         elements_of_operands = [None if o is None else o.index_elements for o in operands]
-        if any(o is not None and k is None for o, k in aligned(operands, elements_of_operands)):
+        if any(o is not None and k is None for o, k in zip_equal(operands, elements_of_operands)):
             return None
         types = self._types(op, operands, attrs)
         if not all(is_small(t) for t in types):

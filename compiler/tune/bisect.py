@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from tcc.zipped import zip_equal
+
 # Returns (outcome, why) of a trial with the choices; None if it does not fail.
 Fails = Callable[[Mapping[str, str]], tuple[str, str] | None]
 
@@ -26,6 +28,6 @@ def culprits(
         outcome, why = failure
         for site in sites:
             yield site, outcome, f"only together with {len(sites) - 1} other choices: {why}"
-    for half, half_failure in zip(halves, failures, strict=True):
+    for half, half_failure in zip_equal(halves, failures):
         if half_failure is not None:
             yield from culprits(half, half_failure, fails)

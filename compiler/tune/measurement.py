@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tcc.frozen import frozen
 from tcc.runtime.trials import CRASHED, HUNG, WRONG
+from tcc.zipped import zip_equal
 
 # The outcomes of a candidate. Only a `timed` candidate has rounds. `wrong`: its results differ from
 # those of the analytic artifact. `refused`: it does not fit its kernel. `skipped`: its kernel takes
@@ -48,15 +49,15 @@ class Measurement:
     def counted(self, best_peak: float, share: float) -> "Measurement":
         """Returns the measurement with the rounds in which the machine reached `share` of
         `best_peak`, in multiply-adds per second."""
-        rows = zip(self.seconds, self.partner, self.peaks, strict=True)
+        rows = zip_equal(self.seconds, self.partner, self.peaks)
         return self.with_rounds([row for row in rows if row[2] >= share * best_peak])
 
     def with_rounds(self, rows: Sequence[tuple[float, float, float]]) -> "Measurement":
         """Returns the measurement with other rounds: rows (seconds, partner, peak)."""
-        seconds, partner, peaks = zip(*rows, strict=True) if rows else ((), (), ())
+        seconds, partner, peaks = zip_equal(*rows) if rows else ((), (), ())
         return replace(self, seconds=seconds, partner=partner, peaks=peaks)
 
     @property
     def ratios(self) -> tuple[float, ...]:
         """Returns partner / candidate for each round: above 1 the candidate is faster."""
-        return tuple(p / s for p, s in zip(self.partner, self.seconds, strict=True))
+        return tuple(p / s for p, s in zip_equal(self.partner, self.seconds))

@@ -40,6 +40,7 @@ from tcc.tune.verdicts import (
     passes,
     wins,
 )
+from tcc.zipped import zip_equal
 
 MOST_TRIALS = 6  # that are loaded at once
 CompileTrial = Callable[[Mapping[str, str], Path], Trial]
@@ -313,7 +314,7 @@ class Sweep:
             seconds, partner = ([r.turns[n].seconds for r in rounds] for n in (1, 0))
             why = _new_kernels(len(trial.ops))
             result = self._measurement("", digest, MODEL, TIMED, why)
-            rows = zip(seconds, partner, [r.peak for r in rounds], strict=True)
+            rows = zip_equal(seconds, partner, [r.peak for r in rounds])
             yield result.with_rounds([*rows])
             self._removed([trial])
             if not counted([self._all[-1]], self._highest())[0].peaks:

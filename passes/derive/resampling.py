@@ -37,6 +37,7 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
 from tcc.passes.graph.shrink import op_of
 from tcc.passes.graph.smaller_nodes import without_unit_loops
+from tcc.zipped import zip_equal
 
 # A node, the value of the graph that it reads in the place of the previous step's result, and the
 # expression that it computes.
@@ -99,7 +100,7 @@ def _behind(
     The first reads the resampling's operand, in `shape` with its axes in `order` if that is not
     empty.
     """
-    new: dict[Value | None, Value] = dict(zip(site.operands, operands, strict=True))
+    new: dict[Value | None, Value] = dict(zip_equal(site.operands, operands))
     y = new[site.nodes[0].inputs[0]]
     if order:
         y = emit(b, "transpose", y, perm=tuple(order))

@@ -26,6 +26,7 @@ from tcc.ir.region.edit import with_sources
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
 from tcc.passes.fuse.compose import node_expr, source_of
 from tcc.passes.fuse.node_kinds import NodeKind, classify
+from tcc.zipped import zip_equal
 
 # A site has at most _MOST nodes. At most _AFTER nodes after it and _BEFORE nodes before it are
 # priced with it.
@@ -154,7 +155,7 @@ class SiteScope:
         nodes = [sink]
         for node in nodes:
             linear = self.linear(node) or ()
-            for value, factor in zip(node.inputs, linear, strict=True):
+            for value, factor in zip_equal(node.inputs, linear):
                 before = None if value is None else self.producers.get(value)
                 if value is None or before is None or not factor or before in used_nodes:
                     continue
@@ -235,7 +236,7 @@ def _region(expr: Expr) -> Region:
     Then rules see the divisor of a mean.
     """
     bodies = (transform_all(stage.body, _with_number) for stage in expr.stages)
-    stages = (replace(s, body=body) for s, body in zip(expr.stages, bodies, strict=True))
+    stages = (replace(s, body=body) for s, body in zip_equal(expr.stages, bodies))
     return from_expr(replace(expr, stages=tuple(stages)))
 
 
@@ -278,7 +279,7 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
                 opaque.add(~factor.source)
             elif factor.source is not None:
                 uses[factor.source] += 2
-    return tuple(use == 1 and ok for use, ok in zip(uses, inside, strict=True))
+    return tuple(use == 1 and ok for use, ok in zip_equal(uses, inside))
 
 
 def composed(nodes: Sequence[Node]) -> Region:
@@ -298,7 +299,7 @@ def composed(nodes: Sequence[Node]) -> Region:
         places = [source_of(v, sources, operands) for v in node.inputs]
         source = partial(_composed_source, first, places)
         stages += [with_sources(stage, source) for stage in part.stages]
-        for value, (number, _) in zip(node.outputs, part.outputs, strict=True):
+        for value, (number, _) in zip_equal(node.outputs, part.outputs):
             sources[value] = ~(first + number)
     last = ~sources[nodes[-1].outputs[0]]
     params = tuple(v.type for v in operands)

@@ -38,6 +38,7 @@ from tcc.ir.types import I64
 from tcc.ops.formula import choose
 from tcc.passes.fuse.online_reductions import Streamed, derive
 from tcc.schedule.nest import multiplied_parts, trips
+from tcc.zipped import zip_equal
 
 # The lengths of parts whose prices are compared, in elements of the reduced loop. They are
 # multiples of the blocks of streaming loops (`schedule.cpu.candidates`), so no block is in two
@@ -137,7 +138,7 @@ class _Division:
         if masks:
             start, place = self.part * self.size, index_value(of_atom(self.stream.loop), I64)
             inside = (place >= start) & (place < start + self.size)
-            body = tuple(choose(inside, *pair) for pair in zip(body, masks, strict=True))
+            body = tuple(choose(inside, *pair) for pair in zip_equal(body, masks))
         return replace(stage, iters=(self.loop, *stage.iters), body=body)
 
     def _vanishes(self, term: Scalar) -> bool:

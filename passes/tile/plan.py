@@ -42,6 +42,7 @@ from tcc.schedule.choice_text import text_of
 from tcc.schedule.limits import Form
 from tcc.schedule.nest import multiplied
 from tcc.schedule.open_sizes import Times
+from tcc.zipped import zip_equal
 
 # Constants with fewer elements keep their layout.
 _SMALL = 64
@@ -162,8 +163,8 @@ class KernelChooser(KernelModel):
         self.launches.setdefault(bound, []).append(kernel.loc)
         return PlannedKernel(
             bound,
-            tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
-            tuple((v, s.layout) for v, s in zip(kernel.results, key[2], strict=True)),
+            tuple((v, s.layout) for v, s in zip_equal(kernel.operands, packed)),
+            tuple((v, s.layout) for v, s in zip_equal(kernel.results, key[2])),
             kernel.loc,
         )
 
@@ -269,7 +270,7 @@ class KernelChooser(KernelModel):
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
-        fixed = {v for v, c in zip(operands, constants, strict=True) if c}
+        fixed = {v for v, c in zip_equal(operands, constants) if c}
         kernel = Kernel(expr, operands, results, "")
         try:
             return self.seconds(kernel, usual_layouts(kernel, fixed, self.gaps), fixed)
@@ -328,7 +329,7 @@ def _selects_whole(node: Read, access: Access) -> bool:
     if any(not data_vars.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
     index_vars = [data_vars.intersection(free_vars(index)) for index in node.indices]
-    pairs = zip(index_vars, node.indices, strict=True)
+    pairs = zip_equal(index_vars, node.indices)
     return all(
         not names or (len(names) == 1 and index is of_atom(*names)) for names, index in pairs
     )

@@ -29,6 +29,7 @@ from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.index import bounds, free_vars
 from tcc.ir.tile import Block, Contract, Reduce, Relayout, Stmt, TileBuffer, TileLoop
+from tcc.zipped import zip_equal
 
 WARPS = 4  # warps in a warpgroup
 _STEPS = (4, 3, 2)
@@ -185,7 +186,7 @@ class _Attends(WarpPart[AttentionKernel]):
             self._indices.value(i).text for i in (node.start, node.start + node.step, node.stop)
         )
         inits = [self._blocks[init] for init in node.inits]
-        self._blocks.update(zip(node.carried, inits, strict=True))
+        self._blocks.update(zip_equal(node.carried, inits))
         self._bind_counter(node, writer.define(node.var.name, start).text)
         self._end_matmul(self._scores(), "k", "step", running=0)
         self._body(self.shape.shares)
@@ -195,7 +196,7 @@ class _Attends(WarpPart[AttentionKernel]):
         counter = writer.name(node.var.name)
         with writer.scope() as lines:
             self._bind_counter(node, counter)
-            for block, name in zip(node.carried, names, strict=True):
+            for block, name in zip_equal(node.carried, names):
                 self._blocks[block] = PyExpr(name, writer.depth)
             scores, sums = self._scores(), self._mixed(shares, names[position])
             self._end_matmul(scores, "k", "step", running=1)

@@ -19,6 +19,7 @@ from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile import TileBuffer, TileKernel, TileLoop
 from tcc.ir.types import DType
+from tcc.zipped import zip_equal
 
 HEADER = """import triton.language
 import triton.experimental.gluon.language as tl
@@ -192,7 +193,7 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         full = f"{prefix}full.index({number})"
         line(f"mbarrier.wait({prefix}empty.index({number}), {phase})")
         line(f"mbarrier.expect({full}, {sum(operand.bytes for operand in operands.values())})")
-        for name, place in zip(operands, places, strict=True):
+        for name, place in zip_equal(operands, places):
             line(f"tma.async_load({name}_map, {place}, {full}, {name}_ring.index({number}))")
 
     def _place(self, box: Box) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnxruntime
 from tcc.runtime.worker import Arrays, Run, read_arrays, run_ranges, serve
+from tcc.zipped import zip_equal
 
 
 def open_model(model: str | bytes, threads: int, optimised: bool) -> Callable[[Arrays], Arrays]:
@@ -22,7 +23,7 @@ def open_model(model: str | bytes, threads: int, optimised: bool) -> Callable[[A
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
+    return lambda arrays: dict(zip_equal(names, session.run(names, arrays)))
 
 
 def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:

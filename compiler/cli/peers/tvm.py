@@ -11,6 +11,7 @@ import onnx
 import tvm
 from tcc.backends.cpu.detect import detect
 from tcc.runtime.worker import Array, Run, read_arrays, serve
+from tcc.zipped import zip_equal
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
@@ -34,7 +35,7 @@ def prepare(model: Path, feed: Path, threads: int) -> Run:
     def run() -> Mapping[str, Array]:
         results = main(*arrays)
         listed = [results] if hasattr(results, "numpy") else results
-        return {name: item.numpy() for name, item in zip(names, listed, strict=True)}
+        return {name: item.numpy() for name, item in zip_equal(names, listed)}
 
     return run
 

@@ -13,13 +13,13 @@ Each new size is a symbol, bound to an element of one small tensor, so kernels r
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, emit, filled, full, require, size_scalar, size_vector
 from tcc.frontends.onnx.context import LARGEST, static_ints
 from tcc.frontends.operand import Operand
 from tcc.ir.index import Index, as_int, const, maximum, minimum, mod
 from tcc.ir.types import I64, element_count
 from tcc.known import all_known
+from tcc.zipped import zip_equal
 
 Dims = tuple[Index, ...]
 
@@ -91,7 +91,7 @@ def spread(axes: Dims, values: Sequence[Index], rank: int, marked: Dims, other: 
     `marked`, get their entry of `other`.
     """
     return tuple(
-        total([is_same(axis, n) * value for axis, value in aligned(axes, values)])
+        total([is_same(axis, n) * value for axis, value in zip_equal(axes, values)])
         + (1 - marked[n]) * other[n]
         for n in range(rank)
     )
@@ -103,7 +103,10 @@ def kept_dims(dims: Sequence[Index], marked: Dims, count: int) -> Dims:
     places = [total(is_kept[:n]) for n in range(len(dims))]
     return tuple(
         total(
-            [dim * keep * is_same(place, n) for dim, keep, place in aligned(dims, is_kept, places)]
+            [
+                dim * keep * is_same(place, n)
+                for dim, keep, place in zip_equal(dims, is_kept, places)
+            ]
         )
         for n in range(count)
     )
@@ -113,7 +116,7 @@ def reduce_along(op: str, x: Operand, axes: Dims, keepdims: bool) -> Operand:
     """Reduces `x` over axes that are known only at run time."""
     marked = marks(axes, x.rank)
     pairs = []
-    for dim, mark in aligned(x.shape, marked):
+    for dim, mark in zip_equal(x.shape, marked):
         pairs += [dim + mark * (1 - dim), 1 + mark * (dim - 1)]
     reduced = x.reshape(bound_sizes(pairs)).reduce(op, range(1, 2 * x.rank, 2))
     if keepdims:
@@ -156,7 +159,7 @@ def squeezed(x: Operand, operand: Operand) -> Operand:
     """Removes axes of extent one at positions that are known only at run time."""
     axes = run_axes(operand, x.rank)
     marked = marks(axes, x.rank)
-    for dim, mark in aligned(x.shape, marked):
+    for dim, mark in zip_equal(x.shape, marked):
         require(mark * (dim - 1), const(0), "only axes of extent one can be squeezed")
     return x.reshape(bound_sizes(kept_dims(x.shape, marked, x.rank - len(axes))))
 
@@ -204,7 +207,9 @@ def _gather_strided(x: Operand, axes: Dims, parts: tuple[Dims, Dims, Dims]) -> O
         marked = marks(axes, rank)
         per_axis = [
             bound_sizes(spread(axes, values, rank, marked, other), lo)
-            for values, other, lo in aligned(parts, (zeros, x.shape, unit_steps), (-1, 0, -LARGEST))
+            for values, other, lo in zip_equal(
+                parts, (zeros, x.shape, unit_steps), (-1, 0, -LARGEST)
+            )
         ]
         named = tuple(range(rank))
     else:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.tensors import element_type
@@ -13,6 +12,7 @@ from tcc.frontends.place import placed
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.zipped import zip_equal
 
 _LONGEST_NAME = 1 << 16
 
@@ -116,7 +116,7 @@ class _Dimensions:
     def _fix(self, value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> None:
         declared = value.type.tensor_type.shape.dim
         check_rank(value.name, shape, len(declared), "model declares")
-        for dim, size in aligned(declared, shape):
+        for dim, size in zip_equal(declared, shape):
             declared_dim = declared_size(dim)
             if isinstance(declared_dim, int) and declared_dim != size:
                 raise contradiction(value.name, size, "model declares", declared_dim)

@@ -2,7 +2,6 @@
 
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.inputs import check_name
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.operand import Operand
@@ -12,6 +11,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.lists import ListType
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.zipped import zip_equal
 
 
 def finish_graph(scope: OnnxScope, proto: onnx.GraphProto) -> Graph:
@@ -22,7 +22,7 @@ def finish_graph(scope: OnnxScope, proto: onnx.GraphProto) -> Graph:
     names = [declared.name for declared in proto.output]
     if len(set(names)) != len(names) or not names:
         raise UserError("the model's outputs are absent or not distinct", where=proto.name)
-    return rename(graph, dict(aligned(outputs, names)))
+    return rename(graph, dict(zip_equal(outputs, names)))
 
 
 def _result(scope: OnnxScope, declared: onnx.ValueInfoProto) -> tuple[str, Operand]:

@@ -7,7 +7,6 @@ from types import MappingProxyType
 import onnx
 from onnx import FunctionProto, NodeProto
 from tcc.errors import UserError, printable
-from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.context import Converter
 from tcc.frontends.onnx.functions import (
     FunctionKey,
@@ -20,6 +19,7 @@ from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.schema import domain_of, schema_of, walk
 from tcc.frontends.place import placed
 from tcc.frozen import entity
+from tcc.zipped import zip_equal
 
 _NAMES_SHOWN = 3
 _LONGEST_CELL = 300
@@ -160,7 +160,7 @@ def _table(rows: list[_Missing]) -> str:
     lines = [tuple(printable(cell)[:_LONGEST_CELL] for cell in line) for line in lines]
     widths = [max(len(line[n]) for line in lines) for n in range(4)]
     return "\n".join(
-        "    " + "  ".join([*(c.ljust(w) for c, w in aligned(line[:4], widths)), line[4]])
+        "    " + "  ".join([*(c.ljust(w) for c, w in zip_equal(line[:4], widths)), line[4]])
         for line in lines
     )
 

@@ -19,7 +19,6 @@ import numpy as np
 from tcc.bounded import parse_json
 from tcc.errors import UserError
 from tcc.file_kind import ZIP, file_kind
-from tcc.frontends.aligned import aligned
 from tcc.frontends.model_file import map_file
 from tcc.frontends.place import placed
 from tcc.frontends.torch.calls import TorchProgram
@@ -29,6 +28,7 @@ from tcc.frozen import frozen
 from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
+from tcc.zipped import zip_equal
 
 # The parts of a member's local header that are read: its signature, and the sizes of name and extra
 # field.
@@ -246,7 +246,7 @@ def _view(storage: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int
     count = math.prod(sizes)
     if not count:
         return np.zeros(sizes, kind)
-    last = offset + sum((n - 1) * step for n, step in aligned(sizes, strides))
+    last = offset + sum((n - 1) * step for n, step in zip_equal(sizes, strides))
     if (last + 1) * kind.itemsize > len(storage):
         raise ValueError("it is larger than what is stored")
     if count * kind.itemsize > max(len(storage), _SHARED):

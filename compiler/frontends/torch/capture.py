@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.torch.exported import decomposed, exported
 from tcc.frozen import frozen
+from tcc.zipped import zip_equal
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Compile = Callable[[Any], Callable[..., Any]]
@@ -35,8 +35,8 @@ class _CompiledProgram:
         """True if the program was compiled for tensors of the sizes of `tensors`."""
         dims = [
             pair
-            for dim, tensor in aligned(self.sizes, tensors)
-            for pair in aligned(dim, tensor.shape)
+            for dim, tensor in zip_equal(self.sizes, tensors)
+            for pair in zip_equal(dim, tensor.shape)
         ]
         symbols = {dim: size for dim, size in dims if getattr(dim, "is_Symbol", False)}
         return all(
@@ -81,7 +81,7 @@ class Captured:
         self._module = module
         self._compile = compile
         places = module.graph.find_nodes(op="placeholder")
-        pairs = enumerate(aligned(places, examples))
+        pairs = enumerate(zip_equal(places, examples))
         self._owned = frozenset(n for n, (node, example) in pairs if _is_owned(node, example))
         self._numbers = frozenset(n for n, node in enumerate(places) if _is_number(node))
         self._open = {n: _open_axes(node) for n, node in enumerate(places)}
@@ -171,7 +171,7 @@ class Captured:
             returned = compiled_call(*tensors)
             computed = iter(returned if isinstance(returned, tuple) else (returned,))
             values = [next(computed) if is_open else value for is_open, value in fixed]
-            return [_as_torch(value, example) for value, example in aligned(values, like)]
+            return [_as_torch(value, example) for value, example in zip_equal(values, like)]
 
         return call
 
@@ -224,7 +224,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *given: Any) -> Any:
         arguments: list[Any] = list(self._fixed)
-        for number, tensor in aligned(self.order, given):
+        for number, tensor in zip_equal(self.order, given):
             arguments[number] = tensor
         for number in self._owned:
             arguments[number] = getattr(self, f"owned_{number}")

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.inputs import Shapes
 from tcc.frontends.place import placed
 from tcc.frontends.scope import ImportSession, Scope
@@ -24,6 +23,7 @@ from tcc.frontends.torch.symbols import Symbols
 from tcc.frozen import entity
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
+from tcc.zipped import zip_equal
 
 # Errors that converters raise for arguments that torch's tracing would have rejected.
 _UNSOUND = (
@@ -62,7 +62,7 @@ class _Importer:
                 f"a block of the program takes {len(block.inputs)} values, it gets {len(inputs)}",
                 where=scope.path,
             )
-        named = aligned(block.inputs, inputs)
+        named = zip_equal(block.inputs, inputs)
         names = NamedValues({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
             with placed(call.location):

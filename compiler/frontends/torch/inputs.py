@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import Emitter
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.scope import Scope
@@ -14,6 +13,7 @@ from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
+from tcc.zipped import zip_equal
 
 
 def define_inputs(
@@ -63,7 +63,7 @@ def call_form(program: TorchProgram) -> list[Any] | None:
     plain = all(path[0] == 0 and len(path) == 2 for path in paths)
     if len(paths) != len(leaves) or (plain and all("input" in leaf for leaf in leaves)):
         return None
-    return [[list(path), leaf] for path, leaf in aligned(paths, leaves)]
+    return [[list(path), leaf] for path, leaf in zip_equal(paths, leaves)]
 
 
 def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Any:
@@ -136,6 +136,6 @@ def _check_shapes(users: Mapping[str, Tensor], values: Mapping[str, Any], shapes
             continue
         dims = port_of(values[name]).shape
         check_rank(name, shape, len(dims), "program has")
-        for size, dim in aligned(shape, dims):
+        for size, dim in zip_equal(shape, dims):
             if as_int(dim) != size:
                 raise contradiction(name, size, "program has", dim.key)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import Emitter
 from tcc.frontends.operand import Operand
 from tcc.frontends.outputs import free_name, output_values, rename
@@ -15,6 +14,7 @@ from tcc.frontends.torch.convert.complex import Complex, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
+from tcc.zipped import zip_equal
 
 
 def finish_program(
@@ -26,18 +26,18 @@ def finish_program(
     updated inputs come last, as `NAME.updated`; their memory is that of the input.
     """
     count = len(program.updates)
-    named = aligned(program.output_names, results[count:])
+    named = zip_equal(program.output_names, results[count:])
     ports = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
     used_names = {o.graph_value.name for o in ports if o.graph_value is not None}
     present = [(name, result) for name, result in named if result is not None]
     pasts = [port_of(inputs[update]).value for update in program.updates]
-    present += aligned((f"{past.name}.updated" for past in pasts), results[:count])
+    present += zip_equal((f"{past.name}.updated" for past in pasts), results[:count])
     if not present:
         raise UserError("the program returns no tensor")
     operands = ((name, _operand(scope, result, name)) for name, result in present)
     values = output_values(scope, ports, operands)
-    names = {v: free_name(name, used_names, "_") for v, (name, _) in aligned(values, present)}
-    states = tuple(aligned(values[len(values) - count :], pasts))
+    names = {v: free_name(name, used_names, "_") for v, (name, _) in zip_equal(values, present)}
+    states = tuple(zip_equal(values[len(values) - count :], pasts))
     for value, past in states:
         _check_update(value, past)
     return rename(scope.builder.finish(values, states), names)

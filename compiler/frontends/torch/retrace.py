@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.torch.calls import (
     Call,
     CallBlock,
@@ -36,6 +35,7 @@ from tcc.frontends.torch.regions import REGIONS
 from tcc.frontends.torch.support import has_converter
 from tcc.ir.op import Array
 from tcc.ir.types import DType
+from tcc.zipped import zip_equal
 
 _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "_operator.getitem": operator.getitem,
@@ -230,7 +230,7 @@ def run_block(
 
     `inputs` are the values of the block's inputs.
     """
-    values = dict(aligned((name for name, _ in block.inputs), inputs))
+    values = dict(zip_equal((name for name, _ in block.inputs), inputs))
 
     def resolved(value: Any) -> Any:
         match value:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tcc.frontends.aligned import aligned
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.frontends.torch.calls import Call, Constant, Ref, TorchProgram
 from tcc.frontends.torch.retrace import called
+from tcc.zipped import zip_equal
 
 _CONTRACTIONS = frozenset(
     "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d convolution conv_transpose1d "
@@ -115,7 +115,7 @@ class Rounder:
 
     def _operand(self, value: Any, ref: Any, axis: int | None) -> Any:
         if isinstance(ref, list):
-            return [self._operand(*pair, axis) for pair in aligned(value, ref)]
+            return [self._operand(*pair, axis) for pair in zip_equal(value, ref)]
         if not isinstance(ref, Ref) or ref.name not in self._sources:
             return self._narrowed(getattr(ref, "name", ""), value)
         if value.dim() < 2 or not _is_float(value):

@@ -10,12 +10,12 @@ from math import isfinite, prod
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.operand import LARGEST_SIZE
 from tcc.frontends.scope import ImportSession
 from tcc.frontends.torch.calls import Formula, Number, Size
 from tcc.frozen import entity
 from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
+from tcc.zipped import zip_equal
 
 
 def _power(base: Index, exponent: Index) -> Index:
@@ -185,7 +185,7 @@ class Symbols:
                 num, den = self._ratio(Formula("Pow", (args[0], -args[1])))
                 return den, num
             case "Mul":
-                nums, dens = aligned(*map(self._ratio, args))
+                nums, dens = zip_equal(*map(self._ratio, args))
                 return prod(nums, start=const(1)), prod(dens, start=const(1))
             case "Add":
                 return reduce(_sum, map(self._ratio, args))

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any
 
 from tcc.bounded import parse_json
-from tcc.frontends.aligned import aligned
 from tcc.frontends.torch.calls import (
     Call,
     CallBlock,
@@ -30,6 +29,7 @@ from tcc.frontends.torch.formulas import read_formula
 from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.ir.op import Array
 from tcc.ir.types import DType
+from tcc.zipped import zip_equal
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,400}")
 _TARGET = re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,200}")
@@ -219,7 +219,7 @@ def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any
     keys = _keys(str(kind), spec.get("context"), len(children), fields)
     return [
         leaf
-        for key, child in aligned(keys, children)
+        for key, child in zip_equal(keys, children)
         for leaf in _leaves(child, (*path, key), fields)
     ]
 
@@ -277,7 +277,7 @@ class _Reader:
         for name, meta in member(graph, "tensor_values", dict).items():
             size_lists = member(meta, "sizes", list), member(meta, "strides", list)
             sizes, strides = (tuple(map(_size, part)) for part in size_lists)
-            hints = aligned((*sizes, *strides), map(_hint, chain(*size_lists)))
+            hints = zip_equal((*sizes, *strides), map(_hint, chain(*size_lists)))
             self.hints.update((str(size), hint) for size, hint in hints if hint is not None)
             offset = _size(member(meta, "storage_offset", dict))
             self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes, strides, offset)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, constant, counted, emit, size_scalar, stack
 from tcc.frontends.operand import Operand
 from tcc.frontends.weights.config import Config
@@ -11,6 +10,7 @@ from tcc.frontends.weights.tensors import Tensors
 from tcc.frozen import entity
 from tcc.ir.index import Index
 from tcc.ir.types import F32
+from tcc.zipped import zip_equal
 
 
 @entity
@@ -115,7 +115,7 @@ def attention(
             rows, turns = heads[n].unsqueeze(2), context.turns(rotary)
             rows = rows.rotary_embedding(*turns, interleaved=False, rotary_dim=rotary.dims)
             heads[n] = rows.squeeze((2,))
-    longer = [context.appended(cache, rows) for cache, rows in aligned(caches, heads[1:])]
+    longer = [context.appended(cache, rows) for cache, rows in zip_equal(caches, heads[1:])]
     if not context.lengths:
         operands = [x.transpose((1, 0, 2)).unsqueeze(0) for x in (heads[0], *longer)]
     else:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import Emitter, size_scalar
 from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.operand import LARGEST_SIZE, Operand
@@ -17,6 +16,7 @@ from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import Index, const
 from tcc.ir.types import F32, I64, tensor
 from tcc.passes.graph.state import bind_states
+from tcc.zipped import zip_equal
 
 # Prices assume a prompt of this many tokens behind so many tokens in the caches, if no bucket says
 # otherwise; and this many texts in a batch. Long caches are where attention takes its time.
@@ -67,9 +67,9 @@ def import_checkpoint(
     context = DecoderRun(config, tensors, past, seq, texts, lengths, ends, {}, {})
     longer = _model(scope, context, ports, caches)
     tensors.check_all_read()
-    values = output_values(scope, [*ports, *caches], aligned(results, longer))
-    graph = rename(scope.builder.finish(values), dict(aligned(values, results)))
-    return bind_states(graph, aligned(names, results[1:]))
+    values = output_values(scope, [*ports, *caches], zip_equal(results, longer))
+    graph = rename(scope.builder.finish(values), dict(zip_equal(values, results)))
+    return bind_states(graph, zip_equal(names, results[1:]))
 
 
 def _sizes(session: ImportSession, shapes: Shapes, symbols: Collection[str]) -> list[Index]:
@@ -86,8 +86,8 @@ def _sizes(session: ImportSession, shapes: Shapes, symbols: Collection[str]) -> 
         raise contradiction(_ROWS, rows[0], f"{_TOKENS} declare", shape[0])
     sizes = []
     typicals = (*[_TYPICAL_BATCH] * (len(shape) - 1), _TYPICAL, 1)
-    for name, size, typical in zip(
-        (*[_TOKENS] * len(shape), _ROWS), (*shape, rows[-1]), typicals, strict=True
+    for name, size, typical in zip_equal(
+        (*[_TOKENS] * len(shape), _ROWS), (*shape, rows[-1]), typicals
     ):
         if size == 0:
             raise contradiction(name, size, "model declares", "at least 1")

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import constant
 from tcc.frontends.operand import Operand, Refusal, current
 from tcc.frontends.weights.checkpoint import Checkpoint, Levels
@@ -18,6 +17,7 @@ from tcc.frozen import field_names
 from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F32, dtype_of
+from tcc.zipped import zip_equal
 
 
 class Tensors:
@@ -95,7 +95,7 @@ class Tensors:
         for weight in self._tensors[name]:
             due, sizes = shape[is_stack:], weight.shape[:: step if len(weight.shape) == 2 else 1]
             fits = len(sizes) == len(due)
-            if not fits or any(d not in (None, n) for d, n in aligned(due, sizes)):
+            if not fits or any(d not in (None, n) for d, n in zip_equal(due, sizes)):
                 raise UserError(
                     "a tensor of the model does not fit",
                     where=f"{self._checkpoint.where}: {weight.name[:200]}",

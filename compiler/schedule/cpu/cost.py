@@ -57,6 +57,7 @@ from tcc.schedule.nest import (
     trips,
 )
 from tcc.schedule.zero_terms import terms_along, terms_share
+from tcc.zipped import zip_equal
 
 # The time for each further entry of the innermost loop of a sum, as a fraction of `Machine.loop`.
 _ENTRY = 0.147
@@ -187,7 +188,7 @@ class _Pricing:
         tiles. They are the leading stages whose results are equal for all tiles."""
         if self.group.stream is not None:
             return frozenset()
-        cut_loops = {v for v, n in zip(self.parallel, self.counts, strict=True) if n > 1}
+        cut_loops = {v for v, n in zip_equal(self.parallel, self.counts) if n > 1}
         nests = takewhile(
             lambda nest: not any(cut_loops & follows(self.group.stages[n]) for n in nest.stages),
             self.schedule.nests,
@@ -202,7 +203,7 @@ class _Pricing:
             pieces = min(_PIECES, self.tile_count / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
         loops = follows(self.group.stages[number])
-        return prod(n for v, n in zip(self.parallel, self.counts, strict=True) if v not in loops)
+        return prod(n for v, n in zip_equal(self.parallel, self.counts) if v not in loops)
 
     def price(self) -> Price:
         machine = self.machine
@@ -265,7 +266,7 @@ class _Pricing:
                 sizes.append(cuts)
         touches = self._touches(nest, work)
         for combo in combinations(*sizes):
-            spans = {v: size for v, (size, _) in zip(blocked, combo, strict=True)}
+            spans = {v: size for v, (size, _) in zip_equal(blocked, combo)}
             count = repeats * prod(n for _, n in combo)
             compute, ports = self._block(nest, work, touches, spans)
             core.compute += count * compute
@@ -529,7 +530,7 @@ class _Pricing:
         """Returns the loops of each nest as one of `threads` threads runs them."""
         grid_loops = [
             LoopOver(n, {v: step, **self._following(v)})
-            for (v, step), n in zip(self.tile.items(), shares_of(self.counts, threads), strict=True)
+            for (v, step), n in zip_equal(self.tile.items(), shares_of(self.counts, threads))
         ]
         elements = {
             v: min(trips(v), loop.trips * step)

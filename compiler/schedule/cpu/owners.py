@@ -23,6 +23,7 @@ from tcc.schedule.cpu.work import global_touches
 from tcc.schedule.footprint import Touch
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contracts, trips
+from tcc.zipped import zip_equal
 
 
 class ThreadTiles:
@@ -36,7 +37,7 @@ class ThreadTiles:
         counts = [ceil(trips(v) / schedule.tile_size(v.name)) for v in grid]
         least_count = as_int(least_units(group, schedule, limits)) or 1
         self.threads = max(1, min(pricer.machine.cores, prod(counts) // least_count))
-        self.loop = next((v for v, n in zip(grid, counts, strict=True) if n > 1), None)
+        self.loop = next((v for v, n in zip_equal(grid, counts) if n > 1), None)
 
     def period(self, touch: Touch) -> float:
         """Returns the bytes of a period of a buffer; 0 if one thread touches all of it. Infinity

@@ -21,6 +21,7 @@ from tcc.schedule.alternatives import IMPOSSIBLE, Seconds
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
+from tcc.zipped import zip_equal
 
 # Times in seconds. LAUNCH: from the end of a kernel in a captured graph until the next kernel's
 # tiles run. _FAR and _NEAR: a load from memory and from the cache. _BARRIER: a barrier of four
@@ -144,7 +145,7 @@ class BlockPricer:
         """Returns the work of each stage in one tile."""
         key = schedule.blocks, schedule.parallel
         if key not in self._runs:
-            pairs = zip(self.facts.stages, self.facts.cuts(schedule), strict=True)
+            pairs = zip_equal(self.facts.stages, self.facts.cuts(schedule))
             self._runs[key] = tuple(facts.run(cuts, self._common) for facts, cuts in pairs)
         return self._runs[key]
 

@@ -21,6 +21,7 @@ from tcc.schedule.footprint import Touch
 from tcc.schedule.gpu.axes import factors, matmul_type, of_bytes
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.nest import stride, trips, weight
+from tcc.zipped import zip_equal
 
 # Bytes of a sector, the unit of transfers between caches and memory.
 SECTOR = 32
@@ -162,7 +163,7 @@ class StageFacts:
         for axis in cuts:
             spans.update(axis.spans(axis.block))
         transfers = []
-        for touch, unique in zip(self.touches, self.unique, strict=True):
+        for touch, unique in zip_equal(self.touches, self.unique):
             along = [c for c in cuts if not touch.loops.isdisjoint(c.loops)]
             bytes_ = touch.bytes_in(spans, SECTOR)
             tile_bytes = bytes_ * prod(c.steps for c in along if not common.issuperset(c.loops))

@@ -58,6 +58,7 @@ from tcc.schedule.loop_positions import by_name, by_position, extents_of_loops
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import anchor, contraction_factors, contracts, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
+from tcc.zipped import zip_equal
 
 # Another program of the model may store a constant in some layout already. A kernel gets a second
 # layout of the constant only if this saves more than the margin.
@@ -112,7 +113,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         the time in which its copy of the table would be read once.
         """
         planned = self._as_before(key, digests)
-        for digest, storage in zip(digests, planned[0], strict=True):
+        for digest, storage in zip_equal(digests, planned[0]):
             if digest is not None:
                 self._layout_of.setdefault(digest, storage.layout)
         return planned
@@ -122,7 +123,7 @@ class CoreChooser(CpuKernels, KernelChooser):
         own_layouts = [s.layout for s in planned[0]]
         shared_layouts = tuple(
             self._layout_of.get(digest or "", layout)
-            for digest, layout in zip(digests, own_layouts, strict=True)
+            for digest, layout in zip_equal(digests, own_layouts)
         )
         if self.pricer is None or shared_layouts == tuple(own_layouts):
             return planned
@@ -458,7 +459,7 @@ class LaidOut(Structure):
 
     def __init__(self, key: KernelKey, structure: Structure, layouts: Sequence[Layout]) -> None:
         super().__init__(key, structure.core(Knobs()))
-        pairs = zip(key[1], layouts, strict=True)
+        pairs = zip_equal(key[1], layouts)
         self._storage = tuple(replace(s, layout=layout) for s, layout in pairs)
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
@@ -504,7 +505,7 @@ def _copied(storages: Sequence[Storage], layouts: Sequence[Layout], group: TileG
     """
     copies = (
         (as_int(element_count(s.layout.sizes)) or 0) * s.dtype.bytes
-        for s, layout in zip(storages, layouts, strict=True)
+        for s, layout in zip_equal(storages, layouts)
         if s.layout != layout
     )
     return max(sum(copies) - group_bytes(group, constants=False), 0)

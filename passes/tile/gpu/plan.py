@@ -55,6 +55,7 @@ from tcc.schedule.limits import Form, FusionLimits, Rates
 from tcc.schedule.loop_positions import by_position, extents_of_loops
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import depends, stride
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -236,7 +237,7 @@ class BlockChooser(KernelChooser):
 
 def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> tuple[Storage, ...]:
     """Returns `storages` with the element types of `types`; a type of None changes nothing."""
-    pairs = zip(storages, types, strict=True)
+    pairs = zip_equal(storages, types)
     return tuple(s if t is None else replace(s, dtype=t.dtype) for s, t in pairs)
 
 

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, counted, emit, filled, full, require, size_scalar, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.contrib.quantize import scaled_sums
 from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64
+from tcc.zipped import zip_equal
 
 # ---- heads --------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
 
 def _columns(x: Operand, widths: Sequence[int]) -> list[Operand]:
     """Splits axis 2 in parts of these widths."""
-    return [x.slice_axis(2, end - n, n) for end, n in aligned(accumulate(widths), widths)]
+    return [x.slice_axis(2, end - n, n) for end, n in zip_equal(accumulate(widths), widths)]
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def _multi_head_attention(ctx: NodeContext, *, unidirectional: bool, num_heads: 
     q, k, v = _projected(ctx, num_heads)
     past = [_cache(ctx, n, 4) for n in (6, 7)]
     before = past[0].shape[2] if past[0] else const(0)
-    k, v = (x if p is None else concat([p, x], 2) for p, x in aligned(past, (k, v)))
+    k, v = (x if p is None else concat([p, x], 2) for p, x in zip_equal(past, (k, v)))
     padding = ctx.optional(4)
     mask_of_padding = padding and _padding(ctx, padding, q, k.shape[2])
     mask = _added(ctx.optional(5), mask_of_padding)
@@ -248,7 +248,7 @@ def _attended(
     if cache:
         cache, before = cache.holds(0, 2), cache.shape[3]
         old = [cache.element(0, n) for n in range(2)]
-        k, v = (concat([o, n], 2) for o, n in aligned(old, (k, v)))
+        k, v = (concat([o, n], 2) for o, n in zip_equal(old, (k, v)))
     present = stack((k, v), 0) if ctx.wants(1) else None
     mask_operand = ctx.optional(mask)
     padding = mask_operand and _padding(ctx, mask_operand, q, k.shape[2])
@@ -274,7 +274,7 @@ def _group_query_attention(
         raise Refusal("scores are not given")
     q, k, v = (
         _heads(x, n)
-        for x, n in aligned(
+        for x, n in zip_equal(
             _unpacked(ctx, num_heads, kv_num_heads), (num_heads, kv_num_heads, kv_num_heads)
         )
     )
@@ -328,7 +328,7 @@ def _sunk(mask: Operand, sink: Operand, caches: Sequence[Operand]) -> tuple[Oper
         column.expand((batch, heads, length, const(1))),
     )
     rows = (full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
-    longer = (concat([c, row], 2) for c, row in aligned(caches, rows))
+    longer = (concat([c, row], 2) for c, row in zip_equal(caches, rows))
     return concat(list(columns), 3), *longer
 
 

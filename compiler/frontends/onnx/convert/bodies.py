@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
-from tcc.frontends.aligned import aligned
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.onnx.scope import OnnxScope
@@ -16,6 +15,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int
 from tcc.ir.lists import joined
 from tcc.ir.types import DType, TensorType
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -110,7 +110,7 @@ def run_body(
     """Imports the nodes of a body into `scope` and returns its outputs."""
     if len(proto.input) != len(inputs):
         raise Refusal(f"the body {proto.name} has {len(proto.input)} inputs; {len(inputs)} are due")
-    for declared, operand in aligned(proto.input, inputs):
+    for declared, operand in zip_equal(proto.input, inputs):
         scope.define(declared.name, operand)
     scope.define_initializers(proto)
     scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
@@ -160,7 +160,7 @@ class Outside:
                 f"'{name}' has type {a!r} one way and {b!r} the other",
                 "fix the sizes that decide which way it goes (--input NAME=SHAPE)",
             )
-        dims = enumerate(aligned(a.shape, b.shape))
+        dims = enumerate(zip_equal(a.shape, b.shape))
         return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
 
     def _dim(self, x: Index, y: Index, name: str) -> Index:

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypeAlias
 
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axis, require, scan, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.convert.bodies import (
@@ -22,6 +21,7 @@ from tcc.frontends.scope import are_among
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.types import I64
 from tcc.ops.control import drop_axis
+from tcc.zipped import zip_equal
 
 # Writes the nodes of a branch into the context's scope and returns the branch's results.
 Branch: TypeAlias = Callable[[NodeContext], Sequence[Operand]]
@@ -50,15 +50,15 @@ def choose(
     With a `demand` only the second branch may fail; the text is the reason that the check gives.
     """
     symbols = set(ctx.session.symbols)
-    bodies = [_body(ctx, *pair, symbols) for pair in aligned(branches, _NAMES)]
+    bodies = [_body(ctx, *pair, symbols) for pair in zip_equal(branches, _NAMES)]
     if {len(body.types) for body in bodies} != {len(ctx.node.output)}:
         raise Refusal("the branches differ in their number of outputs")
-    pairs = list(aligned(*(body.types for body in bodies)))
+    pairs = list(zip_equal(*(body.types for body in bodies)))
     if all(a.rank == b.rank or (is_single(a) and is_single(b)) for a, b in pairs):
         if any(a.rank != b.rank for a, b in pairs):
             # A value has one rank. Values of one element broadcast equally with any number of axes.
             ranks = [max(a.rank, b.rank) for a, b in pairs]
-            bodies = [_body(ctx, *pair, symbols, ranks) for pair in aligned(branches, _NAMES)]
+            bodies = [_body(ctx, *pair, symbols, ranks) for pair in zip_equal(branches, _NAMES)]
         return _if_node(ctx, condition, bodies, ctx.node.output, symbols)
     return _with_rest_of_graph(ctx, condition, branches, symbols, demand)
 
@@ -83,7 +83,7 @@ def _if_node(
     then, otherwise = bodies
     outside = Outside(ctx, symbols)
     types = tuple(
-        outside.joined(a, b, name) for a, b, name in aligned(then.types, otherwise.types, names)
+        outside.joined(a, b, name) for a, b, name in zip_equal(then.types, otherwise.types, names)
     )
     return condition.reshape(()).emit_all(
         "if", then=then.graph, otherwise=otherwise.graph, types=types
@@ -110,7 +110,7 @@ def _with_rest_of_graph(
     depth, calls = session.depth, session.calls
     names = [name for name in scope.ends if name not in scope.names]
     ways: dict[str, Body] = {}
-    for name, branch in aligned(_NAMES, branches) if len(scope.ways) < _MOST_WAYS else ():
+    for name, branch in zip_equal(_NAMES, branches) if len(scope.ways) < _MOST_WAYS else ():
         try:
             ways[name] = _branch_with_rest(ctx, branch, name, names, equality, symbols)
         except UserError:
@@ -121,7 +121,7 @@ def _with_rest_of_graph(
     if len(ways) == 2 and not (demand and types[0] != types[1]):
         scope.pending.clear()
         joined_results = _if_node(ctx, condition, list(ways.values()), names, symbols)
-        results = dict(aligned(names, joined_results))
+        results = dict(zip_equal(names, joined_results))
         for name, result in results.items():
             if name not in ctx.node.output:
                 scope.define(name, result)
@@ -166,7 +166,7 @@ def _branch_with_rest(
             scope.define(output, operand)
         ctx.session.run_nodes(scope)
         operands = tuple(end(scope, name) for name in names)
-        for name, operand in aligned(names, operands):
+        for name, operand in zip_equal(names, operands):
             if outer.ends[name] not in (operand.rank, None):
                 raise Refusal(f"'{name}' is declared to have {outer.ends[name]} axes")
         return finished(inner, operands)
@@ -198,7 +198,7 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
             "export with opset 9 or newer",
         )
     parts = [_scan_of(ctx, [o.element(0, n) for o in operands]) for n in range(batch)]
-    return [stack(element_results, 0) for element_results in aligned(*parts)]
+    return [stack(element_results, 0) for element_results in zip_equal(*parts)]
 
 
 def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -210,11 +210,11 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         raise Refusal(f"num_scan_inputs is {count} for {len(operands)} inputs")
     axes = [
         checked_axis(axis, o.rank)
-        for axis, o in aligned(_listed(ctx, "scan_input_axes", count), operands[states:])
+        for axis, o in zip_equal(_listed(ctx, "scan_input_axes", count), operands[states:])
     ]
     backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes: other axes are moved to the front, and back in the results.
-    sources = [o.moved(axis, 0) for o, axis in aligned(operands[states:], axes)]
+    sources = [o.moved(axis, 0) for o, axis in zip_equal(operands[states:], axes)]
     slices = [drop_axis(o.type, 0) for o in sources]
     symbols = set(ctx.session.symbols)
     state_types = [o.type for o in operands[:states]]
@@ -234,7 +234,7 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         [*map(bool, _listed(ctx, backwards, count))],
         [*map(bool, _listed(ctx, "scan_output_directions", rows))],
     )
-    placed = aligned(results[states:], _listed(ctx, "scan_output_axes", rows))
+    placed = zip_equal(results[states:], _listed(ctx, "scan_output_axes", rows))
     return [
         *results[:states],
         *(row.moved(0, checked_axis(axis, row.rank)) for row, axis in placed),

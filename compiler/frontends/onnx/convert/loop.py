@@ -16,7 +16,6 @@ from functools import reduce
 import numpy as np
 import onnx
 from tcc.errors import UserError
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, constant, emit_all, full, stack
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.bodies import (
@@ -37,6 +36,7 @@ from tcc.ir.lists import joined
 from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
+from tcc.zipped import zip_equal
 
 # The most trips that are unrolled: the first number if each of them certainly runs, the second if
 # some may not run.
@@ -121,7 +121,7 @@ def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
     """Unrolls one trip; returns the remainder of the loop."""
     heads = [
         constant(np.full(type.static_shape, value, type.dtype.carrier))
-        for type, value in aligned(_head_types(loop.proto), (loop.written, True))
+        for type, value in zip_equal(_head_types(loop.proto), (loop.written, True))
     ]
     outputs = inlined(ctx, loop.proto, "body", [*heads, *loop.carried])
     count = 1 + len(loop.carried)
@@ -143,13 +143,13 @@ def _ended(loop: _LoopState, types: Sequence[TensorType], symbols: set[str]) -> 
     if loop.rows:
         return [*carried, *_written_rows(loop)]
     shapes = ((d if are_among((d,), symbols) else 0 for d in t.shape) for t in types[count:])
-    rows = aligned(types[count:], shapes)
+    rows = zip_equal(types[count:], shapes)
     return [*carried, *(full(0, t.dtype, (0, *shape)) for t, shape in rows)]
 
 
 def _written_rows(loop: _LoopState) -> list[Operand]:
     """Returns the rows of the unrolled trips, each in the shape of the first trip's row."""
-    return [stack([_like(row, rows[0].shape) for row in rows], 0) for rows in aligned(*loop.rows)]
+    return [stack([_like(row, rows[0].shape) for row in rows], 0) for rows in zip_equal(*loop.rows)]
 
 
 def _like(rows: Operand, shape: Shape) -> Operand:
@@ -171,17 +171,17 @@ def _as_loop(
     outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
     inside = [value.type for value in body.graph.inputs[2:]]
     types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
-    for name, type in aligned(names[count:], body.types[1 + count :]):
+    for name, type in zip_equal(names[count:], body.types[1 + count :]):
         row = around_rows.joined(type, type, name or "rows")
         length = ctx.session.fresh_symbol(f"{name or 'rows'}.rows") if length is None else length
         types.append(TensorType(row.dtype, (length, *row.shape)))
-    start = [of_rank(o, t.rank) for o, t in aligned(loop.carried, inside)]
+    start = [of_rank(o, t.rank) for o, t in zip_equal(loop.carried, inside)]
     results = emit_all(
         "loop", [loop.trips, loop.condition, *start], body=body.graph, types=tuple(types)
     )
     if not loop.rows:
         return results
-    later = aligned(_written_rows(loop), results[count:])
+    later = zip_equal(_written_rows(loop), results[count:])
     rows = (concat([a, _like(b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
     return [*results[:count], *rows]
 
@@ -236,10 +236,10 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple
         symbol_of: dict[tuple[Index, Index], Index] = {}
         wider = all_known(
             _widened(ctx, old, new, name, carried_symbols, symbol_of)
-            for old, new, name in aligned(types, body.types[1:count], names)
+            for old, new, name in zip_equal(types, body.types[1:count], names)
         )
         first = first or [type.rank for type in body.types]
-        ranks = aligned(body.types, first)
+        ranks = zip_equal(body.types, first)
         if wider is None or any(t.rank != rank and not is_single(t) for t, rank in ranks):
             break
         if wider == types:
@@ -269,7 +269,7 @@ def _widened(
     if old.rank != new.rank:
         return TensorType(dtype, new.shape) if is_single(old) and is_single(new) else None
     dims = []
-    for axis, (x, y) in enumerate(aligned(old.shape, new.shape)):
+    for axis, (x, y) in enumerate(zip_equal(old.shape, new.shape)):
         if x is y and x not in carried_symbols:
             dims.append(x)
             continue

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import (
     broadcast,
     concat,
@@ -43,6 +42,7 @@ from tcc.ir.index.names import is_long
 from tcc.ir.index.ones import may_be_one
 from tcc.ir.types import F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.algebra.narrow import ROUNDINGS
+from tcc.zipped import zip_equal
 
 # ---- constants and shapes ------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ def _slice(
     if not len(firsts) == len(lasts) == len(sliced) == len(strides):
         raise Refusal("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
-    for axis, start, end, by in aligned(sliced, firsts, lasts, strides):
+    for axis, start, end, by in zip_equal(sliced, firsts, lasts, strides):
         if by == 0:
             raise Refusal("a step is zero")
         range_of = forward_range if by > 0 else backward_range

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, concat, constant, filled, size_vector
 from tcc.frontends.extents import Scales, widened_taps
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named, static
@@ -16,6 +15,7 @@ from tcc.frontends.operand import LARGEST_SIZE, Operand, Refusal
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, floordiv
 from tcc.ir.types import F32, F64, I64, DType
+from tcc.zipped import zip_equal
 
 
 def _scaled(dim: Index, scale: float) -> Index | None:
@@ -58,7 +58,7 @@ def upsampled(ctx: NodeContext, x: Operand, scales: Sequence[float]) -> Operand:
 
 def _by_scales(x: Operand, axes: Sequence[int], factors: Sequence[float]) -> _Target:
     sizes, scales = list(x.shape), [1.0] * x.rank
-    for axis, factor in aligned(axes, factors):
+    for axis, factor in zip_equal(axes, factors):
         size = _scaled(x.shape[axis], factor)
         if size is None:
             return _scaled_late(x, axes, constant(np.array(factors)))
@@ -111,7 +111,7 @@ def _resize(ctx: NodeContext, x: Operand) -> Results:
     if coordinates == "tf_crop_and_resize":
         late = _every_axis(x, axes, ctx.input(1), (0.0, 1.0))
         if late.array is not None:
-            roi, late = tuple(aligned(*late.array.reshape(2, x.rank).tolist())), None
+            roi, late = tuple(zip_equal(*late.array.reshape(2, x.rank).tolist())), None
     return emit_row(
         "resize",
         x,
@@ -180,7 +180,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
         if policy != "stretch":
             return _with_aspect_ratio(x, axes, target_sizes, policy)
         free: list[float | None] = [1.0] * x.rank
-        for axis, size in aligned(axes, target_sizes):
+        for axis, size in zip_equal(axes, target_sizes):
             sizes[axis], free[axis] = size, None
         return _Target(tuple(sizes), tuple(free))
     if ctx.input(2).array is None:

@@ -1,6 +1,5 @@
 """Converters of operators that select elements: by index, by diagonal, or data-dependently."""
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, counted, fresh_count, size_scalar
 from tcc.frontends.onnx.axes import bound_sizes
 from tcc.frontends.onnx.context import LARGEST, Axis, Converters, NodeContext, Results, named
@@ -9,6 +8,7 @@ from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, const, maximum, minimum
 from tcc.ir.types import I64, STRING
 from tcc.ops.shapes import Shape, replaced
+from tcc.zipped import zip_equal
 
 # ---- sizes that data decide ----------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ def _center_crop_pad(ctx: NodeContext, x: Operand, shape: Operand) -> Results:
     axes = checked_axes(ctx.integers("axes", range(x.rank)), x.rank)
     if len(target_sizes) != len(axes):
         raise Refusal(f"{len(target_sizes)} sizes for {len(axes)} axes")
-    for axis, size in aligned(axes, target_sizes):
+    for axis, size in zip_equal(axes, target_sizes):
         x = _centered(x, axis, size)
     return x
 

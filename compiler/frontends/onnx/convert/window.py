@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import emit_all, family, p_norm, require
 from tcc.frontends.onnx.context import Converters, NodeContext, Results, named
 from tcc.frontends.onnx.rows import emit_row
@@ -12,6 +11,7 @@ from tcc.frontends.operand import Operand, Refusal
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
 from tcc.known import all_known
 from tcc.ops.algebra.window import transposed_count, window_count
+from tcc.zipped import zip_equal
 
 Pads = tuple[tuple[Index, ...], tuple[Index, ...]]
 
@@ -53,7 +53,7 @@ def _halves(padding: Sequence[Index], upper: bool) -> Pads:
     If the padding of an axis is odd, the half after it is larger if `upper`, else the half before.
     """
     small = tuple(floordiv(t, 2) for t in padding)
-    large = tuple(t - s for t, s in aligned(padding, small))
+    large = tuple(t - s for t, s in zip_equal(padding, small))
     return (small, large) if upper else (large, small)
 
 
@@ -74,7 +74,7 @@ def _pads(
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         raise Refusal(f"auto_pad is '{auto[:40]}'")
     padding = []
-    for size, k, s, d in aligned(x.shape[2:], kernel, strides, dilations):
+    for size, k, s, d in zip_equal(x.shape[2:], kernel, strides, dilations):
         window_end = (ceildiv(size, s) - 1) * s + (k - 1) * d + 1
         padding.append(maximum(window_end - size, 0))
     return _halves(padding, auto == "SAME_UPPER")
@@ -87,7 +87,7 @@ def _fit(x: Operand, counted: Callable[..., Index], *lists: Sequence[Any]) -> No
     the axis in `lists`. An axis that has windows even with one element needs no check.
     """
     rule = "a window must not be larger than its padded image"
-    for size, *window in aligned(x.shape[2:], *lists):
+    for size, *window in zip_equal(x.shape[2:], *lists):
         count, count_of_one = counted(size, *window), as_int(counted(const(1), *window))
         needed = maximum(count, minimum(size, 1))
         if count_of_one is None or count_of_one > 0 or needed is count:
@@ -160,7 +160,7 @@ def _transposed_pads(
     if ctx.has("output_shape"):
         output_sizes: list[Index] = [const(n) for n in ctx.integers("output_shape")]
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        output_sizes = [size * s for size, s in aligned(x.shape[2:], strides)]
+        output_sizes = [size * s for size, s in zip_equal(x.shape[2:], strides)]
     elif auto == "VALID":
         return (const(0),) * axes, (const(0),) * axes
     else:
@@ -169,7 +169,7 @@ def _transposed_pads(
         raise Refusal(f"output_shape has {len(output_sizes)} entries for {axes} spatial axes")
     none = (0,) * axes
     full = map(transposed_count, x.shape[2:], kernel, strides, none, none, dilations, extra)
-    return _halves([f - w for f, w in aligned(full, output_sizes)], auto == "SAME_UPPER")
+    return _halves([f - w for f, w in zip_equal(full, output_sizes)], auto == "SAME_UPPER")
 
 
 def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _max_unpool(
         raise Refusal(f"kernel_shape is {kernel_shape}; {axes} numbers are due")
     spatial = [
         (size - 1) * s + k - b - a
-        for size, s, k, b, a in aligned(x.shape[2:], strides, kernel_shape, before, after)
+        for size, s, k, b, a in zip_equal(x.shape[2:], strides, kernel_shape, before, after)
     ]
     shape = (*x.shape[:2], *spatial)
     result = x.max_unpool(indices, shape=shape)
@@ -234,7 +234,7 @@ def _max_unpool(
     if len(target_shape) != x.rank:
         raise Refusal(f"output_shape has {len(target_shape)} entries for {x.type!r}")
     zeros = (const(0),) * x.rank
-    more = tuple(w - s for w, s in aligned(target_shape, shape))
+    more = tuple(w - s for w, s in zip_equal(target_shape, shape))
     return result.pad(before=zeros, after=more, mode="constant")
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.einsum import explicit_equation
 from tcc.frontends.emit import checked_axes, family, size_scalar, stack
 from tcc.frontends.operand import Operand, Refusal
@@ -29,6 +28,7 @@ from tcc.frontends.torch.tensors import PARTS, part_type
 from tcc.frozen import frozen
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
+from tcc.zipped import zip_equal
 
 
 @frozen
@@ -117,7 +117,7 @@ def _by_parts(converter: Converter, ctx: ComplexContext) -> Any:
     real, imag = (ctx.part(name).run(converter) for name in ("real", "imag"))
     if isinstance(real, Operand):
         return Complex(real, imag)
-    return tuple(Complex(*parts) for parts in aligned(real, imag))
+    return tuple(Complex(*parts) for parts in zip_equal(real, imag))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------

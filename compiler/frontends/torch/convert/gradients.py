@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import constant, family, filled, full, size_scalar, widened
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import (
@@ -38,6 +37,7 @@ from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.op import Array
 from tcc.ir.types import I64, element_count
 from tcc.ops import OPS
+from tcc.zipped import zip_equal
 
 # ---- convolutions --------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def _patches(columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand
     `columns` is [batch, channels, element of the window, windows ...].
     """
     kernel, counts = attrs["kernel"], columns.shape[3:]
-    axes = aligned(
+    axes = zip_equal(
         counts, image.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["after"]
     )  # fmt: skip
     after = tuple(
@@ -176,7 +176,7 @@ def _max_pool(axes: int, ctx: CallContext) -> Operand:
 def _places(counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]) -> Operand:
     """Returns each window element's position in its channel: [element, windows ...]."""
     axes, place = len(counts), filled(0, I64)
-    for n, (count, size) in enumerate(aligned(counts, extent)):
+    for n, (count, size) in enumerate(zip_equal(counts, extent)):
         start = counted(count) * attrs["strides"][n] - as_int(attrs["before"][n])
         tap = counted(const(attrs["kernel"][n])) * attrs["dilations"][n]
         step = _line(tap, n, 2 * axes) + _line(start, axes + n, 2 * axes)

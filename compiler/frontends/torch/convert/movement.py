@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import checked_axes, checked_axis, concat, constant, emit, family
 from tcc.frontends.extents import from_front
 from tcc.frontends.operand import Operand, Refusal
@@ -24,6 +23,7 @@ from tcc.frontends.torch.context import (
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import I64
+from tcc.zipped import zip_equal
 
 
 def _view(ctx: CallContext, x: Operand, shape: ResultShape) -> Operand:
@@ -85,7 +85,7 @@ def _roll(ctx: CallContext, shifts: tuple[int, ...], dims: tuple[int, ...]) -> O
     source = ctx.lined("self")
     axes = dims or (0,)
     x = source if ctx.arguments["dims"] else source.flat()
-    for shift, axis in aligned(shifts, (checked_axis(axis, x.rank) for axis in axes)):
+    for shift, axis in zip_equal(shifts, (checked_axis(axis, x.rank) for axis in axes)):
         dim = x.shape[axis]
         if as_int(dim) == 0:
             continue
@@ -129,7 +129,7 @@ _MOST_PLACES = 1 << 28
 def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
     """Returns the position of each element in memory, for a tensor with these strides."""
     places = np.full(tuple(sizes), offset, np.int64)
-    for axis, (size, stride) in enumerate(aligned(sizes, strides)):
+    for axis, (size, stride) in enumerate(zip_equal(sizes, strides)):
         line = [-1 if n == axis else 1 for n in range(len(sizes))]
         places += (np.arange(size) * stride).reshape(line)
     return places

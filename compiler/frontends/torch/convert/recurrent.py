@@ -3,13 +3,13 @@
 
 from collections.abc import Sequence
 
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, family, stack
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell, with_biases
 from tcc.frontends.torch.context import CallContext, Converters
 from tcc.frontends.torch.convert.movement import select
 from tcc.ir.index import const
+from tcc.zipped import zip_equal
 
 # For each gate in the order of `recurrent.KINDS`: its position among torch's gates.
 _PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
@@ -81,7 +81,7 @@ def _recurrent(
             rows.append(outputs[0])
             last.append(outputs[1:])
         x = concat(rows, 2)
-    ends = [stack(final_states, 0) for final_states in aligned(*last)]
+    ends = [stack(final_states, 0) for final_states in zip_equal(*last)]
     return [x.swap_axes(0, 1) if batch_first else x, *ends]
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import constant, family
 from tcc.frontends.extents import widened_taps
 from tcc.frontends.operand import Operand, Refusal
 from tcc.frontends.torch.context import CallContext, Converters, ResultShape, of_axes
 from tcc.ir.index import Index, as_int
+from tcc.zipped import zip_equal
 
 _PADDING = ("zeros", "border", "reflection")
 _MODES = ("linear", "nearest", "cubic")
@@ -100,7 +100,7 @@ def _informative_scales(
     sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
 ) -> list[float | None]:
     """Returns the scale of each spatial axis; None if the op needs no scale (`_follows`)."""
-    return [None if _follows(o, i, s) else s for o, i, s in aligned(sizes, extents, scales)]
+    return [None if _follows(o, i, s) else s for o, i, s in zip_equal(sizes, extents, scales)]
 
 
 def _follows(size: Index, extent: Index, scale: float | None) -> bool:

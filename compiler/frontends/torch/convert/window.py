@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tcc.frontends.aligned import aligned
 from tcc.frontends.emit import concat, family, filled, full, size_scalar
 from tcc.frontends.operand import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, named, of_axes
 from tcc.frontends.torch.convert.create import counted
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 from tcc.ir.types import I64, element_count
+from tcc.zipped import zip_equal
 
 
 def batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
@@ -96,7 +96,7 @@ def _whole_windows(
         window_end = (out[n] - 1) * attrs["strides"][n] + attrs["kernel"][n]
         before = attrs["before"][n]
         pads.append((before, window_end - x.shape[n + x.rank - axes] - before))
-    starts, ends = aligned(*pads)
+    starts, ends = zip_equal(*pads)
     x = x.pad(x.like(0), before=starts, after=ends, mode="constant")
     zeros = (const(0),) * axes
     return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
@@ -154,14 +154,14 @@ def _adaptive(op: str, reduce: str, axes: int, ctx: CallContext) -> Operand:
     target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
     if all(as_int(n) == 1 for n in target):
         return x.reduce(reduce, tuple(range(2, 2 + axes)), keepdims=True)
-    pairs = [*aligned(map(as_int, x.shape[2:]), map(as_int, target))]
+    pairs = [*zip_equal(map(as_int, x.shape[2:]), map(as_int, target))]
     if all(n and size is not None and size % n == 0 for size, n in pairs):
         kernel = tuple(size // n for size, n in pairs if size is not None and n)
         zeros = (const(0),) * axes
         return x.emit(
             op, kernel=kernel, strides=kernel, before=zeros, after=zeros, dilations=(1,) * axes
         )
-    for axis, ((size, count), bins) in enumerate(aligned(pairs, target), 2):
+    for axis, ((size, count), bins) in enumerate(zip_equal(pairs, target), 2):
         if size is None or count is None:
             x = adapted(x, axis, bins, reduce)
         else:
@@ -202,7 +202,7 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     if any(as_int(d) == 0 for d in shape):
         return full(0, x.dtype, shape), full(0, I64, shape)
     table = filled(0, I64)
-    for n, (size, bins) in enumerate(aligned(x.shape[2:], target)):
+    for n, (size, bins) in enumerate(zip_equal(x.shape[2:], target)):
         line, _, _ = adaptive_windows(size, bins)
         ends = {n: line.shape[0], axes + n: line.shape[1]}
         step = line.reshape([ends.get(axis, const(1)) for axis in range(2 * axes)])
