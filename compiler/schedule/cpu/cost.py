@@ -9,8 +9,7 @@ of a panel of weights that is not prefetched waits for memory; this time is adde
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product as combinations
-from itertools import takewhile
+from itertools import product, takewhile
 from math import ceil, exp, log2, prod
 from typing import Any
 
@@ -265,7 +264,7 @@ class _Pricing:
                 blocked.append(var)
                 sizes.append(cuts)
         touches = self._touches(nest, work)
-        for combo in combinations(*sizes):
+        for combo in product(*sizes):
             spans = {v: size for v, (size, _) in zip_equal(blocked, combo)}
             count = repeats * prod(n for _, n in combo)
             compute, ports = self._block(nest, work, touches, spans)
@@ -473,7 +472,7 @@ class _Pricing:
         third = traffic_of(all_nests, machine.l3.size)
         for source, part in self.across.items():
             first.by_source[source, False] *= 1 + part * (machine.crossing - 1)
-        for border, (source, part) in combinations((second, third), self.gaps.items()):
+        for border, (source, part) in product((second, third), self.gaps.items()):
             border.by_source[source, False] *= 1 + part
         l2 = first.seconds(machine.l2.read * hertz, machine.l2.write * hertz)
         # The probability that a line is evicted before its next use.
