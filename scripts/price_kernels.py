@@ -124,9 +124,12 @@ def _recorded_keys(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
     planner, plan = backend.planner, backend.planner.plan
 
     def remember(
-        kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
+        kernel: Kernel,
+        layouts: Mapping[Value, Layout],
+        constants: Mapping[Value, Handle],
+        periods: dict[Value, float | None] | None = None,
     ) -> PlannedKernel:
-        planned_kernel = plan(kernel, layouts, constants)
+        planned_kernel = plan(kernel, layouts, constants, periods)
         keys[planned_kernel.bound] = kernel_key(kernel, layouts, constants)
         return planned_kernel
 

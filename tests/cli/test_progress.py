@@ -49,7 +49,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_stage_of_a_compile_has_words_for_users() -> None:
-    stages = {"import", "optimise", "lower", "generate code", "link"}
+    stages = {"import", "measure int8", "optimise", "lower", "generate code", "link"}
     assert {*module._WORDS} == stages | {*step_names()}
     assert len(module._STAGES) < 12
 

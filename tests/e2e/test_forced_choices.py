@@ -20,10 +20,11 @@ import onnxruntime
 import pytest
 import tcc
 from onnx import numpy_helper
-from tcc.cli.decisions import decision_lines, decision_records, mark_same
+from tcc.cli.decisions import decision_records, mark_same
 from tcc.driver import compile_model, model_choices, same_kernels
 from tcc.errors import UserError
 from tcc.options import Options
+from tcc.runtime.derivation_text import decision_lines
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -418,7 +418,7 @@ def refused(path, comm):
 # all find out that one rank has no place, and that ranks are of different lists
 for name, path in (("some", some), ("mixed", others if rank == 0 else whole)):
     with comms.open(rendezvous=os.environ["TCC_RENDEZVOUS"] + name) as comm:
-        print(refused(path, comm))
+        print(refused(path, comm), flush=True)  # rank 3 will be killed
 with comms.open(operation_seconds=20) as comm:
     module = load(whole, comm=comm)
     module(np.ones(4, np.float32))

@@ -207,9 +207,12 @@ class CoreChooser(CpuKernels, KernelChooser):
             Alternative(
                 schedule,
                 self._thread_tiles(bound.group, schedule).seconds(dict(enumerate(periods))),
-                name=text_of(by_position(schedule, bound.group).parallel),
+                name=text_of((grid.parallel, grid.tile_sizes)),
             )
-            for schedule in (bound.schedule, *other_grids(bound.group, bound.schedule))
+            for schedule in dict.fromkeys(
+                (bound.schedule, *other_grids(bound.group, bound.schedule))
+            )
+            for grid in (by_position(schedule, bound.group),)
         )
         where = partial(site, "threads", *key, rule.text, periods)
         if not alternatives or (key in self._forced_keys and not self.ledger.wanted(where)):
