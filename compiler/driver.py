@@ -208,13 +208,12 @@ def _compiled(
     divided_by = sharders or plan_sharders(options, ledger)
     with trace.stage("import"):
         graph, form = load_batched(model, options)
-    model_bytes = constant_bytes(graph)
+    ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     graph, int8 = with_int8(graph, options, trace)
     preprocess = preprocess_entry(options.preprocess, [value.name for value in graph.inputs])
     assets = {**assets_of(model), **tokenizer_asset(options.tokenizer)}
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
-    ops = sum(1 for _ in walk_nodes(graph))
     with ExitStack() as resources:
         variants: list[Variant] = []
         codes: list[Backend] = []

@@ -84,6 +84,7 @@ def test_convolutions_need_samples(tmp_path: Path) -> None:
     assert kinds == [{"conv": False, "matmul": True}, {"conv": True, "matmul": True}]
     assert wide["variants"][0]["wide"] == ["f"]
     assert module.manifest["int8"]["samples"] == 4
+    assert module.manifest["ops"] == len(proto.graph.node)
     exact = tcc.compile(proto, jobs=1).run({"x": x[:1]})["y"]
     y = module.run({"x": x[:1]})["y"]
     error = np.sqrt(((np.asarray(y) - exact) ** 2).mean() / np.square(exact).mean())
