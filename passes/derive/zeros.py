@@ -1,4 +1,4 @@
-"""Leaves out products with the zeros of constants, where the price is then lower.
+"""Leaves out products with zeros and repeated columns of constants, where the price is lower.
 
     %y = matmul(%x, %w)    w = 0 above the diagonal     y[:, :n] = x[:, :n] * w[:n, :n], ...
                            w = blocks on the diagonal   y[i, g, j] = sum(k) x[i, g, k] * w[g, k, j]
@@ -7,6 +7,7 @@
                                of a triangle
     %y = matmul(where(equal(%rows, [0, 1, ...]), 1, 0), %w)     y[i, j] = w[rows[i], j]
     %d = reduce_sum(mul(%eye, matmul(%a, %b)))          d[i] = sum(k) a[i, k] * b[k, i]
+    %y = matmul(%x, %w)    w[:, j] = u[:, labels[j]]    y[:, j] = (x * u)[:, labels[j]]
 
 A site is a sum of products (`sites`), or one of its nodes.  The constant is a matrix of two loops,
 of which at least one is summed: the rows.  Its columns are cut into tiles, and each tile has a
@@ -14,7 +15,8 @@ range of rows outside of which it is 0.  The ranges become loops of the sum.
 
 The product of a zero and of an infinity or a NaN is NaN.  So a result also adds 0 * x for every x
 whose products are left out: it is NaN if one of these x is infinite or NaN, as before.  A constant
-with infinities or NaN stays.  Requires folded constants.
+with infinities or NaN stays.  A column that is computed once leaves no element of a sum out.
+Requires folded constants.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.fold import is_axis
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, Term
 from tcc.passes.derive.emitted import Way, with_cheapest
+from tcc.passes.derive.repeats import repeated_rows, repeats
 from tcc.passes.derive.rewritten import single_stage
 from tcc.passes.derive.sites import DerivationSite, SiteScope, composed, scopes
 from tcc.passes.graph.emit import emit, express
@@ -50,33 +53,34 @@ _MOST, _SAMPLE, _DENSE, _PARTS = 1 << 28, 256, 224, 8
 
 
 def skip_zeros(graph: Graph, cheapest: Cheapest) -> Graph:
-    """Returns `graph` without products with zeros of constants; `graph` itself if nothing changes.
+    """Returns `graph` without products with zeros and repeated columns of constants; `graph` itself
+    if nothing changes.
 
     `cheapest` returns the index of the cheapest of several graphs.  Bodies stay as they are.
     """
-    arrays = {v: a for v in graph.constants if (a := _sparse(graph, v)) is not None}
+    arrays = {v: a for v in graph.constants if (a := _structured(graph, v)) is not None}
     scope = next(scopes(graph))
     options = ((site, [*_ways(site, arrays)]) for site in (_sites(scope, arrays) if arrays else ()))
     return with_cheapest(graph, chain(options, _lookups(scope)), cheapest)
 
 
-def _sparse(graph: Graph, value: Value) -> Array | None:
-    """Returns the array of a constant with zeros and finite numbers; None for another constant."""
+def _structured(graph: Graph, value: Value) -> Array | None:
+    """Returns the array of a constant of finite numbers that has zeros or repeats; else None."""
     if value.dtype not in WIDE or value.rank < 2:
         return None
     handle = graph.constants[value]
-    return graph.store.common(handle) if graph.store.fact(_has_zeros, (handle,)) else None
+    return graph.store.common(handle) if graph.store.fact(_has_structure, (handle,)) else None
 
 
-def _has_zeros(arrays: Sequence[Array]) -> bool:
-    """Returns True if all ranks have one array, of finite numbers and many zeros."""
+def _has_structure(arrays: Sequence[Array]) -> bool:
+    """Returns True if all ranks have one array, of finite numbers, with many zeros or repeats."""
     array, *copies = arrays
     if copies or not 1 < array.size <= _MOST:
         return False
     # The sampled places have no common period with rows or columns.
     places = np.arange(1, _SAMPLE + 1) * 0.6180339887498949 % 1 * array.size
     is_dense = np.count_nonzero(array.flat[places.astype(np.int64)]) > _DENSE
-    return not is_dense and bool(np.isfinite(array).all())
+    return (not is_dense or repeats(array)) and bool(np.isfinite(array).all())
 
 
 def _sites(scope: SiteScope, arrays: Mapping[Value, Array]) -> Iterator[DerivationSite]:
@@ -274,6 +278,9 @@ def _skipped(p: _Product, matrix: Array) -> Iterator[Way]:
             parts = [(part, part.values(matrix)) for part in cover]
             yield partial(_in_parts, p=p, parts=parts)
     x = _read_by_row(p)
+    loops = chain(*map(depends, p.other_factors))
+    if is_result and p.column not in loops and (pair := repeated_rows(matrix.T)):
+        yield partial(_repeated, p=p, columns=pair[0].T, labels=pair[1])
     if not is_result or x is None:
         return
     # The differences of neighbouring columns, in order and in the opposite order.
@@ -284,6 +291,15 @@ def _skipped(p: _Product, matrix: Array) -> Iterator[Way]:
             rows = (numbers != 0).argmax(0)
             values = numbers[rows, np.arange(len(rows))].reshape(-1, 1, 1)
             yield partial(_gathered, p=p, x=x, rows=rows, values=values, reverse=reverse)
+
+
+def _repeated(
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, columns: Array, labels: Array
+) -> Value:
+    """Adds nodes that multiply by different columns, and repeat the results."""
+    part = _Part(0, 1, columns.shape[1], 0, 0, len(columns))
+    y = _tiled(b, operands, p, part, columns[None])
+    return emit(b, "gather", y, b.constant(labels.astype(np.int64), "columns"), axis=p.column)
 
 
 def _read_by_row(p: _Product) -> tuple[int, int] | None:

@@ -337,7 +337,7 @@ def _shuffled(size: int) -> Array:
 
 
 _SIZE = 256
-# Matrices with zeros by their structure.
+# Matrices with zeros or repeats, by their structure.
 MATRICES: Mapping[str, Array] = MappingProxyType(
     {
         "identity": np.eye(_SIZE),
@@ -352,6 +352,8 @@ MATRICES: Mapping[str, Array] = MappingProxyType(
         "upper ones": np.triu(np.ones((1024, 1024))) * _whole(1024)[:, None],
         "band": np.tril(np.triu(_whole(_SIZE, _SIZE), -8), 8),
         "zero rows": _whole(_SIZE, _SIZE) * (np.arange(_SIZE) < 64)[:, None],
+        "repeated columns": _whole(_SIZE, 64)[:, _shuffled(_SIZE) // 4],
+        "columns repeated once": _whole(_SIZE, 128)[:, _shuffled(_SIZE)[:200] // 2],
     }
 )
 
@@ -401,6 +403,8 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
         "upper ones": zeros("upper ones", 1, 0.002, "cum_sum"),
         "band": zeros("band", 9, 0.25),
         "zero rows": zeros("zero rows", 2, 0.27),
+        "repeated columns": zeros("repeated columns", 1, 0.26, "gather"),
+        "columns repeated once": zeros("columns repeated once", 1, 0.62, "gather"),
         "masked diag(AB)": GraphCase(partial(masked, (1,)), without_zeros, "expression", 2, 0.03),
         "masked trace(AB)": GraphCase(
             partial(masked, (0, 1)), without_zeros, "expression", 1, 0.03

@@ -1,4 +1,4 @@
-"""Products with zeros of constants: what leaves them out, exactly, and what must keep them."""
+"""Products with zeros and repeats of constants: what leaves them out exactly, and what may not."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tcc.ir.index import symbol
 from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.passes.derive.repeats import repeated_rows
 from tcc.passes.derive.zeros import skip_zeros
 from tcc.passes.graph.emit import express
 
@@ -74,7 +75,9 @@ def test_every_way_gives_the_same_numbers(seed: int, number: int) -> None:
     assert np.array_equal(np.isfinite(results(after, {"x": x})), finite)
 
 
-@pytest.mark.parametrize("name", ["permutation", "blocks", "band", "zero rows", "upper ones"])
+@pytest.mark.parametrize(
+    "name", ["permutation", "blocks", "band", "zero rows", "upper ones", "repeated columns"]
+)
 def test_compiled_results_are_the_same(name: str, agree: Agree) -> None:
     graph = by_matrix(MATRICES[name], 3)
     after = without_zeros(graph)
@@ -240,6 +243,74 @@ def test_constants_that_are_not_finite_stay(value: float) -> None:
     matrix[3, 3] = value
     graph = by_matrix(matrix)
     assert skip_zeros(graph, way(1)) is graph
+
+
+def with_repeated_columns(seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    columns = rng.integers(-8, 9, (12, 9)).astype(np.float32)
+    return columns[:, rng.integers(0, 9, 20)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_column_that_repeats_is_multiplied_once(seed: int) -> None:
+    """Infinities and NaN reach the same results as before."""
+    matrix = with_repeated_columns(seed)
+    graph = by_matrix(matrix, 5)
+    after = skip_zeros(graph, lambda graphs: len(graphs) - 1)
+    assert "gather" in [node.op.name for node in after.nodes]
+    (table,) = (a for a in map(after.store.common, after.constants.values()) if a.ndim > 1)
+    assert table.shape == np.unique(matrix, axis=1).shape
+    x = RNG.integers(-8, 9, (5, 12)).astype(np.float32)
+    assert np.array_equal(results(after, {"x": x}), x.astype(np.float64) @ matrix)
+    x[1, 3], x[2, 4], x[4, :2] = np.inf, np.nan, (np.inf, -np.inf)
+    want = results(graph, {"x": x})
+    assert np.array_equal(results(after, {"x": x}), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("row", range(12))
+def test_a_column_that_differs_in_one_number_is_multiplied(row: int) -> None:
+    """Also where the number lies between the rows that are compared first."""
+    matrix = np.repeat(np.arange(1.0, 21.0)[None], 120, 0).repeat(2, 1)
+    x = RNG.integers(-8, 9, (5, 120)).astype(np.float32)
+    matrix[row * 10 + 3, 7] += 0.5
+    after = skip_zeros(by_matrix(matrix, 5), way(1))
+    assert np.array_equal(results(after, {"x": x}), x.astype(np.float64) @ matrix)
+    matrix[5, 8] = np.nan
+    graph = by_matrix(matrix, 5)
+    assert skip_zeros(graph, way(1)) is graph
+
+
+def test_zeros_of_other_signs_are_other_columns() -> None:
+    matrix = np.array([[0.0], [-0.0]] * 4, np.float32)
+    pair = repeated_rows(matrix)
+    assert pair is not None
+    rows, labels = pair
+    assert rows[labels].tobytes() == matrix.tobytes()
+
+
+def repeated_channels() -> Graph:
+    """A 1 x 1 convolution with two equal channels."""
+    m = Model("channels")
+    w = RNG.integers(1, 9, (4, 8, 1, 1)).astype(np.float32).repeat(2, 0)
+    x = m.input("x", 2, 8, 3, 3)
+    attrs = OPS["conv"].attrs((1, 1), (0, 0), (0, 0), (1, 1), 1)
+    return m.finish(m.op("conv", x, m.builder.constant(w, "w"), None, attrs=attrs))
+
+
+def repeated_rows_from_the_left() -> Graph:
+    m = Model("left")
+    w = RNG.integers(1, 9, (4, 8)).astype(np.float32)[[0, 3, 1, 1, 2, 3, 0, 0]]
+    return m.finish(m.op("matmul", m.builder.constant(w, "w"), m.input("x", 8, symbol("n", 1))))
+
+
+@pytest.mark.parametrize("model", [repeated_channels, repeated_rows_from_the_left])
+def test_columns_of_other_sums_of_products_repeat(model: Callable[[], Graph]) -> None:
+    graph = model()
+    after = skip_zeros(graph, lambda graphs: len(graphs) - 1)
+    assert "gather" in [node.op.name for node in after.nodes]
+    shape = [d.const if not d.terms else 3 for d in graph.inputs[0].type.shape]
+    x = RNG.integers(-4, 5, shape).astype(np.float32)
+    assert np.array_equal(results(after, {"x": x}), results(graph, {"x": x}))
 
 
 def test_dense_and_dearer_products_stay() -> None:
