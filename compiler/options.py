@@ -29,7 +29,7 @@ LEVELS = (0, 1, 2, 3)
 EMITS = MappingProxyType({"shared": ".so", "object": ".o", "static": ".a"})
 GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16", "int8")  # the last three narrow weights
-STATE_TYPES = PRECISIONS[2:4]
+STATE_TYPES = (*PRECISIONS[2:4], "int8")
 # Integer types of weights, and their bits.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
 INT8_ERROR = 0.02  # the default of --int8-error
@@ -300,8 +300,9 @@ class Options:
     )
     state_type: str | None = _option(
         "--state-type", "TYPE",
-        "bf16 or f16: states to which the model appends rows (KV caches) are arrays of this type.  "
-        "New rows are rounded to it, and sums stay f32.",
+        "bf16, f16 or int8: states to which the model appends rows (KV caches) are arrays of this "
+        "type.  New rows are rounded to it, and sums stay f32.  With int8 a state NAME.scales has "
+        "the scale of each row.",
         _one_of(STATE_TYPES, str), default=None,
     )
     level: int = _option(
@@ -495,7 +496,7 @@ class Choices(TypedDict, total=False):
     buckets: Mapping[str, Sequence[int]] | Sequence[str]
     ranks: int | str | Sequence[int]
     state: Mapping[str, str] | Sequence[str]
-    state_type: Literal["bf16", "f16"] | None
+    state_type: Literal["bf16", "f16", "int8"] | None
     level: int
     numerics: Literal["default", "strict"]
     derive: bool

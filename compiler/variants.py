@@ -24,7 +24,7 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
-from tcc.ir.types import DTYPES
+from tcc.ir.types import DTYPES, I8
 from tcc.options import INT8_ERROR, WEIGHTS, Options
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
 from tcc.passes.graph.state_names import named_states
@@ -171,7 +171,8 @@ def optimise(
     graphs = []
     folds = options.derive and options.numerics != "strict"
     states = named_states(graph, options.state)
-    state_type = None if options.state_type is None else DTYPES[options.state_type]
+    types = {**DTYPES, "int8": I8}
+    state_type = None if options.state_type is None else types[options.state_type]
     for code in codes:
         settings = replace(
             code.settings, fold_factors=folds, states=states, sharder=sharder, state_type=state_type

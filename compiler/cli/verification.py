@@ -316,9 +316,10 @@ def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
     Batches of states may differ: an artifact gives states room for new rows, and a rank has a part.
     """
     expected = model_inputs(model, [f"{port.name}=" for port in module.inputs])
-    names, model_names = ([port.name for port in ports] for ports in (module.inputs, expected))
+    ports = _without_scales(module)
+    names, model_names = ([port.name for port in part] for part in (ports, expected))
     states = {port.state for port in module.outputs}
-    for n, (port, model_port) in enumerate(zip(module.inputs, expected, strict=False)):
+    for n, (port, model_port) in enumerate(zip(ports, expected, strict=False)):
         batches = {*port.shape[:1], *model_port.shape[:1]}
         if n not in states and None not in batches and len(batches) > 1:
             names[n], model_names[n] = (
@@ -333,10 +334,17 @@ def _check_same_inputs(artifact: Path, module: Module, model: Path) -> None:
         )
 
 
+def _without_scales(module: Module) -> list[ModulePort]:
+    """Returns the inputs without the scales of states that `--state-type int8` stores."""
+    scales = {f"{port.name}.scales" for port in module.inputs if port.dtype == "i8"}
+    return [port for port in module.inputs if port.name not in scales]
+
+
 def _narrow_states(module: Module, model: Path) -> NarrowStates | None:
     """Returns the states of an artifact that stores some in another type than the model."""
     expected = {port.name: port.dtype for port in model_inputs(model, [])}
     pairs = [(module.inputs[p.state], p.name) for p in module.outputs if p.state >= 0]
+    pairs = [(port, name) for port, name in pairs if port in _without_scales(module)]
     types = [port.dtype for port, _ in pairs if port.dtype != expected[port.name]]
     return NarrowStates([(a.name, b) for a, b in pairs], types[0]) if types else None
 

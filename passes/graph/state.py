@@ -11,23 +11,25 @@ the caller passed as the input.  Memory that is updated in place cannot grow, so
 have the same type.  If the model's output is the input with rows appended, the input gets the
 output's type.  The caller then passes an array with the old rows at its front, and room for the new
 rows.  On request, such a state is stored in a narrower type (`--state-type`): new rows are rounded
-to it, and readers convert its elements back.
+to it, and readers convert its elements back.  Rows of bytes have scales, which are a further state.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tcc.errors import UserError
 from tcc.frozen import frozen
-from tcc.ir.graph import Graph, Node, Value, captures, types_of, walk_values
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, types_of, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
 from tcc.ir.index import bounds, const, nonnegative
-from tcc.ir.types import DTYPES, DType
+from tcc.ir.types import DTYPES, F32, I8, DType, TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
+from tcc.ops.shapes import replaced
 from tcc.passes.layout.assign import Placed, ProgramStep
 from tcc.passes.layout.state_room import appends
 from tcc.zipped import zip_equal
@@ -37,6 +39,8 @@ EMPTY_HINT = (
     "; for a run without earlier rows, export the model with a size whose range begins at 0, as "
     "that of torch.export.Dim('past') does (not Dim.AUTO, Dim.DYNAMIC or min=1)"
 )
+# A row of smaller values is scaled as if this were its largest, so 127 divided by it is finite.
+_LEAST = 2.0**-100
 _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 
@@ -71,16 +75,19 @@ def bind_states(
         _check_free(result, source, graph.aliases)
         _check_types(result, source)
         if result.type != source.type:
-            wide = source.dtype
-            if dtype is not None and wide.is_float and wide.bits > dtype.bits:
-                graph, source, result = _narrowed(graph, source, result, dtype)
             graph, source = _with_room(graph, source, result)
             changed = True
         graph = replace(graph, aliases=(*graph.aliases, (result, source)))
+    if dtype is not None:
+        for result, room, update in appends(graph):
+            is_wider = room.dtype.is_float and room.dtype.bits > dtype.bits
+            if is_wider and (room.rank > 1 or dtype.is_float):
+                graph, changed = _narrowed(graph, room, result, update, dtype), True
     if dtype is not None and all(past.dtype is not dtype for _, past in graph.aliases):
+        name = "int8" if dtype is I8 else dtype.name
         raise UserError(
-            f"no state can be stored as {dtype.name}",
-            where=f"--state-type {dtype.name}",
+            f"no state can be stored as {name}",
+            where=f"--state-type {name}",
             why="the model appends rows of wider floats to none of the states",
             hint="name caches to which a run appends rows with --state, or leave --state-type out",
         )
@@ -187,38 +194,79 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
     return replace(reading, inputs=inputs, nodes=tuple(nodes)), room
 
 
-def _narrowed(
-    graph: Graph, past: Value, present: Value, dtype: DType
-) -> tuple[Graph, Value, Value]:
-    """Returns `graph` with a state of element type `dtype`, its input and its output.
+def _narrowed(graph: Graph, past: Value, present: Value, update: Node, dtype: DType) -> Graph:
+    """Returns `graph` with a state that stores elements of type `dtype`.
 
-    New rows are rounded, and all readers get elements of the type that the model has.
+        %present = update_slice(%past, %new)
+          ->  %present = update_slice(%past : bf16, bf16(%new));  readers: f32(%present)
+          ->  %scale = max(max(|%new|), least) / 127
+              %present = update_slice(%past : i8, i8(round(%new / %scale)))
+              %present.scales = update_slice(%past.scales, %scale);
+              readers: f32(%present) * %present.scales
+
+    Bytes have a scale for each row, which lies along the last axis that does not grow.  A NaN or an
+    infinity makes its whole row NaN.  Slices of the past have whole rows.
     """
-    loc = _appending(graph, past, present).loc
-    reads = {v: Value(_unused(graph, f"{v.name}.read"), v.type) for v in (past, present)}
-    narrow_past, narrow_present = (Value(v.name, replace(v.type, dtype=dtype)) for v in reads)
-    reading = substituted(graph, reads)
-    nodes = [_cast(narrow_past, reads[past], loc)]
-    for node in reading.nodes:
-        if reads[present] not in node.outputs:
-            nodes.append(node)
-            continue
-        new = [v for v in node.inputs[1:] if v]
-        rounded = [
-            Value(_unused(graph, f"{present.name}.rounded{n}"), replace(v.type, dtype=dtype))
-            for n, v in enumerate(new)
-        ]
-        nodes += [_cast(*pair, loc) for pair in zip_equal(new, rounded)]
-        nodes.append(replace(node, inputs=(narrow_past, *rounded), outputs=(narrow_present,)))
-        nodes.append(_cast(narrow_present, reads[present], loc))
-    inputs = tuple(narrow_past if v is past else v for v in graph.inputs)
-    outputs = tuple(narrow_present if v is reads[present] else v for v in reading.outputs)
-    narrow = replace(reading, inputs=inputs, outputs=outputs, nodes=tuple(nodes))
-    return narrow, narrow_past, narrow_present
+    b = GraphBuilder(graph.name, store=graph.store)
+    for value in walk_values(graph):
+        b.fresh(value.name)
+
+    def add(name: str, *operands: Value, attrs: Any = None) -> Value:
+        hint = f"{present.name}.{name}"
+        return b.add(OPS[name], operands, attrs, loc=update.loc, names=[hint])[0]
+
+    def cast(value: Value, to: DType) -> Value:
+        return value if value.dtype is to else add("cast", value, attrs=CastAttrs(to))
+
+    def read(values: Sequence[Value]) -> Value:
+        elements = [cast(v, F32 if dtype is I8 else past.dtype) for v in values]
+        return cast(add("mul", *elements), past.dtype) if dtype is I8 else elements[0]
+
+    row = past.rank - (2 if update.attrs.axis == past.rank - 1 else 1)
+    rooms = [Value(past.name, replace(past.type, dtype=dtype))]
+    if dtype is I8:
+        form = TensorType(F32, replaced(past.shape, row, const(1)))
+        rooms.append(Value(b.fresh(f"{past.name}.scales"), form))
+    reads: dict[Value, Value] = {}
+    results: list[Value] = []
+    for node in graph.nodes:
+        if node.op.name == "slice" and node.inputs[0] is past:
+            sizes = (replaced(node.attrs.sizes, row, room.shape[row]) for room in rooms)
+            forms = [replace(node.attrs, sizes=part) for part in sizes]
+            reads[node.result] = read(
+                [add("slice", room, attrs=form) for room, form in zip_equal(rooms, forms)]
+            )
+        elif present in node.outputs:
+            new = node.inputs[1]
+            assert new is not None
+            parts = [cast(new, dtype)] if dtype is not I8 else _levels(b, cast(new, F32), row, add)
+            names = [present.name, b.fresh(f"{present.name}.scales")]
+            for name, room, part in zip(names, rooms, parts, strict=False):
+                results.append(Value(name, room.type))
+                b.append(replace(node, inputs=(room, part), outputs=(results[-1],)))
+            reads[present] = read(results)
+        else:
+            b.append(node)
+    new_graph = b.finish(())
+    constants = {**graph.constants, **new_graph.constants}
+    inputs = (*(rooms[0] if v is past else v for v in graph.inputs), *rooms[1:])
+    aliases = [pair for pair in graph.aliases if pair[1] is not past]
+    narrow = replace(
+        graph, inputs=inputs, nodes=new_graph.nodes, constants=constants,
+        aliases=(*aliases, *zip_equal(results, rooms)),
+    )  # fmt: skip
+    ports = {**reads, present: results[0]}
+    outputs = (*(ports.get(v, v) for v in graph.outputs), *results[1:])
+    return replace(substituted(narrow, reads), outputs=outputs)
 
 
-def _cast(source: Value, target: Value, loc: str) -> Node:
-    return Node(OPS["cast"], CastAttrs(target.dtype), (source,), (target,), loc)
+def _levels(b: GraphBuilder, rows: Value, axis: int, add: Callable[..., Value]) -> list[Value]:
+    """Returns the bytes (i8) of rows (f32) along `axis`, and the scale (f32) of each row."""
+    end = b.constant(np.array(127, np.float32))
+    largest = add("reduce_max", add("abs", rows), attrs=OPS["reduce_max"].attrs((axis,), True))
+    largest = add("max", largest, b.constant(np.array(_LEAST, np.float32)))
+    levels = add("round", add("mul", rows, add("div", end, largest)))
+    return [add("cast", levels, attrs=CastAttrs(I8)), add("div", largest, end)]
 
 
 def _appending(graph: Graph, past: Value, present: Value) -> Node:

@@ -13,7 +13,7 @@ from tcc.cli import execute
 from tests.lib.language_model import STATES, language_model
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "int8"])
 def test_states_are_rounded(dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = language_model(20)
     onnx.save(model, tmp_path / "m.onnx")
@@ -24,7 +24,8 @@ def test_states_are_rounded(dtype: str, tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert execute(["verify", words[0], words[2]]) == 0
     shown = capsys.readouterr().out
-    assert "3 of 3 outputs agree with the reference evaluator" in shown
+    outputs = 5 if dtype == "int8" else 3  # with scales
+    assert f"{outputs} of {outputs} outputs agree with the reference evaluator" in shown
     # A changed model is detected, although it differs by less than the cost of rounded states.
     (weights,) = (item for item in model.graph.initializer if item.name == "wq")
     changed = numpy_helper.to_array(weights) * 1.01

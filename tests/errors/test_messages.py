@@ -192,7 +192,7 @@ CASES = {
     "compile-state-twice": Case(
         ("compile", "m.onnx", "--state", "x=y", "--state", "x*=y*"), GOOD_FILE
     ),
-    "compile-bad-state-type": Case(("compile", "m.onnx", "--state-type", "int8")),
+    "compile-bad-state-type": Case(("compile", "m.onnx", "--state-type", "int4")),
     "compile-state-type-without-state": Case(
         ("compile", "m.onnx", "--state", "x=y", "--state-type", "bf16"), GOOD_FILE
     ),
