@@ -50,7 +50,9 @@ def pages(path: str | None, field: str) -> int:
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiles two consecutive matmuls by one matrix, so that one result lies in the arena."""
-    weights = np.full((SIDE, SIDE), WEIGHT / SIDE, np.float32)  # zeros would be left out
+    # The sum of each column is WEIGHT. Zeros and equal columns would be left out.
+    draws = np.random.default_rng(0).uniform(0.5, 1.5, (SIDE, SIDE))
+    weights = (WEIGHT * draws / draws.sum(0)).astype(np.float32)
     model = model_of(
         [
             helper.make_node("MatMul", ["x", "w"], ["a"]),

@@ -62,7 +62,7 @@ SYMBOLIC = """<ir_version: 9, opset_import: ["": 17]>
 
 def written(text: str, folder: Path, count: int) -> Path:
     """Writes the model with a weight of `count` elements; returns the path."""
-    values = "{" + ", ".join(["0.01"] * count) + "}"
+    values = "{" + ", ".join(str((37 * n % 1009 + 1) / 1e5) for n in range(count)) + "}"
     model = onnx.parser.parse_model(text.replace("{0}", values))
     onnx.save(model, folder / f"{model.graph.name}.onnx")
     return folder / f"{model.graph.name}.onnx"

@@ -237,7 +237,11 @@ def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> 
         assert languages(found[name].model, tmp_path, **found[name].options) == {"gluon"}, name
     (batched,) = (name for name in MODELS if ".b" in name)
     rows, hidden = prod(model_spec(batched).inputs[0].shape), 768
-    tensors = {"first": np.ones((64, 4 * hidden)), "second": np.ones((4 * hidden, hidden))}
+    rng, shapes = (
+        np.random.default_rng(0),
+        {"first": (64, 4 * hidden), "second": (4 * hidden, hidden)},
+    )
+    tensors = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     layer = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "first"], ["wide"]),
