@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import starmap
+from mmap import mmap
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -52,6 +53,29 @@ _STORED: WeakValueDictionary[str, Stored] = WeakValueDictionary()
 _MADE: WeakValueDictionary[_Derived, Array] = WeakValueDictionary()
 # The results of `ConstantStore.fact`, by the function, the handles and further arguments.
 _FACTS: dict[tuple[Hashable, ...], Any] = {}
+
+
+def _shared(key: str, stored: Stored) -> Stored:
+    """Returns the entry of all stores with `key`, which `stored` becomes if there is none.
+
+    It also replaces an entry in a mapped file, because somebody may have written that file since.
+    """
+    entry = _STORED.get(key)
+    if entry is None or _is_elsewhere_in_file(entry, stored):
+        _STORED[key] = entry = stored
+    return entry
+
+
+def _is_elsewhere_in_file(entry: Any, stored: Any) -> bool:
+    """Returns True if arrays of `entry` lie in a mapped file, at other addresses than those of
+    `stored`."""
+    if isinstance(entry, _Derived):
+        return any(map(_is_elsewhere_in_file, entry.operands, stored.operands))
+    base = entry.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    is_mapped = isinstance(getattr(base, "obj", base), mmap)
+    return is_mapped and entry.ctypes.data != stored.ctypes.data
 
 
 def _made(stored: Stored) -> Array:
@@ -125,7 +149,7 @@ class ConstantStore:
                 why=", ".join(forms) or "there is no array",
             )
         pairs = [_keyed(array, dtype) for array in arrays]
-        keys, parts = [key for key, _ in pairs], tuple(starmap(_STORED.setdefault, pairs))
+        keys, parts = [key for key, _ in pairs], tuple(starmap(_shared, pairs))
         if len({*keys}) == 1:
             key, parts = keys[0], parts[:1]
         else:
@@ -144,7 +168,7 @@ class ConstantStore:
         entries = [self._entries[h.digest] for h in operands]
         key = _form_key(form, [h.digest for h in operands])
         self._entries[key] = tuple(
-            _STORED.setdefault(f"{key} {rank}", _Derived(make, rank_operands))
+            _shared(f"{key} {rank}", _Derived(make, rank_operands))
             for rank, rank_operands in enumerate(_by_rank(entries))
         )
         self._add_sources(key, [s for h in operands for s in self.sources(h)])

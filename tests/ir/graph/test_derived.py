@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tcc.frontends.model_file import map_file
 from tcc.ir.graph import ConstantStore
-from tcc.ir.types import BF16
+from tcc.ir.types import BF16, DType
 
 from tests.draws import RNG
 
@@ -94,3 +97,21 @@ def test_bf16_is_held_in_two_bytes_and_read_bit_for_bit(shape: tuple[int, ...]) 
     assert store.get(handle).shape == shape
     (entry,) = store._entries[handle.digest]
     assert sum(part.nbytes for part in entry.operands) == 2 * values.size  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [None, BF16], ids=["f32", "bf16"])
+def test_a_file_that_is_overwritten_leaves_later_stores_alone(
+    dtype: DType | None, tmp_path: Path
+) -> None:
+    """An earlier store keeps its mapping of the old file, whose elements are now others."""
+    stores, paths = [ConstantStore(), ConstantStore()], [tmp_path / "old", tmp_path / "new"]
+    array, handles = RNG.integers(0, 9, 2048).astype(np.float32), []
+    for store, path in zip(stores, paths, strict=True):
+        path.write_bytes(array.tobytes())
+        handle = store.put(np.frombuffer(map_file(path, ""), np.float32), dtype)
+        handles.append((handle, store.derive(lambda x: x + 1, "one more", [handle])))
+        with paths[0].open("r+b") as file:
+            file.write(bytes(array.nbytes))
+    assert handles[0] == handles[1]
+    for handle, values in zip(handles[1], (array, array + 1), strict=True):
+        np.testing.assert_array_equal(stores[1].get(handle), values)
