@@ -48,6 +48,6 @@ def decision_lines(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             seconds = "impossible" if price is None else f"{price * 1e6:.4g} us"
             mark = "*" if option["text"] == row["alternative"] else " "
             rule = "  (the rule)" if option["text"] == row["rule"] else ""
-            same = "  (the same kernels)" if option["same_kernel"] and mark == " " else ""
-            yield f"  {mark} {option['text']}  {seconds}{rule}{same}"
+            note = "  (the same kernels)" if option["same_kernel"] and mark == " " else ""
+            yield f"  {mark} {option['text']}  {seconds}{rule}{note}"
     yield f"{len(rows)} decisions"
