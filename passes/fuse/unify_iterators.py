@@ -168,8 +168,8 @@ def _beside(stages: Sequence[Shaped], number: int) -> Indices | None:
     shaped, last = stages[number], stages[-1]
     for node, source in reads_of_stages(*shaped.stage.body):
         for other, ref in reads_of_stages(*last.stage.body):
-            loops, others = (free_vars(*n.indices) for n in (node, other))
-            pairs = {v: of_atom(o) for v, o in zip(loops, others, strict=False)}
+            loops, other_loops = (free_vars(*n.indices) for n in (node, other))
+            pairs = {v: of_atom(o) for v, o in zip(loops, other_loops, strict=False)}
             at = tuple(substitute(i, pairs) for i in node.indices)
             if ref == source and at == other.indices and {*shaped.stage.iters} <= {*pairs}:
                 return tuple(substitute(i, pairs) for i in shaped.logical)
