@@ -8,12 +8,10 @@ from pathlib import Path
 
 from tcc.runtime.arrays import Array
 from tcc.runtime.samples import StoredSamples
+from tcc.runtime.trial_runner import trial_process
 from tcc.runtime.worker import read_arrays
-from tcc.runtime.worker_process import JsonWorker
 
 _SECONDS = 600.0  # until an answer must be there
-# Bytes that the process may allocate: for Python and the model, and as a multiple of the file.
-_MEMORY, _FILES = 4 << 30, 3
 
 
 def sample_outputs(artifact: Path, samples: StoredSamples) -> Iterator[list[Array]]:
@@ -22,10 +20,8 @@ def sample_outputs(artifact: Path, samples: StoredSamples) -> Iterator[list[Arra
     Its files lie beside the artifact. Raises WorkerError for a process that gives no answer.
     """
     results = artifact.with_suffix(".npz")
-    memory = _MEMORY + _FILES * artifact.stat().st_size
-    arguments = [str(samples.path(0)), "0", str(memory)]
-    log = artifact.with_suffix(".log")
-    with JsonWorker("tcc.runtime.trial_worker", arguments, log) as worker:
+    size, log = artifact.stat().st_size, artifact.with_suffix(".log")
+    with trial_process(samples.path(0), 0, size, log) as worker:
         worker.ask(json.dumps({"load": str(artifact)}), _SECONDS)
         for number in range(samples.count):
             request = {"outputs": str(artifact), "file": str(results), "noise": 0}

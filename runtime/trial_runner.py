@@ -133,9 +133,7 @@ class TrialRunner:
 
     def _started(self, files: int) -> JsonWorker:
         """Returns a new process that may load `files` trials."""
-        memory = _MEMORY + files * _FILES * self._bytes
-        arguments = [str(self._feed), str(self._threads), str(memory)]
-        return JsonWorker(_WORKER, arguments, self._folder / "log")
+        return trial_process(self._feed, self._threads, files * self._bytes, self._folder / "log")
 
     def _end_process(self) -> None:
         self._loaded.clear()
@@ -147,6 +145,13 @@ class TrialRunner:
         """Returns the seconds that an answer of a trial may take, with a turn of `seconds`."""
         slower = trial.price / self._price if self._price else 1.0
         return seconds + self._limit * max(1.0, slower)
+
+
+def trial_process(feed: Path, threads: int, file_bytes: int, log: Path) -> JsonWorker:
+    """Returns a new process that runs artifacts of `file_bytes` bytes together on the inputs in
+    `feed`."""
+    arguments = [str(feed), str(threads), str(_MEMORY + _FILES * file_bytes)]
+    return JsonWorker(_WORKER, arguments, log)
 
 
 def _ask(process: JsonWorker, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class _Division:
         self.part = iterator("part", ceildiv(extent(self.stream.loop), size))
         (self.loop,) = free_vars(self.part)
         self.stages: list[Stage] = []
-        # By the number of a stage: the stage of its parts, and that of its final results.
+        # The stage of the parts of each stage, and the stage of its final results, by its number.
         self.partial: dict[int, int] = {}
         self.final: dict[int, int] = {}
         # The stages of the factors that rescale sums, by state and formula.

@@ -26,6 +26,7 @@ from tcc.ir.graph.rewrite import substituted, without_dead
 from tcc.ir.index import bounds, const, nonnegative
 from tcc.ir.types import DTYPES, F32, I8, DType, TensorType
 from tcc.ops import OPS
+from tcc.ops.algebra.levels import LEAST
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.ops.algebra.unary import CastAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
@@ -39,8 +40,6 @@ EMPTY_HINT = (
     "; for a run without earlier rows, export the model with a size whose range begins at 0, as "
     "that of torch.export.Dim('past') does (not Dim.AUTO, Dim.DYNAMIC or min=1)"
 )
-# A row of smaller values is scaled as if this were its largest, so 127 divided by it is finite.
-_LEAST = 2.0**-100
 _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 
@@ -264,7 +263,7 @@ def _levels(b: GraphBuilder, rows: Value, axis: int, add: Callable[..., Value]) 
     """Returns the bytes (i8) of rows (f32) along `axis`, and the scale (f32) of each row."""
     end = b.constant(np.array(127, np.float32))
     largest = add("reduce_max", add("abs", rows), attrs=OPS["reduce_max"].attrs((axis,), True))
-    largest = add("max", largest, b.constant(np.array(_LEAST, np.float32)))
+    largest = add("max", largest, b.constant(np.array(LEAST, np.float32)))
     levels = add("round", add("mul", rows, add("div", end, largest)))
     return [add("cast", levels, attrs=CastAttrs(I8)), add("div", largest, end)]
 

@@ -26,6 +26,7 @@ from tcc.ir.graph.rewrite import Inputs, Replacement, rebuild, rewritten, withou
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, TensorType
+from tcc.ops.algebra.levels import LEAST
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.int8_matmul import LONGEST, byte_conv
 from tcc.passes.quantize.precision import fits
@@ -41,8 +42,6 @@ Probe: TypeAlias = tuple[Graph, tuple[str, ...]]
 
 # Matrices of fewer elements stay in f32, as for `--weights int8`.
 _LARGE = 1 << 14
-# Rows of a smaller range are scaled as if they had this range, so that its inverse is finite.
-_LEAST = 2.0**-100
 
 
 def int8_layers(graph: Graph) -> dict[Node, Value]:
@@ -58,7 +57,7 @@ def reads_ranges(node: Node) -> bool:
 
 def levels_of_range(low: float, high: float) -> RangeLevels:
     """Returns the levels of values in the range from `low` to `high`; it is made to hold 0."""
-    scale = np.float32(max(max(high, 0.0) - min(low, 0.0), _LEAST) / 255)
+    scale = np.float32(max(max(high, 0.0) - min(low, 0.0), LEAST) / 255)
     return scale, np.uint8(np.rint(-min(low, 0.0) / scale))
 
 
@@ -106,9 +105,9 @@ def _probe(graph: Graph, measured: Callable[[GraphBuilder, Node, Inputs], Values
         if node in layers and (values := measured(b, node, inputs)):
             outputs[node.result.name] = values
 
-    whole = rebuild(graph, visit)
+    probed_graph = rebuild(graph, visit)
     ends = tuple(chain.from_iterable(outputs.values()))
-    return without_dead(replace(whole, outputs=ends, aliases=())), tuple(outputs)
+    return without_dead(replace(probed_graph, outputs=ends, aliases=())), tuple(outputs)
 
 
 def _over_all(b: GraphBuilder, op: str, x: Value) -> Value:
@@ -126,7 +125,7 @@ def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, levels: LayerLevels) 
     handle = b.common(w)
     if handle is None or not b.store.fact(fits, (handle,), F32):
         return None
-    axis, own_levels = 0 if reads_ranges(node) else w.rank - 1, levels.get(node.result.name)
+    axis, input_levels = 0 if reads_ranges(node) else w.rank - 1, levels.get(node.result.name)
     scales = b.store.derive(partial(_scales, axis=axis), f"scales by {axis}", [handle])
     bytes_ = b.store.derive(partial(_bytes, axis=axis), f"bytes by {axis}", [handle, scales])
     v = b.constant_handle(bytes_, TensorType(I8, w.shape), f"{w.name}.bytes")
@@ -134,9 +133,9 @@ def _in_bytes(b: GraphBuilder, node: Node, inputs: Inputs, levels: LayerLevels) 
     if not reads_ranges(node):
         result = _matmul(b, x, v, s)
         return None if result is None else [with_bias(b, result, biases)]
-    if own_levels is None:
+    if input_levels is None:
         return None
-    point = [b.constant(np.asarray(level)) for level in own_levels]
+    point = [b.constant(np.asarray(level)) for level in input_levels]
     q = emit(b, "quantize_linear", x, *point, to=U8)
     factors = emit(b, "dequantize_linear", q, *point), emit(b, "dequantize_linear", v, s, axis=0)
     return byte_conv(b, node, (*factors, *biases))
@@ -153,7 +152,7 @@ def _matmul(b: GraphBuilder, x: Value, v: Value, s: Value) -> Value | None:
         for m in ("min", "max")
     )
     # A NaN in a row stays in its width, so all products with the row are NaN.
-    width = node("max", node("sub", high, low), _number(b, _LEAST))
+    width = node("max", node("sub", high, low), _number(b, LEAST))
     scale = node("div", width, _number(b, 255))
     factor = node("reciprocal", scale)
     zero = node("round", node("mul", node("neg", low), factor))
@@ -174,8 +173,8 @@ def _number(b: GraphBuilder, number: float) -> Value:
 
 def _scales(w: Array, axis: int) -> Array:
     """Returns a scale (f32) for each position along `axis`; the largest weight becomes 127."""
-    others = tuple(n for n in range(w.ndim) if n != axis)
-    scales: Array = np.maximum(np.abs(w).max(others), np.float32(_LEAST)) / np.float32(127)
+    other_axes = tuple(n for n in range(w.ndim) if n != axis)
+    scales: Array = np.maximum(np.abs(w).max(other_axes), np.float32(LEAST)) / np.float32(127)
     return scales
 
 

@@ -42,6 +42,7 @@ from tcc.ir.index import Index, Indices, as_int, free_vars, iterator, of_atom, s
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
 from tcc.ir.types import F32, I8, I32, U8, DType, TensorType
+from tcc.ops.algebra.levels import LEAST
 from tcc.ops.formula import fn
 from tcc.ops.shapes import replaced
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, operand_of
@@ -53,9 +54,6 @@ from tcc.schedule.nest import long_loops, multiplied, multiplied_parts
 BYTES = "int8"  # the type of rounded factors in a manifest
 # The neighbours of x that share a scale.
 GROUP = 32
-# Groups of smaller values are scaled as if this were their largest, so that 127 divided by it is
-# finite.
-LEAST = 2.0**-100
 # The size of the groups that have a start, and the offset of the levels.
 _Start: TypeAlias = tuple[int, int]
 

@@ -41,12 +41,12 @@ def gated() -> onnx.ModelProto:
 
 def test_a_mean_is_divided_and_equal_for_all_threads(tmp_path: Path) -> None:
     model = gated()
-    made = compile_model(model, read_options({"cpu": "x86-64-v3"}), tmp_path / "m.so")
-    sources = [k["source"] for k in made.manifest["variants"][0]["kernels"]]
+    artifact = compile_model(model, read_options({"cpu": "x86-64-v3"}), tmp_path / "m.so")
+    sources = [k["source"] for k in artifact.manifest["variants"][0]["kernels"]]
     assert sum("GlobalAveragePool" in source for source in sources) == 2
     x = RNG.standard_normal(IMAGE).astype(np.float32)
-    one, two, three = (tcc.load(made.path, threads=n).run({"x": x})["y"] for n in (1, 2, 3))
+    one, two, three = (tcc.load(artifact.path, threads=n).run({"x": x})["y"] for n in (1, 2, 3))
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one, three)
-    wanted = expected(session(model), {"x": x})["y"]
-    assert np.abs(one - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    reference = expected(session(model), {"x": x})["y"]
+    assert np.abs(one - reference).max() <= 1e-5 * np.abs(reference).max()

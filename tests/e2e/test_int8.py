@@ -162,8 +162,8 @@ def test_models_without_layers_and_quantised_models_are_refused() -> None:
     ],
 )
 def test_bad_samples(tmp_path: Path, arrays: dict[str, Array], why: str) -> None:
-    kept = {k: a if "float64" in why else a.astype(np.float32) for k, a in arrays.items()}
-    np.savez(tmp_path / "data.npz", **kept)
+    samples = {k: a if "float64" in why else a.astype(np.float32) for k, a in arrays.items()}
+    np.savez(tmp_path / "data.npz", **samples)
     with pytest.raises(UserError) as caught:
         tcc.compile(matmul(weights()), calibrate=tmp_path / "data.npz", **OPTIONS)
     assert why in str(caught.value)

@@ -1,4 +1,4 @@
-"""One row of queries against a long cache is computed in parts, which threads share."""
+"""Attention of one row of queries over a long cache, in parts that threads share."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from tcc.frontends.onnx.pieces import read_names
 from tcc.frontends.onnx.schema import bodies
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
-from tcc.passes.quantize.level_bytes import BYTES, GROUP, LEAST
+from tcc.ops.algebra.levels import LEAST
+from tcc.passes.quantize.level_bytes import BYTES, GROUP
 
 # The axis along which each operand of a contraction is summed, by the operand's position. None
 # stands for the longest axis except axis 0, as in the window of a convolution.

@@ -23,6 +23,9 @@ from tcc.ops.rows import op_row
 from tcc.ops.shapes import agree_shapes, check_dtype
 
 _FLOATS = (F32, F16, BF16)
+# Values that a run stores as levels are scaled as if their largest were at least this, so that the
+# inverse of their scale is finite.
+LEAST = 2.0**-100
 
 
 @frozen

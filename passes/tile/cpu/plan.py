@@ -229,8 +229,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         """Returns the tiles of a kernel that is only priced."""
         assert self.pricer is not None
         structure = self._structure(key)
-        chosen = cheapest(structure.with_knobs, self.pricer, structure.resized)
-        return self._thread_tiles(*structure.with_knobs(chosen.knobs))
+        choice = cheapest(structure.with_knobs, self.pricer, structure.resized)
+        return self._thread_tiles(*structure.with_knobs(choice.knobs))
 
     def _thread_tiles(self, group: TileGroup, schedule: AnySchedule) -> ThreadTiles:
         assert self.pricer is not None

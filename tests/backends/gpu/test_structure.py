@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -65,9 +66,9 @@ def test_a_jump_back_into_a_loop_is_no_loop() -> None:
 
 def test_addresses_and_data_lead_to_parameters() -> None:
     code = parse_ptx(PTX, "k")
-    found = origins(code)
-    assert (found.addresses["%rd3"], found.data["%r4"]) == ({0}, {1})
-    assert "%r4" not in found.addresses or not found.addresses["%r4"]
+    sources = origins(code)
+    assert (sources.addresses["%rd3"], sources.data["%r4"]) == ({0}, {1})
+    assert "%r4" not in sources.addresses or not sources.addresses["%r4"]
     assert depths(ptx_steps(code)) == [0, 0, 1, 1, 1, 1, 1, 1, 0]
 
 
@@ -88,22 +89,7 @@ KEPT = (
 
 _F32 = BIG_MATMUL.replace("bf16", "f32").replace("64", "32").replace("align 32", "align 64")
 _K_MAJOR = _F32.replace("load %b[k+l0, 128*n+l1]", "load %b[128*n+l1, k+l0]")
-_BYTES = """
-    kernel() parallel(m: 0..4, n: 0..4) {
-      input %a : i8[512,512] align 64
-      input %b : i8[512,512] align 64
-      output %c : i32[512,512] align 64
-      %zero: i32[128,128] = compute() 0:i32
-      %sum: i32[128,128] = for k: 0..512 in 0..512 step 64 carry (%acc: i32[128,128] = %zero) {
-        %x: i8[128,64] = load %a[128*m+l0, k+l1]
-        %y: i8[64,128] = load %b[k+l0, 128*n+l1]
-        %d: i32[128,128] = contract %x[m,k] * %y[k,n] + %acc[m,n]
-        yield %d
-      }
-      store %sum to %c[128*m+l0, 128*n+l1]
-    }"""
-
-
+_BYTES = BIG_MATMUL.replace("bf16", "i8").replace("0.0:f32", "0:i32").replace("f32", "i32")
 _ROLES = _BYTES.replace("%b[k+l0, 128*n+l1]", "%b[256*n+l1, k+l0]").replace("n: 0..4", "n: 0..2")
 _ROLES = _ROLES.replace("i8[64,128]", "i8[64,256]").replace("i32[128,128]", "i32[128,256]")
 _ROLES = _ROLES.replace("128*n+l1]", "256*n+l1]")
@@ -171,8 +157,10 @@ def found() -> dict[str, tuple[CheckedKernel, Structure]]:
         )
         for kernel, sample in zip(kernels, SAMPLES.values(), strict=True)
     ]  # fmt: skip
-    made = [m for (m,) in compile_kernels(sources, [GPUS["cuda:sm_90"]], 1)]
-    rows = zip(SAMPLES.items(), kernels, made, machine_codes(made), listings(made), strict=True)
+    compiled = [m for (m,) in compile_kernels(sources, [GPUS["cuda:sm_90"]], 1)]
+    rows = zip(
+        SAMPLES.items(), kernels, compiled, machine_codes(compiled), listings(compiled), strict=True
+    )
     return {
         name: (checked, structure(checked, text))
         for (name, sample), kernel, each, code, text in rows
@@ -218,7 +206,7 @@ def test_copies_and_matrix_instructions_are_found(
 )
 def test_operands_across_the_sum_and_exact_f32_stay_with_triton(text: str, dot: str) -> None:
     kernel = parse_kernel(flat(text))
-    options = {"warps": 8, "stages": 3, "gluon": 232448}
-    assert kernel_source(kernel, "k", dot=dot, **options).hopper is None  # type: ignore[arg-type]
+    source = partial(kernel_source, name="k", warps=8, stages=3, gluon=232448)
+    assert source(kernel, dot=dot).hopper is None
     along = parse_kernel(flat(_K_MAJOR))
-    assert kernel_source(along, "k", dot="tf32", **options).hopper is not None  # type: ignore[arg-type]
+    assert source(along, dot="tf32").hopper is not None

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.lib.emulator.faults import Fault, Unknown
 
-from .barriers import barrier_at
+from .barriers import Barrier, barrier_at
 from .loads import chosen
 from .parse import Address, Instruction, Number
 from .program import Array, Body, Machine, Program, Read, Strand, at_end, form
@@ -174,10 +174,10 @@ def _bring(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     return body
 
 
-def _arrival(m: Machine, places: Array, values: Array, barrier: object) -> Callable[[], None]:
+def _arrival(m: Machine, places: Array, values: Array, barrier: Barrier) -> Callable[[], None]:
     def arrive() -> None:
         m.shared.put(places, values)
-        barrier.change(m, 0, -values.itemsize * len(places))  # type: ignore[attr-defined]
+        barrier.change(m, 0, -values.itemsize * len(places))
 
     return arrive
 

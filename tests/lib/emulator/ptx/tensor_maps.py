@@ -63,9 +63,9 @@ class Box:
     def load(self, memory: GlobalMemory, corner: Sequence[int]) -> Array:
         """Returns the bits of the elements; elements outside of the tensor are zero."""
         address, inside = self._addresses(corner)
-        found = np.zeros(len(address), UNSIGNED[self.size])
-        found[inside] = memory.load(address[inside], self.size)
-        return found
+        elements = np.zeros(len(address), UNSIGNED[self.size])
+        elements[inside] = memory.load(address[inside], self.size)
+        return elements
 
     def store(self, memory: GlobalMemory, corner: Sequence[int], values: Array) -> None:
         address, inside = self._addresses(corner)

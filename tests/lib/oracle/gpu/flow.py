@@ -52,8 +52,8 @@ def ptx_steps(kernel: Kernel) -> list[Step]:
             after = [kernel.labels[o.text] for o in each.operands if isinstance(o, Name)]
         if not each.opcode.startswith(("bra", "brx", "ret", "exit")) or each.guard:
             after.append(n + 1)
-        kept = tuple(m for m in dict.fromkeys(after) if m < len(kernel.code))
-        steps.append(Step(each.opcode, kept))
+        successors = tuple(m for m in dict.fromkeys(after) if m < len(kernel.code))
+        steps.append(Step(each.opcode, successors))
     return steps
 
 
@@ -67,7 +67,7 @@ def loops(steps: Sequence[Step]) -> list[frozenset[int]]:
     root = -1
     graph.add_nodes_from(range(len(steps)))
     graph.add_edges_from((n, m) for n, step in enumerate(steps) for m in step.after)
-    # What no known branch reaches is the target of an indirect one.
+    # An instruction that no known branch reaches is the target of an indirect branch.
     starts = [n for n in range(len(steps)) if not n or not graph.in_degree(n)]
     graph.add_edges_from((root, n) for n in starts)
     above = nx.immediate_dominators(graph, root)
@@ -87,22 +87,22 @@ def _dominates(above: Mapping[int, int], head: int, node: int) -> bool:
 
 def _reaching(graph: nx.DiGraph, last: int, head: int) -> set[int]:
     """Returns the nodes from which a way leads to `last` without passing `head`."""
-    found, waiting = {head, last}, [last] if last != head else []
+    nodes, waiting = {head, last}, [last] if last != head else []
     while waiting:
         for before in graph.predecessors(waiting.pop()):
-            if before not in found:
-                found.add(before)
+            if before not in nodes:
+                nodes.add(before)
                 waiting.append(before)
-    return found
+    return nodes
 
 
 def depths(steps: Sequence[Step]) -> list[int]:
     """Returns for each instruction the number of loops around it."""
-    found = [0] * len(steps)
+    counts = [0] * len(steps)
     for body in loops(steps):
         for n in body:
-            found[n] += 1
-    return found
+            counts[n] += 1
+    return counts
 
 
 @dataclass
@@ -131,7 +131,7 @@ def origins(kernel: Kernel) -> Origins:
     Matrix instructions end the search, because sums are no copies of operands.
     """
     numbers = {name: n for n, name in enumerate(kernel.parameters)}
-    found = Origins({name: frozenset({n}) for name, n in numbers.items()})
+    result = Origins({name: frozenset({n}) for name, n in numbers.items()})
     changed = True
     while changed:
         changed = False
@@ -141,18 +141,18 @@ def origins(kernel: Kernel) -> Origins:
             if len(each.operands) < 2:
                 continue
             target, *sources = each.operands
-            points = frozenset().union(*map(found.of, sources))
-            data = frozenset().union(*map(found.loaded, sources))
+            points = frozenset().union(*map(result.of, sources))
+            data = frozenset().union(*map(result.loaded, sources))
             if each.opcode.startswith("ld.global"):
                 points, data = frozenset(), points
             elif each.opcode.startswith(("ld.shared", "ldmatrix")):
                 continue
             for name in _names(target):
-                for table, new in ((found.addresses, points), (found.data, data)):
+                for table, new in ((result.addresses, points), (result.data, data)):
                     if not new <= table.get(name, frozenset()):
                         table[name] = table.get(name, frozenset()) | new
                         changed = True
-    return found
+    return result
 
 
 def _union(table: Mapping[str, frozenset[int]], operand: Operand) -> frozenset[int]:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from tcc.ir.expr import known_extent
 from tcc.ir.tile import Block, Compute, Load, TileBuffer, TileKernel
 
-from tests.lib.emulator.ptx.parse import Instruction, kernel
+from tests.lib.emulator.ptx.parse import Instruction, Number, kernel
 
 from .code_rules import (
     WIDE,
@@ -86,16 +86,16 @@ class Structure:
 
 def structure(checked: CheckedKernel, listing: str) -> Structure:
     """Returns the structure of a kernel; `listing` is its disassembled machine code."""
-    made = checked.made
-    found = [_PTX_MATRIX.search(line) for line in made.assembly.splitlines()]
-    forms = Counter(f"{f[1]}.{f[2].rstrip()}" for f in found if f)
+    compiled = checked.made
+    matches = [_PTX_MATRIX.search(line) for line in compiled.assembly.splitlines()]
+    forms = Counter(f"{f[1]}.{f[2].rstrip()}" for f in matches if f)
     arithmetic, slots, groups = _beside(machine_steps(listing))
     # A matrix instruction of a warpgroup takes half a cycle for each column.
-    columns = max((int(f[3]) for f in found if f and f[1] == "wgmma"), default=0)
+    columns = max((int(f[3]) for f in matches if f and f[1] == "wgmma"), default=0)
     return Structure(
         tuple(_copies(checked)), tuple(sorted(forms.items())), arithmetic, slots,
-        groups * columns // 2, _lone(checked.kernel), made.registers, made.private, made.warps,
-        prod(known_extent(v) or 1 for v in checked.kernel.axes),
+        groups * columns // 2, _lone(checked.kernel), compiled.registers, compiled.private,
+        compiled.warps, prod(known_extent(v) or 1 for v in checked.kernel.axes),
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _beside(steps: Sequence[Step]) -> tuple[float | None, int, int]:
 
 def _lone(kernel: TileKernel) -> bool:
     from_loads = [_loads(kernel, block) for c in contracts(kernel.body) for block in (c.a, c.b)]
-    return all(len(found) == 1 and found[0][1] for found in from_loads)
+    return all(len(pairs) == 1 and pairs[0][1] for pairs in from_loads)
 
 
 # ---- copies -------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _loads(kernel: TileKernel, block: Block) -> list[tuple[Load, bool]]:
 
 def _copies(checked: CheckedKernel) -> Iterator[Copy]:
     """Yields the copies of the operands of Contracts, from the kernel's PTX."""
-    body, made = checked.kernel, checked.made
+    body, compiled = checked.kernel, checked.made
     facts: dict[TileBuffer, tuple[int, bool]] = {}
     steps = {id(node): at for node, at in positioned_accesses(body.body)}
     for contract in contracts(body.body):
@@ -153,18 +153,18 @@ def _copies(checked: CheckedKernel) -> Iterator[Copy]:
                 )
     if not facts:
         return
-    code = kernel(made.assembly, made.symbol)
+    code = kernel(compiled.assembly, compiled.symbol)
     places, inside = origins(code), depths(ptx_steps(code))
     numbers = {b: _parameters(checked, n) for n, b in enumerate(body.buffers) if b in facts}
     moves = [(n, *move) for n, each in enumerate(code.code) if (move := _move(each)) is not None]
     for buffer, parameters in numbers.items():
-        own = [
+        copies = [
             (inside[n], way, bytes_)
             for n, way, bytes_, operand in moves
             if parameters & (places.loaded(operand) if way is STORE else places.of(operand))
         ]
-        deepest = max((depth for depth, *_ in own), default=0)
-        counts = Counter((way, bytes_) for depth, way, bytes_ in own if depth == deepest)
+        deepest = max((depth for depth, *_ in copies), default=0)
+        counts = Counter((way, bytes_) for depth, way, bytes_ in copies if depth == deepest)
         for (way, bytes_), count in sorted(counts.items()):
             yield Copy(buffer.name, way, bytes_, count, *facts[buffer], deepest > 0)
 
@@ -186,7 +186,9 @@ def _move(each: Instruction) -> tuple[str, int, object] | None:
             if ".shared" in each.opcode.split(".global")[0] and ".tensor" in each.opcode:
                 return ENGINE, 0, each.operands[1]
         case ["cp", "async", "ca" | "cg"]:
-            return ASYNC, each.operands[2].value, each.operands[1]  # type: ignore[union-attr]
+            size = each.operands[2]
+            assert isinstance(size, Number)
+            return ASYNC, size.value, each.operands[1]
         case ["ld", "global", *_]:
             return LOAD, width(each), each.operands[1]
         case ["st", "shared", *_]:
