@@ -39,11 +39,11 @@ Arrays = Mapping[str, np.ndarray]
 
 def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
     """Compiles an ONNX model or a graph to an artifact."""
-    chosen = read_options({"target": "cpu:aarch64", "jobs": 1, **options})
+    settings = read_options({"target": "cpu:aarch64", "jobs": 1, **options})
     if isinstance(model, Path):
-        return driver.compile_model(model, chosen, path).path
+        return driver.compile_model(model, settings, path).path
     with patch.object(driver, "load_batched", lambda graph, *_, **__: (graph, None)):
-        return driver.compile_model(model, chosen, path).path
+        return driver.compile_model(model, settings, path).path
 
 
 @cache
@@ -58,10 +58,10 @@ def client(compiler: str = COMPILER) -> Path:
     flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror")
     include = f"-I{runtime_folder() / 'include'}"
     with TemporaryDirectory(dir=program.parent) as folder:
-        made = Path(folder) / "client"
-        subprocess.run((compiler, *flags, include, source, "-o", made, "-ldl"), check=True)
+        binary = Path(folder) / "client"
+        subprocess.run((compiler, *flags, include, source, "-o", binary, "-ldl"), check=True)
         # A rename is atomic, because another worker may be running the old program.
-        made.replace(program)
+        binary.replace(program)
     return program
 
 
@@ -96,8 +96,8 @@ def run_emulated(
         array = np.asarray(feeds[port["name"]], order="C")
         sizes = np.array(array.shape, np.int64).tobytes()
         (folder / f"in{number}").write_bytes(sizes + array.tobytes())
-    done = started(path, folder, cpu, threads)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = started(path, folder, cpu, threads)
+    assert (process.returncode, process.stderr) == (0, "")
     return {
         port["name"]: _output(folder / f"out{number}", port)
         for number, port in enumerate(manifest["outputs"])

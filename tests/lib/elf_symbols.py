@@ -17,11 +17,11 @@ def sections(path: Path) -> Sections:
     size, count, names_at = struct.unpack_from("<HHH", data, 58)
     heads = [struct.unpack_from("<IIQQQQIIQQ", data, table + n * size) for n in range(count)]
     names = data[heads[names_at][4] :]
-    found = {}
+    contents = {}
     for head in heads:
         name = names[head[0] : names.index(b"\0", head[0])].decode()
-        found[name] = data[head[4] : head[4] + head[5]]
-    return found
+        contents[name] = data[head[4] : head[4] + head[5]]
+    return contents
 
 
 def text(strings: bytes, at: int) -> str:
@@ -31,21 +31,21 @@ def text(strings: bytes, at: int) -> str:
 def dynamic(path: Path, tag: int) -> list[str]:
     """Returns the names under a tag of the dynamic section: 1 the libraries needed, 14 the
     SONAME."""
-    held = sections(path)
-    entries = struct.iter_unpack("<qQ", held[".dynamic"])
-    return [text(held[".dynstr"], value) for key, value in entries if key == tag]
+    contents = sections(path)
+    entries = struct.iter_unpack("<qQ", contents[".dynamic"])
+    return [text(contents[".dynstr"], value) for key, value in entries if key == tag]
 
 
 def needed_versions(path: Path) -> dict[str, set[str]]:
     """Returns the versions of symbols that the library needs, by the library that defines them."""
-    held = sections(path)
-    return {library: set(names) for library, names in _needed(held)}
+    contents = sections(path)
+    return {library: set(names) for library, names in _needed(contents)}
 
 
 def newest_glibc(path: Path) -> tuple[int, ...]:
     """Returns the newest version of glibc that the library needs, as numbers."""
-    asked = (name for names in needed_versions(path).values() for name in names)
-    return max(version_numbers(name) for name in asked if name.startswith("GLIBC_"))
+    version_names = (name for names in needed_versions(path).values() for name in names)
+    return max(version_numbers(name) for name in version_names if name.startswith("GLIBC_"))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -53,8 +53,8 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.removeprefix("GLIBC_").split(".")))
 
 
-def _needed(held: Sections) -> Iterator[tuple[str, list[str]]]:
-    needs, strings, at = held.get(".gnu.version_r", b""), held[".dynstr"], 0
+def _needed(contents: Sections) -> Iterator[tuple[str, list[str]]]:
+    needs, strings, at = contents.get(".gnu.version_r", b""), contents[".dynstr"], 0
     while needs:
         _, count, file, first, following = struct.unpack_from("<HHIII", needs, at)
         names, here = [], at + first

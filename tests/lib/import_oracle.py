@@ -52,14 +52,16 @@ def check(
     if graph is None:
         assert isinstance(model, onnx.ModelProto)
         graph = load_model(model, shapes)
-    wanted = expected(model, inputs)
-    found = evaluate_graph(graph, inputs)
-    assert list(found) == list(wanted)
-    for name, array in wanted.items():
-        assert found[name].dtype == array.dtype, name
-        assert found[name].shape == array.shape, name
+    reference = expected(model, inputs)
+    outputs = evaluate_graph(graph, inputs)
+    assert list(outputs) == list(reference)
+    for name, array in reference.items():
+        assert outputs[name].dtype == array.dtype, name
+        assert outputs[name].shape == array.shape, name
         scale = float(np.abs(array).max()) if array.size and array.dtype.kind == "f" else 1.0
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance * scale, err_msg=name)
+        np.testing.assert_allclose(
+            outputs[name], array, rtol=0, atol=tolerance * scale, err_msg=name
+        )
     return graph
 
 

@@ -75,12 +75,12 @@ def run_on_board(source: Path, graph: Graph, feeds: Mapping[str, Array]) -> dict
     machine = ["qemu-system-arm", "-M", "mps2-an385", "-nographic", "-semihosting", "-kernel", elf]
     status, *lines = run(machine).split()[1:]
     assert status == "0"
-    found = (np.frombuffer(bytes.fromhex(line), np.uint8) for line in lines)
-    return {v.name: from_bytes(data, v) for v, data in zip(graph.outputs, found, strict=True)}
+    payloads = (np.frombuffer(bytes.fromhex(line), np.uint8) for line in lines)
+    return {v.name: from_bytes(data, v) for v, data in zip(graph.outputs, payloads, strict=True)}
 
 
 def run(command: list[object]) -> str:
     """Returns the text that a command prints; the command must succeed within a minute."""
-    made = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
-    assert made.returncode == 0, made.stderr[:4000]
-    return made.stdout
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr[:4000]
+    return process.stdout

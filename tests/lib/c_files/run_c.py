@@ -27,12 +27,12 @@ STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic")
 def write_c(model: Any, folder: Path, name: str = "m", **options: Any) -> Path:
     """Writes the C file of a model or of a graph, and its header beside it."""
     path = folder / f"{name}.c"
-    asked = read_options({"target": "c"} | options)
+    settings = read_options({"target": "c"} | options)
     if isinstance(model, Graph):
         with patch.object(driver, "load_batched", lambda graph, *_, **__: (graph, None)):
-            driver.compile_model(model, asked, path)
+            driver.compile_model(model, settings, path)
     else:
-        driver.compile_model(model, asked, path)
+        driver.compile_model(model, settings, path)
     return path
 
 
@@ -40,8 +40,8 @@ def build(source: Path, compiler: str = "gcc", *flags: str) -> ctypes.CDLL:
     """Compiles a C file to a library and loads it; warnings are errors."""
     library = source.with_suffix(f".{compiler}.so")
     command = [compiler, *STRICT, "-O1", "-shared", "-fPIC", *flags, "-o", library, source, "-lm"]
-    made = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr[:4000]
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[:4000]
     return ctypes.CDLL(str(library))
 
 
@@ -58,12 +58,12 @@ def from_bytes(data: Array, value: Value) -> Array:
     count = int(np.prod(shape))
     if dtype.is_packed:
         codes = unpack(data, count, dtype)
-        found = codes if dtype.is_float else decode(codes, dtype)
+        array = codes if dtype.is_float else decode(codes, dtype)
     else:
         bits = dtype.is_float and dtype.name not in ("f16", "f32", "f64")
         kind = np.dtype(f"u{dtype.bytes}") if bits else np.dtype(dtype.carrier)
-        found = np.frombuffer(data.tobytes(), kind, count)
-    return np.asarray(found).reshape(shape)
+        array = np.frombuffer(data.tobytes(), kind, count)
+    return np.asarray(array).reshape(shape)
 
 
 def run_c(
@@ -79,8 +79,8 @@ def run_c(
     assert getattr(library, f"{name}_run")(*pointers) == 0
     for value, data in zip(graph.outputs, outputs, strict=True):
         assert (data[-64:] == 0x5A).all(), f"{value.name}: written behind its end"
-    found = zip(graph.outputs, outputs, strict=True)
-    return {value.name: from_bytes(data[:-64], value) for value, data in found}
+    pairs = zip(graph.outputs, outputs, strict=True)
+    return {value.name: from_bytes(data[:-64], value) for value, data in pairs}
 
 
 def run_together(

@@ -28,13 +28,13 @@ def assembled(text: str, arch: str) -> bytes:
     """Returns the machine code of lines of assembly."""
     from triton.backends.amd.compiler import assemble_amdgcn
 
-    made = bytes(assemble_amdgcn(f".text\n{text}\n", arch, ""))
-    (sections,) = struct.unpack_from("<Q", made, 40)
-    (count,) = struct.unpack_from("<H", made, 60)
+    image = bytes(assemble_amdgcn(f".text\n{text}\n", arch, ""))
+    (sections,) = struct.unpack_from("<Q", image, 40)
+    (count,) = struct.unpack_from("<H", image, 60)
     for n in range(count):
-        row = struct.unpack_from("<IIQQQQIIQQ", made, sections + 64 * n)
+        row = struct.unpack_from("<IIQQQQIIQQ", image, sections + 64 * n)
         if row[2] & _EXECUTABLE and row[5]:
-            return made[row[4] : row[4] + row[5]]
+            return image[row[4] : row[4] + row[5]]
     raise AssertionError("no code")
 
 
@@ -60,8 +60,8 @@ def body(arch: str, code: str, widths: Sequence[int]) -> str:
     lines = [f"{_WIDE[arch]} s[4:11], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)"]
     for n, width in enumerate(widths):
         lines.append(f"v_lshlrev_b32_e32 v{n + 1}, {width.bit_length() - 1}, v0")
-    *given, _ = range(len(widths))
-    for n in given:
+    *operands, _ = range(len(widths))
+    for n in operands:
         lines.append(f"global_load_{_WORDS[widths[n]]} {span(n, widths[n])}, v{n + 1}, "
                      f"s[{4 + 2 * n}:{5 + 2 * n}]")  # fmt: skip
     last = len(widths) - 1
@@ -81,7 +81,7 @@ def span(n: int, width: int) -> str:
 def lanes(arch: str, code: str, *operands: Array, made: Any = np.uint32) -> Array:
     """Returns v32 (and v33) of every lane after `code` has run on v8, v16 and v24."""
     out = np.zeros(ARCHS[arch].lanes, made)
-    given = [np.ascontiguousarray(a) for a in operands]
-    widths = [a.itemsize * (a.shape[1] if a.ndim > 1 else 1) for a in given] + [out.itemsize]
-    execute(arch, body(arch, code, widths), [*given, out])
+    buffers = [np.ascontiguousarray(a) for a in operands]
+    widths = [a.itemsize * (a.shape[1] if a.ndim > 1 else 1) for a in buffers] + [out.itemsize]
+    execute(arch, body(arch, code, widths), [*buffers, out])
     return out

@@ -51,11 +51,11 @@ def assert_runs(made: Made, device: Device, seeds: Sequence[int | None]) -> None
 
     Later runs may come from a captured graph.
     """
-    want = expected(session(made.small.model()), made.small.inputs)
+    reference = expected(session(made.small.model()), made.small.inputs)
     with device.blamed():
         module = tcc.load(made.path)
         for seed in seeds:
             device.engine.seed = seed
-            got = module.run(dict(made.small.inputs))
-            assert_agree(got, want, made.small.tolerance)
+            outputs = module.run(dict(made.small.inputs))
+            assert_agree(outputs, reference, made.small.tolerance)
     assert device.launches

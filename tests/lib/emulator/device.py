@@ -117,15 +117,15 @@ class Device(Driver):
         return self._numbered(self.engine.find(self._things[module], name.decode()))
 
     def _launch(self, kernel: int, blocks: int, threads: int, shared: int, pointers: Any) -> int:
-        found = self._things[kernel]
+        function = self._things[kernel]
 
         def value(number: int, width: int) -> bytes:
             raw = ctypes.string_at(pointers[number], width)
             tagged = width == 8 and raw[7] == _TAG
             return raw[:7] + b"\0" if tagged else raw
 
-        given = self.engine.parameters(found, value)
-        return self._numbered((found, blocks, threads, shared, given))
+        parameters = self.engine.parameters(function, value)
+        return self._numbered((function, blocks, threads, shared, parameters))
 
     def _perform(self, number: int) -> int:
         kernel, blocks, threads, shared, parameters = self._things[number]

@@ -77,11 +77,19 @@ def made(wanted: Wanted, target: Target, folder: Path) -> MadeKernel:
     return MadeKernel(folder / "k.so", wanted.kernel, code.kernels[0][0])
 
 
-def _compiled(each: Wanted, target: Target, compilers: Compilers) -> GpuCode:
-    schedule = BlockSchedule((), (), each.warps, each.stages)
-    alignments = [max(16, b.align) for b in each.kernel.buffers]
-    kernels, names = [each.kernel], ["k"]
-    job = Job(kernels, names, [schedule], [alignments], target, each.precision, each.gluon)
+def _compiled(wanted_kernel: Wanted, target: Target, compilers: Compilers) -> GpuCode:
+    schedule = BlockSchedule((), (), wanted_kernel.warps, wanted_kernel.stages)
+    alignments = [max(16, b.align) for b in wanted_kernel.kernel.buffers]
+    kernels, names = [wanted_kernel.kernel], ["k"]
+    job = Job(
+        kernels,
+        names,
+        [schedule],
+        [alignments],
+        target,
+        wanted_kernel.precision,
+        wanted_kernel.gluon,
+    )
     return compile_blocks(job, compilers)
 
 
@@ -106,27 +114,29 @@ def assert_computes(found: MadeKernel, device: Device, tolerance: float, seed: i
     job = job_of(found.kernel, seed=seed)
     pairs = zip(job.arrays, found.kernel.buffers, strict=True)
     job = replace(job, arrays=[a - 4 if b.dtype is I8 else a for a, b in pairs])  # both signs
-    stored = [
+    outputs = [
         np.ascontiguousarray(a.astype(_STORED[b.dtype.name][0]))
         for a, b in zip(job.arrays, found.kernel.buffers, strict=True)
     ]
     ports = [
         abi.make_tensor(a.ctypes.data, _STORED[b.dtype.name][1], a.shape, None)
-        for a, b in zip(stored, found.kernel.buffers, strict=True)
+        for a, b in zip(outputs, found.kernel.buffers, strict=True)
     ]
-    written = [b.scope is MemorySpace.OUTPUT for b in found.kernel.buffers]
+    are_outputs = [b.scope is MemorySpace.OUTPUT for b in found.kernel.buffers]
     with device.blamed():
         artifact = Artifact(found.path)
         try:
             artifact.run(
-                [p for p, out in zip(ports, written, strict=True) if not out],
-                [p for p, out in zip(ports, written, strict=True) if out],
+                [p for p, out in zip(ports, are_outputs, strict=True) if not out],
+                [p for p, out in zip(ports, are_outputs, strict=True) if out],
             )
         finally:
             artifact.close()
-    for number, (got, want) in enumerate(zip(stored, evaluated(job), strict=True)):
-        if written[number]:
+    for number, (output, expected) in enumerate(zip(outputs, evaluated(job), strict=True)):
+        if are_outputs[number]:
             exact = not found.kernel.buffers[number].dtype.is_float  # may have any value
-            assert exact or not np.any(got == 77), f"a part of buffer {number} was not written"
-            scale = np.abs(want).max()
-            np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=tolerance * scale)
+            assert exact or not np.any(output == 77), f"a part of buffer {number} was not written"
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(
+                output.astype(np.float64), expected, rtol=0, atol=tolerance * scale
+            )

@@ -31,8 +31,8 @@ class Small:
     def model(self) -> onnx.ModelProto:
         imports = f'opset_import: ["" : {self.opset}, "com.microsoft" : 1]'
         model = parser.parse_model(f"<ir_version: 10, {imports}> g {self.body}")
-        given = [numpy_helper.from_array(a, name) for name, a in self.weights.items()]
-        model.graph.initializer.extend(given)
+        initializers = [numpy_helper.from_array(a, name) for name, a in self.weights.items()]
+        model.graph.initializer.extend(initializers)
         return model
 
 

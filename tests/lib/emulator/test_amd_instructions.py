@@ -39,10 +39,11 @@ def words(arch: str, seed: int = 1, kind: Any = np.uint32) -> Array:
 
 def nearest(exact: Fraction) -> float:
     """Rounds to f32, ties to even, by a comparison with the neighbours."""
-    near = np.float32(float(exact))
-    around = [np.nextafter(near, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
+    middle = np.float32(float(exact))
+    neighbours = [np.nextafter(middle, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
     rows = [
-        (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1, x) for x in (near, *around)
+        (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1, x)
+        for x in (middle, *neighbours)
     ]
     return float(min(rows, key=lambda row: row[:2])[2])
 
@@ -54,8 +55,8 @@ def nearest(exact: Fraction) -> float:
                                   "v_mov_b32 v32, v24\nv_fmac_f32 v32, v8, v16"])  # fmt: skip
 def test_fma_rounds_once(arch: str, code: str) -> None:
     x, y = numbers(arch, 1), numbers(arch, 2)
-    near = np.random.default_rng(3).choice([1, 1 + 2.0**-24, 2.0**23], count(arch))
-    z = (-x.astype(np.float64) * y * near).astype(np.float32)
+    factors = np.random.default_rng(3).choice([1, 1 + 2.0**-24, 2.0**23], count(arch))
+    z = (-x.astype(np.float64) * y * factors).astype(np.float32)
     exact = [Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
              for a, b, c in zip(x, y, z, strict=True)]  # fmt: skip
     assert lanes(arch, code, x, y, z, made=np.float32).tolist() == [nearest(e) for e in exact]
@@ -64,8 +65,8 @@ def test_fma_rounds_once(arch: str, code: str) -> None:
 def test_denormals_of_products_stay(arch: str) -> None:
     x = np.full(count(arch), 2.0**-120, np.float32)
     y = np.full(count(arch), 2.0**-20, np.float32)
-    got = lanes(arch, "v_mul_f32 v32, v8, v16", x, y, made=np.float32)
-    assert (got == 2.0**-140).all()
+    output = lanes(arch, "v_mul_f32 v32, v8, v16", x, y, made=np.float32)
+    assert (output == 2.0**-140).all()
 
 
 @pytest.mark.parametrize(
@@ -74,14 +75,14 @@ def test_denormals_of_products_stay(arch: str) -> None:
 )
 def test_denormals_of_functions_are_zeros(arch: str, name: str, argument: float) -> None:
     x = np.full(count(arch), argument, np.float32)
-    got = lanes(arch, f"v_{name}_f32 v32, v8", x, made=np.float32)
-    assert (got == {"log": -np.inf}.get(name, 0)).all()
+    output = lanes(arch, f"v_{name}_f32 v32, v8", x, made=np.float32)
+    assert (output == {"log": -np.inf}.get(name, 0)).all()
 
 
 def test_modifiers(arch: str) -> None:
     x, y = numbers(arch, 1), numbers(arch, 2)
-    got = lanes(arch, "v_add_f32 v32, -v8, |v16|", x, y, made=np.float32)
-    assert (got == np.abs(y) - x).all()
+    output = lanes(arch, "v_add_f32 v32, -v8, |v16|", x, y, made=np.float32)
+    assert (output == np.abs(y) - x).all()
 
 
 @pytest.mark.parametrize(("first", "second", "low", "high"), [
@@ -90,35 +91,35 @@ def test_modifiers(arch: str) -> None:
 ])  # fmt: skip
 def test_extremes(arch: str, first: float, second: float, low: float, high: float) -> None:
     x, y = (np.full(count(arch), v, np.float32) for v in (first, second))
-    for name, want in (("min", low), ("max", high)):
-        got = lanes(arch, f"v_{name}_f32 v32, v8, v16", x, y)
-        assert (got == np.float32(want).view(np.uint32)).all()
+    for name, expected in (("min", low), ("max", high)):
+        output = lanes(arch, f"v_{name}_f32 v32, v8, v16", x, y)
+        assert (output == np.float32(expected).view(np.uint32)).all()
 
 
 def test_classes(arch: str) -> None:
     examples = [0x7F800001, 0x7FC00000, 0xFF800000, 0xC0000000, 0x80000001, 0x80000000, 0, 1,
                 0x40000000, 0x7F800000]  # fmt: skip
     bits = np.resize(np.array(examples, np.uint32), count(arch))
-    for wanted in range(10):
-        code = f"v_mov_b32 v3, {1 << wanted}\nv_cmp_class_f32 vcc, v8, v3\n"
+    for bit in range(10):
+        code = f"v_mov_b32 v3, {1 << bit}\nv_cmp_class_f32 vcc, v8, v3\n"
         vcc = "vcc_lo" if arch == "gfx1100" else "vcc"
         code = code.replace("vcc", vcc) + f"v_cndmask_b32 v32, 0, 1, {vcc}"
-        got = lanes(arch, code, bits)
-        assert got.tolist() == [int(n % 10 == wanted) for n in range(count(arch))]
+        output = lanes(arch, code, bits)
+        assert output.tolist() == [int(n % 10 == bit) for n in range(count(arch))]
 
 
 def test_halves_of_registers(arch: str) -> None:
     """A 16-bit result in the lower half clears the upper half on gfx942 and keeps it on gfx1100."""
     x, y = (numbers(arch, n, 3).astype(np.float16) for n in (1, 2))
     pair = x.view(np.uint16) | y.view(np.uint16).astype(np.uint32) << 16
-    want = (x + y).view(np.uint16).astype(np.uint32)
+    expected = (x + y).view(np.uint16).astype(np.uint32)
     if arch == "gfx1100":
         code = "v_mov_b32 v32, v8\nv_add_f16 v32.l, v8.l, v8.h"
-        want |= pair & 0xFFFF0000
+        expected |= pair & 0xFFFF0000
     else:
         code = ("v_mov_b32 v32, v8\nv_add_f16_sdwa v32, v8, v8 dst_sel:DWORD dst_unused:UNUSED_PAD "
                 "src0_sel:WORD_1 src1_sel:DWORD")  # fmt: skip
-    assert (lanes(arch, code, pair) == want).all()
+    assert (lanes(arch, code, pair) == expected).all()
 
 
 def test_mixed_types(arch: str) -> None:
@@ -179,16 +180,16 @@ def test_integers(arch: str, code: str) -> None:
     text = code if arch == "gfx1100" else code.replace(name, _OLD_NAMES.get(name, name))
     if "0x0c" in text and arch == "gfx942":  # gfx942 allows no literal here.
         text = "s_mov_b32 s20, 0x0c050004\n" + text.replace("0x0c050004", "s20")
-    want = [INTEGERS[code](*map(int, row)) & M for row in zip(*operands, strict=True)]
-    assert lanes(arch, text, *operands).tolist() == want
+    expected = [INTEGERS[code](*map(int, row)) & M for row in zip(*operands, strict=True)]
+    assert lanes(arch, text, *operands).tolist() == expected
 
 
 def test_leading_bits(arch: str) -> None:
     x = words(arch)
     name = "v_cls_i32" if arch == "gfx1100" else "v_ffbh_i32"
-    texts = [f"{int(each):032b}" for each in x]
-    want = [(len(t) - len(t.lstrip(t[0]))) if t.strip(t[0]) else M for t in texts]
-    assert lanes(arch, f"{name} v32, v8", x).tolist() == want
+    texts = [f"{int(value):032b}" for value in x]
+    expected = [(len(t) - len(t.lstrip(t[0]))) if t.strip(t[0]) else M for t in texts]
+    assert lanes(arch, f"{name} v32, v8", x).tolist() == expected
 
 
 def test_sums_with_carry(arch: str) -> None:
@@ -206,11 +207,11 @@ def test_sums_with_carry(arch: str) -> None:
 def test_wide_products(arch: str) -> None:
     x, y, z = words(arch, 1), words(arch, 2), words(arch, 3, np.uint64)
     carry = "null" if arch == "gfx1100" else "s[20:21]"
-    got = lanes(
+    output = lanes(
         arch, f"v_mad_u64_u32 v[32:33], {carry}, v8, v16, v[24:25]", x, y, z, made=np.uint64
     )
-    want = [(int(a) * int(b) + int(c)) % 2**64 for a, b, c in zip(x, y, z, strict=True)]
-    assert got.tolist() == want
+    expected = [(int(a) * int(b) + int(c)) % 2**64 for a, b, c in zip(x, y, z, strict=True)]
+    assert output.tolist() == expected
 
 
 SCALARS: dict[str, int] = {
@@ -260,23 +261,23 @@ def test_exchanges(arch: str) -> None:
         for bound, else_ in (("bound_ctrl:1", 0), ("", 77)):
             code = ("v_mov_b32 v32, 0x4d\n"
                     f"v_mov_b32_dpp v32, v8 {how} row_mask:0xf bank_mask:0xf {bound}")  # fmt: skip
-            want = [else_ if source(n) < 0 else int(x[source(n)]) for n in range(count(arch))]
-            assert lanes(arch, code, x).tolist() == want, how
+            expected = [else_ if source(n) < 0 else int(x[source(n)]) for n in range(count(arch))]
+            assert lanes(arch, code, x).tolist() == expected, how
 
 
 def test_row_masks(arch: str) -> None:
     x = words(arch)
     code = "v_mov_b32 v32, 77\nv_mov_b32_dpp v32, v8 quad_perm:[0,1,2,3] row_mask:0x2 bank_mask:0x5"
-    chosen = [n // 16 == 1 and n // 4 % 2 == 0 for n in range(count(arch))]
-    want = [int(x[n]) if chosen[n] else 77 for n in range(count(arch))]
-    assert lanes(arch, code.replace("77", "0x4d"), x).tolist() == want
+    enabled = [n // 16 == 1 and n // 4 % 2 == 0 for n in range(count(arch))]
+    expected = [int(x[n]) if enabled[n] else 77 for n in range(count(arch))]
+    assert lanes(arch, code.replace("77", "0x4d"), x).tolist() == expected
 
 
 def test_bpermute(arch: str) -> None:
     x, at = words(arch), words(arch, 2)
     code = "ds_bpermute_b32 v32, v16, v8\ns_waitcnt lgkmcnt(0)"
-    want = x[(at >> 2) % count(arch)]
-    assert (lanes(arch, code, x, at) == want).all()
+    expected = x[(at >> 2) % count(arch)]
+    assert (lanes(arch, code, x, at) == expected).all()
 
 
 def test_one_lane(arch: str) -> None:
@@ -284,9 +285,9 @@ def test_one_lane(arch: str) -> None:
     code = ("v_readlane_b32 s20, v8, 5\nv_readfirstlane_b32 s21, v8\ns_xor_b32 s20, s20, s21\n"
             "v_mov_b32 v32, s20\n"
             "v_writelane_b32 v32, s21, 3")  # fmt: skip
-    want = np.full(count(arch), x[5] ^ x[0])
-    want[3] = x[0]
-    assert (lanes(arch, code, x) == want).all()
+    expected = np.full(count(arch), x[5] ^ x[0])
+    expected[3] = x[0]
+    assert (lanes(arch, code, x) == expected).all()
 
 
 def test_the_other_row(arch: str) -> None:
@@ -297,13 +298,13 @@ def test_the_other_row(arch: str) -> None:
     s_mov_b32 s20, 0x76543210
     s_mov_b32 s21, 0x0edcba98
     v_permlanex16_b32 v32, v8, s20, s21"""
-    want = [int(x[(n // 16 ^ 1) * 16 + (n % 16 if n % 16 < 15 else 0)]) for n in range(32)]
-    assert lanes(arch, code, x).tolist() == want
+    expected = [int(x[(n // 16 ^ 1) * 16 + (n % 16 if n % 16 < 15 else 0)]) for n in range(32)]
+    assert lanes(arch, code, x).tolist() == expected
     only_low = code.replace("v_permlanex16", "s_mov_b32 exec_lo, 0x0000ffff\nv_permlanex16")
     after = f"{only_low}\ns_mov_b32 exec_lo, -1"
     assert lanes(arch, after, x).tolist() == [77] * 32  # The source lanes are inactive.
-    both = after.replace("v8, s20, s21", "v8, s20, s21 op_sel:[1,0]")
-    assert lanes(arch, both, x).tolist() == [*want[:16], *[77] * 16]
+    both_rows = after.replace("v8, s20, s21", "v8, s20, s21 op_sel:[1,0]")
+    assert lanes(arch, both_rows, x).tolist() == [*expected[:16], *[77] * 16]
 
 
 # ---- dual instructions, and parts of registers --------------------------------------------------
@@ -316,8 +317,8 @@ def test_dual_instructions_read_first(arch: str) -> None:
     code = """v_dual_mov_b32 v8, v17 :: v_dual_mov_b32 v17, v8
     v_mov_b32 v16, v17"""
     code = f"v_mov_b32 v17, v16\n{code}\nv_mov_b32 v32, v8\nv_mov_b32 v33, v16"
-    got = lanes(arch, code, x, y, made=np.uint64)
-    assert (got == x.astype(np.uint64) << np.uint64(32) | y).all()
+    output = lanes(arch, code, x, y, made=np.uint64)
+    assert (output == x.astype(np.uint64) << np.uint64(32) | y).all()
     a, b = numbers(arch, 1), numbers(arch, 2)
     code = """v_mov_b32 v11, v16
     v_mov_b32 v12, v16
@@ -334,15 +335,15 @@ def test_packed_numbers(arch: str) -> None:
     if arch == "gfx1100":  # gfx1100 lacks packed instructions.
         return
     x, y = (np.stack([numbers(arch, n), numbers(arch, n + 5)], 1) for n in (1, 2))
-    wide = [each.view(np.uint64)[:, 0] for each in (x, y)]
-    for code, want in {
+    wide = [pair.view(np.uint64)[:, 0] for pair in (x, y)]
+    for code, expected in {
         "v_pk_add_f32 v[32:33], v[8:9], v[16:17]": x + y,
         "v_pk_mul_f32 v[32:33], v[8:9], v[16:17] neg_lo:[1,0] neg_hi:[0,0]": x * y * [-1, 1],
         "v_pk_mul_f32 v[32:33], v[8:9], v[16:17] op_sel:[1,0] op_sel_hi:[0,1]": x[:, ::-1] * y,
         "v_pk_mul_f32 v[32:33], v[8:9], 0.5 op_sel_hi:[1,0]": x / 2,
     }.items():
-        got = lanes(arch, code, *wide, made=np.uint64).view(np.float32).reshape(-1, 2)
-        assert (got == want.astype(np.float32)).all(), code
+        output = lanes(arch, code, *wide, made=np.uint64).view(np.float32).reshape(-1, 2)
+        assert (output == expected.astype(np.float32)).all(), code
 
 
 def test_bytes_of_registers(arch: str) -> None:
@@ -352,7 +353,7 @@ def test_bytes_of_registers(arch: str) -> None:
     byte, half = x >> np.uint32(16) & np.uint32(255), y >> np.uint32(16)
     signed = byte.astype(np.uint8).astype(np.int8).astype(np.int32).astype(np.uint32)
     start = "v_mov_b32 v32, -1\nv_add_u32_sdwa v32, v8, v16"
-    for code, want in {
+    for code, expected in {
         "dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1": byte + half,
         "dst_sel:BYTE_1 dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1": (
             (byte + half & np.uint32(255)) << np.uint32(8)
@@ -361,7 +362,7 @@ def test_bytes_of_registers(arch: str) -> None:
             byte + half << np.uint32(16) | np.uint32(0xFFFF)
         ),
     }.items():
-        assert (lanes(arch, f"{start} {code}", x, y) == want).all(), code
+        assert (lanes(arch, f"{start} {code}", x, y) == expected).all(), code
     code = "dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1"
     text = f"{start} {code}".replace(", v8,", ", sext(v8),")
     assert (lanes(arch, text, x, y) == signed + half).all()
@@ -387,24 +388,25 @@ def product(arch: str, element: str, a: Array, b: Array) -> Array:
     name, depth = PRODUCTS[arch][element]
     lane = np.arange(count(arch))
     # Each lane has a whole row or a quarter of it.
-    each = depth if arch == "gfx1100" else depth // 4
-    at = np.arange(each) + (0 if arch == "gfx1100" else each * (lane // 16)[:, None])
-    sides = [a[lane[:, None] % 16, at], b[at, lane[:, None] % 16]]
-    packed = [np.ascontiguousarray(m.astype(KINDS[element])).view(np.uint32) for m in sides]
-    given, made = packed[0].shape[1], 8 if arch == "gfx1100" else 4
+    block = depth if arch == "gfx1100" else depth // 4
+    at = np.arange(block) + (0 if arch == "gfx1100" else block * (lane // 16)[:, None])
+    operands = [a[lane[:, None] % 16, at], b[at, lane[:, None] % 16]]
+    packed = [np.ascontiguousarray(m.astype(KINDS[element])).view(np.uint32) for m in operands]
+    registers, results = packed[0].shape[1], 8 if arch == "gfx1100" else 4
     three = "3" if element == "i8" else "0x40400000"
     span = lambda first, n: f"v[{first}:{first + n - 1}]" if n > 1 else f"v{first}"  # noqa: E731
     loads = [f"global_load_dword v{8 * (k + 1) + n}, v1, s[{4 + 2 * k}:{5 + 2 * k}] offset:{4 * n}"
-             for k in range(2) for n in range(given)]  # fmt: skip
+             for k in range(2) for n in range(registers)]  # fmt: skip
     signs = " neg_lo:[1,1,0]" if "iu8" in name else ""
-    out = np.zeros((count(arch), made), np.uint32)
+    out = np.zeros((count(arch), results), np.uint32)
     text = [
         f"{'s_load_b256' if arch == 'gfx1100' else 's_load_dwordx8'} s[4:11], s[0:1], 0x0",
-        f"v_mul_u32_u24 v1, {4 * given}, v0", f"v_mul_u32_u24 v2, {4 * made}, v0",
-        *(f"v_mov_b32 v{40 + n}, {three}" for n in range(made)),
+        f"v_mul_u32_u24 v1, {4 * registers}, v0", f"v_mul_u32_u24 v2, {4 * results}, v0",
+        *(f"v_mov_b32 v{40 + n}, {three}" for n in range(results)),
         "s_waitcnt lgkmcnt(0)", *loads, "s_waitcnt vmcnt(0)",
-        f"{name} {span(40, made)}, {span(8, given)}, {span(16, given)}, {span(40, made)}{signs}",
-        *(f"global_store_dword v2, v{40 + n}, s[8:9] offset:{4 * n}" for n in range(made)),
+        f"{name} {span(40, results)}, {span(8, registers)}, {span(16, registers)}, "
+        f"{span(40, results)}{signs}",
+        *(f"global_store_dword v2, v{40 + n}, s[8:9] offset:{4 * n}" for n in range(results)),
         "s_endpgm",
     ]  # fmt: skip
     execute(arch, "\n".join(text), [*packed, out, out])
@@ -421,7 +423,7 @@ def test_products(arch: str, element: str) -> None:
     depth = PRODUCTS[arch][element][1]
     rng = np.random.default_rng(7)
     a, b = rng.integers(-9, 9, (16, depth)), rng.integers(-9, 9, (depth, 16))
-    found = product(arch, element, a, b)
+    output = product(arch, element, a, b)
     for row in range(16):
         for column in range(16):
             if arch == "gfx1100":
@@ -429,7 +431,7 @@ def test_products(arch: str, element: str) -> None:
             else:
                 register, lane = row % 4, row // 4 * 16 + column
             exact = sum(int(a[row, k]) * int(b[k, column]) for k in range(depth)) + 3
-            assert found[register, lane] == exact
+            assert output[register, lane] == exact
 
 
 # ---- shared memory and faults ----------
@@ -501,7 +503,7 @@ def test_loads_of_halves(arch: str) -> None:
     x = words(arch)
     high, low = x >> np.uint32(16), x & np.uint32(0xFFFF)
     byte = (x >> np.uint32(8)).astype(np.uint8).astype(np.int8).astype(np.int32).astype(np.uint32)
-    for load, want in {
+    for load, expected in {
         "ds_read_u16_d16_hi v32, v3": low << np.uint32(16) | np.uint32(0xFFFF),
         "ds_read_u16_d16 v32, v3 offset:2": high | np.uint32(0xFFFF0000),
         "ds_read_u16 v32, v3 offset:2": high,
@@ -510,7 +512,7 @@ def test_loads_of_halves(arch: str) -> None:
         out = np.zeros(count(arch), np.uint32)
         text = body(arch, code.replace("{load}", load), [4, 4])
         execute(arch, text, [x, out], shared=4 * count(arch))
-        assert (out == want).all(), load
+        assert (out == expected).all(), load
 
 
 def test_two_at_once(arch: str) -> None:
@@ -566,7 +568,7 @@ def test_buffers_have_an_end(arch: str) -> None:
     x, out = words(arch) | np.uint32(1), np.zeros(count(arch), np.uint32)
     flags = "31027000" if arch == "gfx1100" else "27000"
     execute(arch, body(arch, code.replace("{flags}", flags), [4, 4]), [x, out])
-    assert out.tolist() == [int(each) if n < 5 else 0 for n, each in enumerate(x)]
+    assert out.tolist() == [int(value) if n < 5 else 0 for n, value in enumerate(x)]
 
 
 def test_unknown_instructions_are_errors(arch: str) -> None:

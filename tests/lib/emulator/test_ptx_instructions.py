@@ -37,8 +37,8 @@ def launch(
 ) -> None:
     """Runs one block; its parameters are the maps, then the arrays' addresses."""
     spans = [(a.ctypes.data, a.nbytes) for a in arrays]
-    given = maps + struct.pack(f"<{len(spans)}Q", *(address for address, _ in spans))
-    what = Launch(1, threads, shared, given, GlobalMemory(spans))
+    parameters = maps + struct.pack(f"<{len(spans)}Q", *(address for address, _ in spans))
+    what = Launch(1, threads, shared, parameters, GlobalMemory(spans))
     run(program(text, "k"), what)
 
 
@@ -51,19 +51,19 @@ def lanes(code: str, kinds: str, *operands: Array) -> Array:
 
     `kinds` are the operands' types, then the result's.
     """
-    *given, result = kinds.split()
+    *operand_kinds, result = kinds.split()
     out = np.zeros(32, f"u{WIDTHS[result]}")
     arrays = [*operands, *[np.zeros(32, np.uint8)] * (3 - len(operands)), out]
     names, body = "xyw", ["mov.u32 %t, %tid.x;"]
-    for n, kind in enumerate([*given, result]):
-        base = "abc"[n] if n < len(given) else "d"
+    for n, kind in enumerate([*operand_kinds, result]):
+        base = "abc"[n] if n < len(operand_kinds) else "d"
         body += [f"ld.param.u64 %p{n}, [{base}];", f"mul.wide.u32 %q, %t, {WIDTHS[kind]};",
                  f"add.s64 %p{n}, %p{n}, %q;"]  # fmt: skip
-    body += [f"ld.global.{k} %{names[n]}, [%p{n}];" for n, k in enumerate(given)]
-    body += [code, f"st.global.{result} [%p{len(given)}], %z;"]
+    body += [f"ld.global.{k} %{names[n]}, [%p{n}];" for n, k in enumerate(operand_kinds)]
+    body += [code, f"st.global.{result} [%p{len(operand_kinds)}], %z;"]
     registers = "; ".join(
         ["b32 %t", "b64 %q", "b64 %p<4>", f"{result} %z", "pred %c"]
-        + [f"{kind} %{name}" for name, kind in zip(names, given, strict=False)]
+        + [f"{kind} %{name}" for name, kind in zip(names, operand_kinds, strict=False)]
     )
     text = text_of(POINTERS, registers, "\n".join(body))
     assemble(text)
@@ -73,13 +73,13 @@ def lanes(code: str, kinds: str, *operands: Array) -> Array:
 
 def assemble(text: str) -> None:
     """Fails unless `ptxas` accepts the text; does nothing without Triton's `ptxas`."""
-    found = importlib.util.find_spec("triton")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
         return
-    tool = Path(found.origin).parent / "backends/nvidia/bin/ptxas"
+    tool = Path(spec.origin).parent / "backends/nvidia/bin/ptxas"
     command = (tool, "-arch=sm_90a", "-o", "/dev/null", "-")
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + text
+    process = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr + text
 
 
 def floats(spread: int = 12) -> Array:
@@ -88,10 +88,11 @@ def floats(spread: int = 12) -> Array:
 
 def nearest(exact: Fraction) -> np.float32:
     """Rounds to f32, ties to even, by a comparison with the neighbours."""
-    near = np.float32(float(exact))
-    around = [np.nextafter(near, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
+    middle = np.float32(float(exact))
+    neighbours = [np.nextafter(middle, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
     rows = [
-        (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1, x) for x in (near, *around)
+        (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1, x)
+        for x in (middle, *neighbours)
     ]
     return min(rows, key=lambda row: row[:2])[2]
 
@@ -100,17 +101,17 @@ def test_fma_rounds_once() -> None:
     x, y = floats(), floats()
     # These sums lie next to the middle of two numbers.
     w = (-x.astype(np.float64) * y * RNG.choice([1, 1 + 2.0**-24, 2.0**23], 32)).astype(np.float32)
-    got = lanes("fma.rn.f32 %z, %x, %y, %w;", "b32 b32 b32 b32", x, y, w).view(np.float32)
+    output = lanes("fma.rn.f32 %z, %x, %y, %w;", "b32 b32 b32 b32", x, y, w).view(np.float32)
     exact = [Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
              for a, b, c in zip(x, y, w, strict=True)]  # fmt: skip
-    assert got.tolist() == [float(nearest(e)) for e in exact]
+    assert output.tolist() == [float(nearest(e)) for e in exact]
 
 
 def test_denormals_stay() -> None:
     x = np.full(32, 2.0**-120, np.float32)
     y = np.full(32, 2.0**-20, np.float32)
-    got = lanes("mul.rn.f32 %z, %x, %y;", "b32 b32 b32", x, y).view(np.float32)
-    assert (got == np.float32(2.0**-140)).all()
+    output = lanes("mul.rn.f32 %z, %x, %y;", "b32 b32 b32", x, y).view(np.float32)
+    assert (output == np.float32(2.0**-140)).all()
 
 
 INTEGERS: dict[str, tuple[str, str, Callable[[int, int], int]]] = {
@@ -138,9 +139,9 @@ def test_integers_are_exact(name: str) -> None:
     x, y = (RNG.integers(facts.min, facts.max, 32, dtype=dtype) for _ in range(2))
     y[:8] = np.arange(1, 9)
     kinds = f"b{8 * dtype.itemsize}"
-    got = lanes(code, f"{kinds} {kinds} {kinds}", x, y)
+    output = lanes(code, f"{kinds} {kinds} {kinds}", x, y)
     size = 1 << 8 * dtype.itemsize
-    assert got.tolist() == [function(int(a), int(b)) % size for a, b in zip(x, y, strict=True)]
+    assert output.tolist() == [function(int(a), int(b)) % size for a, b in zip(x, y, strict=True)]
 
 
 def test_conversions_agree_with_ml_dtypes() -> None:
@@ -148,13 +149,13 @@ def test_conversions_agree_with_ml_dtypes() -> None:
     x[:4] = np.nan, np.inf, -0.0, 3.3895314e38
     for name, dtype in (("bf16", ml_dtypes.bfloat16), ("f16", np.float16)):
         with np.errstate(over="ignore"):
-            want = x.astype(dtype)
-        got = lanes(f"cvt.rn.{name}.f32 %z, %x;", "b32 b16", x).view(dtype)
-        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
-    both = lanes("cvt.rn.bf16x2.f32 %z, %x, %y;", "b32 b32 b32", x, x[::-1].copy())
-    halves = both.view(np.uint16).reshape(32, 2).view(ml_dtypes.bfloat16).astype(np.float32)
-    want = np.stack([x[::-1], x], 1).astype(ml_dtypes.bfloat16).astype(np.float32)
-    np.testing.assert_array_equal(halves, want)
+            expected = x.astype(dtype)
+        output = lanes(f"cvt.rn.{name}.f32 %z, %x;", "b32 b16", x).view(dtype)
+        np.testing.assert_array_equal(output.astype(np.float32), expected.astype(np.float32))
+    pairs = lanes("cvt.rn.bf16x2.f32 %z, %x, %y;", "b32 b32 b32", x, x[::-1].copy())
+    halves = pairs.view(np.uint16).reshape(32, 2).view(ml_dtypes.bfloat16).astype(np.float32)
+    expected = np.stack([x[::-1], x], 1).astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(halves, expected)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
@@ -162,14 +163,14 @@ def test_floats_of_a_byte_are_widened(dtype: Any) -> None:
     name = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype.__name__]
     for begin in range(0, 256, 64):
         codes = np.arange(begin, begin + 64, dtype=np.uint8)
-        got = lanes(f"cvt.rn.f16x2.{name}x2 %z, %x;", "b16 b32", codes.view(np.uint16))
-        np.testing.assert_array_equal(got.view(np.float16), codes.view(dtype).astype(np.float16))
+        output = lanes(f"cvt.rn.f16x2.{name}x2 %z, %x;", "b16 b32", codes.view(np.uint16))
+        np.testing.assert_array_equal(output.view(np.float16), codes.view(dtype).astype(np.float16))
 
 
 def test_floats_become_the_nearest_integers() -> None:
     x = np.tile(np.float32([2.5, -2.5, 3.5, 1e20, -1e20, np.nan, np.inf, -0.4]), 4)
-    got = lanes("cvt.rni.s32.f32 %z, %x;", "b32 b32", x).view(np.int32)
-    assert got[:8].tolist() == [2, -2, 4, 2**31 - 1, -(2**31), 0, 2**31 - 1, 0]
+    output = lanes("cvt.rni.s32.f32 %z, %x;", "b32 b32", x).view(np.int32)
+    assert output[:8].tolist() == [2, -2, 4, 2**31 - 1, -(2**31), 0, 2**31 - 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +185,8 @@ def test_floats_become_the_nearest_integers() -> None:
 def test_nan_goes_where_the_manual_says(code: str, want: list[float]) -> None:
     x = np.tile(np.float32([np.nan, -2, 3, 0.0]), 8)
     y = np.tile(np.float32([1, np.nan, 3, 0.0]), 8)
-    got = lanes(code, "b32 b32 b32", x, y).view(np.float32)
-    np.testing.assert_array_equal(got[:4], np.float32(want))
+    output = lanes(code, "b32 b32 b32", x, y).view(np.float32)
+    np.testing.assert_array_equal(output[:4], np.float32(want))
 
 
 EXCHANGES: Mapping[str, Callable[[Array], Array]] = {
@@ -213,8 +214,8 @@ def test_lanes_that_part_meet_again() -> None:
     add.s32 %z, %x, 1000;
     DONE:
     shfl.sync.idx.b32 %z, %z, 0, 31, -1;"""
-    got = lanes(code, "b32 b32", np.arange(32, dtype=np.uint32))
-    assert (got == 1000).all()
+    output = lanes(code, "b32 b32", np.arange(32, dtype=np.uint32))
+    assert (output == 1000).all()
 
 
 def test_exchange_of_parted_lanes_is_a_fault() -> None:
@@ -335,16 +336,16 @@ def test_boxes_and_descriptors_mean_the_same(
 ) -> None:
     """Boxes and descriptors agree on every swizzle and transposition of both operands."""
     x, y = (RNG.integers(-8, 8, (n, K)).astype(np.float32) for n in (ROWS, COLUMNS))
-    stored = [
+    arrays = [
         np.ascontiguousarray((m.T if t else m).astype(ml_dtypes.bfloat16)).view(np.uint16)
         for m, t in zip((x, y), turned, strict=True)
     ]
     maps = b"".join(
         tensor_map(a, layout(t, n, s)[:2], s)
-        for a, t, n, s in zip(stored, turned, (ROWS, COLUMNS), swizzles, strict=True)
+        for a, t, n, s in zip(arrays, turned, (ROWS, COLUMNS), swizzles, strict=True)
     )
     out = np.zeros((ROWS, COLUMNS), np.float32)
     text = product_text(turned, swizzles)
     assemble(text)
-    launch(text, [*stored, out], maps, 2 * K * (ROWS + COLUMNS) + 8, 128)
+    launch(text, [*arrays, out], maps, 2 * K * (ROWS + COLUMNS) + 8, 128)
     np.testing.assert_array_equal(out, x @ y.T)

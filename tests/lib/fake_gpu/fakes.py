@@ -220,8 +220,8 @@ class Artifact:
         self.api = entry().contents
         self._model, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self.api.model_get(ctypes.byref(self._model)))
-        made = ctypes.byref(self._instance)
-        status = self.api.instance_create_on(self._model, flags, comm, made)
+        pointer = ctypes.byref(self._instance)
+        status = self.api.instance_create_on(self._model, flags, comm, pointer)
         if status:
             message = self.api.last_error().decode()
             self.api.model_release(self._model)
@@ -234,11 +234,11 @@ class Artifact:
         stream: int | None = None,
         allocator: abi.Allocator | None = None,
     ) -> None:
-        given = (abi.CTensor * max(1, len(inputs)))(*inputs)
-        taken = (abi.CTensor * max(1, len(outputs)))(*outputs)
+        input_tensors = (abi.CTensor * max(1, len(inputs)))(*inputs)
+        output_tensors = (abi.CTensor * max(1, len(outputs)))(*outputs)
         self._check(
             self.api.run(
-                self._instance, given, len(inputs), taken, len(outputs),
+                self._instance, input_tensors, len(inputs), output_tensors, len(outputs),
                 ctypes.byref(allocator) if allocator else None, stream,
             )
         )  # fmt: skip

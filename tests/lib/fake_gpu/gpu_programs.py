@@ -205,13 +205,13 @@ def looping() -> Program:
     b.input("k", "i64", [], "[]")
     x, count = b.buffer(Input(0)), b.buffer(Input(1))
     b.body.append(ReadInt(k, count, DTYPES["i64"], 0))
-    kept, y = b.buffer(Arena(zero, size)), b.output("y", "f32", [n], "[n]")
+    memory, y = b.buffer(Arena(zero, size)), b.output("y", "f32", [n], "[n]")
     b.allocate(y, size)
-    b.body.append(Copy(kept, x, size))
+    b.body.append(Copy(memory, x, size))
     outer, b.body = b.body, []
-    b.launch("add", grid, [kept, kept, kept], [n])
+    b.launch("add", grid, [memory, memory, memory], [n])
     inner, b.body = b.body, outer
-    b.body += [Loop(k, -1, counter, tuple(inner)), Copy(y, kept, size)]
+    b.body += [Loop(k, -1, counter, tuple(inner)), Copy(y, memory, size)]
     return b.program()
 
 

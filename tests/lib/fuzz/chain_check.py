@@ -36,7 +36,7 @@ def chain_failures(case: OpenModel, mode: str = "O3") -> Iterator[str]:
 
     A compiler may refuse a model by name.
     """
-    before, held = _seconds(), _peak()
+    before, peak_before = _seconds(), _peak()
     try:
         module = tcc.compile(case.model, jobs=1, **MODES[mode])
     except UserError:
@@ -45,7 +45,7 @@ def chain_failures(case: OpenModel, mode: str = "O3") -> Iterator[str]:
         yield f"{type(error).__name__}: {error}"
         return
     # Earlier work in this process may have taken more.
-    took, peak = _seconds() - before, _peak() - held
+    took, peak = _seconds() - before, _peak() - peak_before
     if took > _SECONDS or peak > _BYTES:
         yield f"it took {took:.0f} s and {peak >> 20} MiB"
     yield from differences(case, module.run)
@@ -59,7 +59,7 @@ def _seconds() -> float:
 
 def _peak() -> int:
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(resource.getrusage(each).ru_maxrss for each in who) * _KIB
+    return sum(resource.getrusage(usage).ru_maxrss for usage in who) * _KIB
 
 
 def differences(case: OpenModel, run: Any) -> Iterator[str]:
@@ -72,14 +72,14 @@ def differences(case: OpenModel, run: Any) -> Iterator[str]:
         feeds = case.feeds(sizes)
         due = _results(session, feeds)
         try:
-            found = list(run(feeds).values())
+            outputs = list(run(feeds).values())
         except UserError as error:
             if due is not None and _WRAPS not in str(error):
                 yield f"run {number} is refused: {error}"
             continue
         if due is None:
             yield f"run {number} is taken"
-        elif any(not np.array_equal(a, b) for a, b in zip(found, due, strict=True)):
+        elif any(not np.array_equal(a, b) for a, b in zip(outputs, due, strict=True)):
             yield f"run {number} differs"
 
 

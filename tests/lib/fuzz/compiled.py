@@ -62,16 +62,16 @@ def _check(
 def _together(
     seeds: Sequence[int], mode: str, most: int | None, expected: Mapping[int, Expected]
 ) -> list[Failure]:
-    made, graph = join(seeds, most)
+    generated, graph = join(seeds, most)
     feeds = {}
-    for one in made.values():
+    for one in generated.values():
         feeds.update(one.inputs)
-    found = _run(graph, stored(feeds, graph), mode)
+    outputs = _run(graph, stored(feeds, graph), mode)
     types = {v.name: v.type.dtype for v in graph.outputs}
     failures = []
-    for seed, one in made.items():
+    for seed, one in generated.items():
         for value in dict.fromkeys(one.graph.outputs):
-            array = from_storage(found[value.name], types[value.name])
+            array = from_storage(outputs[value.name], types[value.name])
             what = wrong(expected[seed], value.name, array)
             if what:
                 failures.append(Failure(seed, mode, f"%{value.name}: {what}"))
@@ -82,9 +82,9 @@ def _together(
 def join(seeds: Sequence[int], most: int | None = None) -> tuple[dict[int, Generated], Graph]:
     """Returns the graphs of the seeds, and one graph that contains them all."""
     builder = GraphBuilder("fuzz")
-    made = {seed: generate(seed, most, builder) for seed in seeds}
-    outputs = [v for one in made.values() for v in dict.fromkeys(one.graph.outputs)]
-    return made, builder.finish(dict.fromkeys(outputs))
+    graphs = {seed: generate(seed, most, builder) for seed in seeds}
+    outputs = [v for one in graphs.values() for v in dict.fromkeys(one.graph.outputs)]
+    return graphs, builder.finish(dict.fromkeys(outputs))
 
 
 def _run(graph: Graph, feeds: Mapping[str, Array], mode: str) -> dict[str, Any]:
@@ -106,41 +106,43 @@ def shrink(seed: int, mode: str) -> tuple[Generated, str] | None:
     most = next(steps, None)
     if most is None:
         return None
-    made = generate(seed, most)
-    what = failure_of(made, mode)
-    for value in made.graph.outputs:
-        small = _for_output(made, value)
-        found = failure_of(small, mode)
-        if found:
-            return small, found
-    return made, what
+    generated = generate(seed, most)
+    what = failure_of(generated, mode)
+    for value in generated.graph.outputs:
+        small = _for_output(generated, value)
+        failure = failure_of(small, mode)
+        if failure:
+            return small, failure
+    return generated, what
 
 
 def failure_of(made: Generated, mode: str) -> str:
     """Returns a graph's failure in a mode, or an empty text."""
     expected = expect(made)
     try:
-        found = _run(made.graph, stored(made.inputs, made.graph), mode)
+        outputs = _run(made.graph, stored(made.inputs, made.graph), mode)
     except Exception as error:  # Any exception is a finding.
         return f"{type(error).__name__}: {error}"
     for value in made.graph.outputs:
-        what = wrong(expected, value.name, from_storage(found[value.name], value.type.dtype))
+        what = wrong(expected, value.name, from_storage(outputs[value.name], value.type.dtype))
         if what:
             return f"%{value.name}: {what}"
     return ""
 
 
-def _for_output(made: Generated, output: Value) -> Generated:
+def _for_output(generated: Generated, output: Value) -> Generated:
     """Returns the part of a graph that one output needs."""
     needed, nodes = {output}, []
-    for node in reversed(made.graph.nodes):
+    for node in reversed(generated.graph.nodes):
         if needed & set(node.outputs):
             needed.update(v for v in (*node.inputs, *captures(node)) if v is not None)
             nodes.append(node)
-    graph = made.graph
+    graph = generated.graph
     inputs = tuple(v for v in graph.inputs if v in needed)
     constants = {v: h for v, h in graph.constants.items() if v in needed}
     small = replace(
         graph, inputs=inputs, outputs=(output,), nodes=tuple(reversed(nodes)), constants=constants
     )
-    return replace(made, graph=small, inputs={v.name: made.inputs[v.name] for v in inputs})
+    return replace(
+        generated, graph=small, inputs={v.name: generated.inputs[v.name] for v in inputs}
+    )

@@ -130,20 +130,20 @@ class Maker:
         for _ in range(8):
             kind = self.rng.random()
             if kind < 0.05 and self.outer is None:
-                done = self._control()
+                is_added = self._control()
             elif kind < 0.33:
-                done = self._chain()
+                is_added = self._chain()
             elif kind < 0.53:
-                done = self._movement()
+                is_added = self._movement()
             elif kind < 0.60:
-                done = self._product()
+                is_added = self._product()
             elif kind < 0.67:
-                done = self._window()
+                is_added = self._window()
             elif kind < 0.69:
-                done = self._attention()
+                is_added = self._attention()
             else:
-                done = self._row(pick(self.rng, _drawn()))
-            if done:
+                is_added = self._row(pick(self.rng, _drawn()))
+            if is_added:
                 return
 
     def _row(self, op: OpSpec) -> bool:
@@ -164,29 +164,29 @@ class Maker:
             kind = other if other and array.dtype == other.carrier else None
             # Some algorithms multiply weights by zeros around an image, so infinity becomes NaN.
             finite = op.name == "conv_transpose" and number == 1
-            known = self.fresh(array, kind, finite=finite)
+            value = self.fresh(array, kind, finite=finite)
             places = finite or (number and (op.name in _PLACES or array.dtype.kind in "iu"))
-            operands.append(known if places else self._replaced(known, op))
+            operands.append(value if places else self._replaced(value, op))
             if other and other.is_narrow:
                 other = None  # The operands beside it, scales and zero points, are mostly wide.
         return self._apply(op, operands, sample.attrs)
 
     def _other_type(self, op: OpSpec, sample: Sample) -> DType | None:
         """Returns a dtype that NumPy lacks, the op accepts and the sample carries, or None."""
-        held = {a.dtype for a in sample.inputs if a is not None}
-        able = [d for d in op.dtypes if (d is BF16 or d.is_narrow) and d.carrier in held]
+        dtypes = {a.dtype for a in sample.inputs if a is not None}
+        able = [d for d in op.dtypes if (d is BF16 or d.is_narrow) and d.carrier in dtypes]
         return pick(self.rng, able) if able and self.rng.random() < 0.25 else None
 
-    def _replaced(self, known: Known, op: OpSpec) -> Known:
+    def _replaced(self, value: Known, op: OpSpec) -> Known:
         """Returns an earlier value of the same type, or of the same dtype for elementwise ops."""
         loose = Trait.ELEMENTWISE in op.traits
         fits = [
             k
             for k in self.pool
-            if k.type.dtype is known.type.dtype
-            and (k.array.shape == known.array.shape or (loose and self.rng.random() < 0.3))
+            if k.type.dtype is value.type.dtype
+            and (k.array.shape == value.array.shape or (loose and self.rng.random() < 0.3))
         ]
-        return pick(self.rng, fits) if fits and self.rng.random() < 0.8 else known
+        return pick(self.rng, fits) if fits and self.rng.random() < 0.8 else value
 
     def _chain(self) -> bool:
         """Appends an elementwise op on any value, with a partner that broadcasts to it."""
@@ -222,10 +222,10 @@ class Maker:
     def _movement(self) -> bool:
         """Appends an op that moves data of any value, with attributes made for its shape."""
         x = self._value()
-        made = movement(self.rng, x, self)
-        if made is None:
+        application = movement(self.rng, x, self)
+        if application is None:
             return False
-        name, operands, attrs = made
+        name, operands, attrs = application
         return self._apply(OPS[name], operands, attrs)
 
     def _product(self) -> bool:
@@ -364,29 +364,29 @@ class Maker:
         data[at] = self.rng.choice(values, at.size)
         return data.reshape(array.shape)
 
-    def _make(self, known: Known) -> Known:
-        """Adds `known` to the graph."""
-        if known.made is not None:
-            return known
+    def _make(self, entry: Known) -> Known:
+        """Adds `entry` to the graph."""
+        if entry.made is not None:
+            return entry
         name = f"x{self.seed}.{self.count}"
         self.count += 1
-        if known.fixed and known.type.static_shape is not None:
-            value = self.builder.constant(known.array, name, known.type.dtype)
+        if entry.fixed and entry.type.static_shape is not None:
+            value = self.builder.constant(entry.array, name, entry.type.dtype)
         elif self.outer is not None:
-            return self._of_outside(known)
+            return self._of_outside(entry)
         else:
-            value = self.builder.input(name, known.type)
-            self.feeds[value.name] = known.array
-        made = replace(known, made=value)
-        self.pool.append(made)
-        return made
+            value = self.builder.input(name, entry.type)
+            self.feeds[value.name] = entry.array
+        added_entry = replace(entry, made=value)
+        self.pool.append(added_entry)
+        return added_entry
 
-    def _of_outside(self, known: Known) -> Known:
+    def _of_outside(self, entry: Known) -> Known:
         """Returns a value from the surrounding graph, because a body has no inputs of its own."""
         assert self.outer is not None
-        made = self.outer._make(known)
-        self.pool.append(made)
-        return made
+        added_entry = self.outer._make(entry)
+        self.pool.append(added_entry)
+        return added_entry
 
     # ---- nodes ----------------------------------------------------------------------------------
 
@@ -403,8 +403,8 @@ class Maker:
             return False
         if not all(_taken(op, t) for t in (*types, *results) if t is not None):
             return False
-        made = [None if k is None else self._make(k) for k in operands]
-        values = [None if k is None else k.made for k in made]
+        entries = [None if k is None else self._make(k) for k in operands]
+        values = [None if k is None else k.made for k in entries]
         outputs = self.builder.add(
             op, values, attrs, loc=op.name, names=[f"v{self.seed}.{op.name}"] * len(results)
         )
@@ -454,22 +454,22 @@ class Maker:
 
     def _keep(self, outputs: Sequence[Value], arrays: Sequence[Array]) -> None:
         for value, array in zip(outputs, arrays, strict=True):
-            known = Known(array, value.type, value)
-            self.pool.append(known)
-            self.own.append(known)
+            entry = Known(array, value.type, value)
+            self.pool.append(entry)
+            self.own.append(entry)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
         """Returns this maker's part of its builder, which may hold other graphs too."""
-        whole = self.builder.finish(outputs)
-        inputs = tuple(v for v in whole.inputs if v.name in self.feeds)
-        return replace(whole, inputs=inputs, nodes=whole.nodes[self.first :])
+        all_of_graph = self.builder.finish(outputs)
+        inputs = tuple(v for v in all_of_graph.inputs if v.name in self.feeds)
+        return replace(all_of_graph, inputs=inputs, nodes=all_of_graph.nodes[self.first :])
 
     def outputs(self) -> list[Value]:
         """Returns the values that no node reads, and a few that some node reads."""
         nodes = self.builder._nodes[self.first :]
         read = {v for node in nodes for v in node.inputs if v is not None}
-        found = [k.made for k in self.own if k.made is not None]
-        ends = [v for v in found if v not in read or self.rng.random() < 0.15]
+        values = [k.made for k in self.own if k.made is not None]
+        ends = [v for v in values if v not in read or self.rng.random() < 0.15]
         return ends or [k.made for k in self.pool[-1:] if k.made is not None]
 
     # ---- control flow ---------------------------------------------------------------------------
@@ -488,8 +488,8 @@ class Maker:
         values = [None if k is None else self._make(k).made for k in operands]
         names = [f"v{self.seed}.{kind}"] * len(attrs.types if hasattr(attrs, "types") else (0,))
         outputs = self.builder.add(op, values, attrs, loc=kind, names=names)
-        found = evaluate_graph(self.graph(outputs), self.feeds)
-        self._keep(outputs, [found[v.name] for v in outputs])
+        results = evaluate_graph(self.graph(outputs), self.feeds)
+        self._keep(outputs, [results[v.name] for v in outputs])
         return True
 
     def _body(self, name: str) -> Maker:
@@ -515,14 +515,14 @@ class Maker:
 
     def _if(self, x: Known) -> Any:
         condition = self.fresh(np.asarray(self.rng.random() < 0.5))
-        sides = []
+        branch_graphs = []
         for name in ("then", "otherwise"):
             body = self._body(name)
             result = self._grown(body, x)
             assert result.made is not None
-            sides.append(body.builder.finish([result.made]))
+            branch_graphs.append(body.builder.finish([result.made]))
         op = OPS["if"]
-        return op, [replace(condition, fixed=False)], op.attrs(*sides, (x.type,))
+        return op, [replace(condition, fixed=False)], op.attrs(*branch_graphs, (x.type,))
 
     def _loop(self, x: Known) -> Any:
         body = self._body("loop")
@@ -593,6 +593,6 @@ def bodies_of(attrs: Any) -> Iterator[tuple[str, Graph]]:
     """Yields the graphs in a node's attributes, with their fields."""
     if is_dataclass(attrs):
         for item in fields(attrs):
-            found = getattr(attrs, item.name)
-            if isinstance(found, Graph):
-                yield item.name, found
+            value = getattr(attrs, item.name)
+            if isinstance(value, Graph):
+                yield item.name, value

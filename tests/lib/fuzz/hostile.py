@@ -24,7 +24,7 @@ from .hostile_case import Case
 
 def cases() -> tuple[Case, ...]:
     """Returns all cases, whose names are distinct."""
-    found: list[Case] = []
+    all_cases: list[Case] = []
     for module in (
         hostile_files,
         hostile_graphs,
@@ -32,8 +32,8 @@ def cases() -> tuple[Case, ...]:
         hostile_artifacts,
         hostile_archives,
     ):
-        found += module.cases()
-    return tuple(found)
+        all_cases += module.cases()
+    return tuple(all_cases)
 
 
 def main(folder: Path) -> None:

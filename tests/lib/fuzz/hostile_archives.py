@@ -53,12 +53,17 @@ def tensor(*sizes: Any, dtype: int = 7) -> dict[str, Any]:
 
 def node(target: str, result: str, **arguments: Any) -> dict[str, Any]:
     """Returns a call; a text as an argument is the name of a tensor."""
-    given = [
+    inputs_written = [
         {"name": name, "arg": {"as_tensor": {"name": v}} if isinstance(v, str) else v, "kind": 1}
         for name, v in arguments.items()
     ]
     outputs = [{"as_tensor": {"name": result}}]
-    return {"target": f"torch.ops.{target}", "inputs": given, "outputs": outputs, "metadata": {}}
+    return {
+        "target": f"torch.ops.{target}",
+        "inputs": inputs_written,
+        "outputs": outputs,
+        "metadata": {},
+    }
 
 
 def program() -> dict[str, Any]:
@@ -86,8 +91,8 @@ def program() -> dict[str, Any]:
         "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "y"}}}}],
     }
     named = {"type": "builtins.dict", "context": "[]", "children_spec": []}
-    given = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf]}
-    specs = {"in_spec": {**given, "children_spec": [given, named]}, "out_spec": leaf}
+    tuple_spec = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf]}
+    specs = {"in_spec": {**tuple_spec, "children_spec": [tuple_spec, named]}, "out_spec": leaf}
     texts = {name: json.dumps([1, spec]) for name, spec in specs.items()}
     calls = [{"fqn": "", "signature": texts}]
     return {
@@ -119,11 +124,11 @@ def members(
 
 
 def packed(parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", method) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, data in parts.items():
             archive.writestr(zipfile.ZipInfo(name), data, compress_type=method)
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 # ---- the zip file --------------------------------------------------------------------------------

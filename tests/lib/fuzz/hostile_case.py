@@ -66,8 +66,8 @@ def writer(model: onnx.ModelProto | bytes | Callable[[], Any]) -> Callable[[Path
     """Returns a function that writes `m.onnx`; a callable makes the model only then."""
 
     def write(folder: Path) -> None:
-        made = model() if callable(model) else model
-        data = made if isinstance(made, bytes) else made.SerializeToString()
+        built = model() if callable(model) else model
+        data = built if isinstance(built, bytes) else built.SerializeToString()
         (folder / "m.onnx").write_bytes(data)
 
     return write

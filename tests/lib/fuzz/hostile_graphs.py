@@ -179,8 +179,8 @@ def _functions() -> Iterator[Case]:
         + "f1 (a) => (b) { b = local.f0 (a) }"
     )
     yield refused("function-mutual", text_model(_CALL, functions=two))
-    same = _HEAD + "f0 (a) => (b) { b = Neg (a) }\n"
-    yield refused("function-twice", text_model(_CALL, functions=same * 2))
+    function = _HEAD + "f0 (a) => (b) { b = Neg (a) }\n"
+    yield refused("function-twice", text_model(_CALL, functions=function * 2))
     chains = {"function-deep": (120, 1), "function-bomb": (40, 2), "function-bomb-wide": (7, 10)}
     for name, (depth, width) in chains.items():
         yield refused(name, _calls(depth, width))

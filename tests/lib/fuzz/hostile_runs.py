@@ -74,8 +74,8 @@ def _indices() -> Iterator[Case]:
         text = f"g (float[4,3] x, {ports}) => (float[4,3] y) {{ y = {body} }}"
         feeds = {"x": _ramp(4, 3), "i": np.array(bad), "u": _ramp(1, 3)}
         yield _run(f"{name}-far", Outcome.REFUSED, text, feeds)
-        far = {**feeds, "i": np.where(np.array(bad) == 9, _BIG.min, bad)}
-        yield _run(f"{name}-least", Outcome.REFUSED, text, far)
+        out_of_range = {**feeds, "i": np.where(np.array(bad) == 9, _BIG.min, bad)}
+        yield _run(f"{name}-least", Outcome.REFUSED, text, out_of_range)
     one_hot = (
         "g (int64[3] i, float[2] v) => (float[3,4] y) "
         "{ d = Constant <value = int64 {4}> () y = OneHot (i, d, v) }"

@@ -72,9 +72,9 @@ def expect(made: Generated) -> Expected:
     spread = {name: np.zeros(a.shape) for name, a in outputs.items()}
     loose: set[str] = set()
     for run in range(RUNS):
-        moved = _moved(made.graph, np.random.default_rng([run, 7]), run)
+        perturbed = _moved(made.graph, np.random.default_rng([run, 7]), run)
         try:
-            results = evaluate_graph(moved, made.inputs)
+            results = evaluate_graph(perturbed, made.inputs)
         except (TccError, ValueError, IndexError, ZeroDivisionError, OverflowError):
             # An index or a size may have left its range, so nothing is known.
             loose.update(outputs)
@@ -92,19 +92,19 @@ def expect(made: Generated) -> Expected:
 
 def wrong(expected: Expected, name: str, found: Array) -> str:
     """Returns a line about an output's difference, or an empty text."""
-    want, allowed = expected.outputs[name], expected.allowed[name]
+    reference, allowed = expected.outputs[name], expected.allowed[name]
     if name in expected.loose:
         return ""
-    if found.shape != want.shape or found.dtype != want.dtype:
-        return f"{found.dtype}{found.shape} where {want.dtype}{want.shape} is due"
-    off = _distance(found, want)
+    if found.shape != reference.shape or found.dtype != reference.dtype:
+        return f"{found.dtype}{found.shape} where {reference.dtype}{reference.shape} is due"
+    off = _distance(found, reference)
     bad = off > allowed
     if not np.any(bad):
         return ""
     at = tuple(int(n) for n in np.argwhere(bad)[0])
     return (
-        f"{int(np.count_nonzero(bad))} of {want.size} elements, the first at {at}: {found[at]!r}, "
-        f"{want[at]!r} is due, off by at most {allowed[at]:.3g}"
+        f"{int(np.count_nonzero(bad))} of {reference.size} elements, the first at {at}: "
+        f"{found[at]!r}, {reference[at]!r} is due, off by at most {allowed[at]:.3g}"
     )
 
 
@@ -131,16 +131,16 @@ def _distance(a: Array, b: Array) -> Array:
         near = np.abs(a.astype(np.float64) - b.astype(np.float64))
         return np.asarray(np.where(a == b, 0.0, np.maximum(near, 1.0)))
     x, y = a.astype(np.float64), b.astype(np.float64)
-    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore", over="ignore"):
-        far = np.abs(x - y)
-    return np.asarray(np.where(same, 0.0, np.where(np.isnan(far), np.inf, far)))
+        distance = np.abs(x - y)
+    return np.asarray(np.where(equal, 0.0, np.where(np.isnan(distance), np.inf, distance)))
 
 
-def _allowed(want: Array, spread: Array, dtype: DType) -> Array:
+def _allowed(reference: Array, spread: Array, dtype: DType) -> Array:
     if not dtype.is_float or dtype.is_narrow:
         return np.where(spread > 0, np.maximum(FACTOR * spread, 1.0), 0.0)
-    finite = np.where(np.isfinite(want), np.abs(want.astype(np.float64)), 0.0)
+    finite = np.where(np.isfinite(reference), np.abs(reference.astype(np.float64)), 0.0)
     ulp = _EPS[dtype.name] * finite
     lost = spread > np.maximum(finite, _LOST)
     return np.where(spread > 0, np.where(lost, np.inf, FACTOR * spread + 4 * ulp), 0.0)
@@ -185,15 +185,15 @@ def _off(
         absolute = _absolute(op, arrays, attrs, results)
         steps = _steps(op, arrays, absolute, results, dtypes)
         wide = _wide(op, arrays, attrs, results) if run == _WIDE else results
-        moved = [_noisy(r, s, d, rng, run) for r, s, d in zip(wide, steps, dtypes, strict=True)]
+        variants = [_noisy(r, s, d, rng, run) for r, s, d in zip(wide, steps, dtypes, strict=True)]
         ends = _ends(op, arrays, attrs, results, absolute, steps, dtypes)
         for n, (where, value) in ((n, e[run]) for n, e in enumerate(ends) if run in e):
-            moved[n] = np.where(where, value, moved[n]).astype(dtypes[n].carrier)
+            variants[n] = np.where(where, value, variants[n]).astype(dtypes[n].carrier)
         if follows and run in (_UP, _DOWN):
             infinity = np.inf if run == _UP else -np.inf
             for n, cancels in enumerate(_cancelled(op, arrays, attrs, results)):
-                moved[n] = np.where(cancels, infinity, moved[n])
-        return tuple(moved)
+                variants[n] = np.where(cancels, infinity, variants[n])
+        return tuple(variants)
 
     return reference
 
@@ -216,8 +216,8 @@ def _wide(
 ) -> list[Array]:
     """Returns the results of the operands in f64; an output of another shape keeps its result."""
     wide = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in arrays]
-    found = [np.asarray(w) for w in op.reference(wide, attrs)]
-    return [w if w.shape == r.shape else r for w, r in zip(found, results, strict=True)]
+    results_wide = [np.asarray(w) for w in op.reference(wide, attrs)]
+    return [w if w.shape == r.shape else r for w, r in zip(results_wide, results, strict=True)]
 
 
 def _noisy(result: Array, step: Array, dtype: DType, rng: np.random.Generator, run: int) -> Array:
@@ -227,8 +227,8 @@ def _noisy(result: Array, step: Array, dtype: DType, rng: np.random.Generator, r
     by = {_UP: 1.0, _DOWN: -1.0, _WIDE: 0.0}.get(run)
     noise = rng.uniform(-1, 1, result.shape) if by is None else by
     with np.errstate(all="ignore"):
-        moved = np.where(np.isfinite(result), result.astype(np.float64) + noise * step, result)
-        return carrier(np.asarray(moved).astype(dtype.carrier), dtype)
+        perturbed = np.where(np.isfinite(result), result.astype(np.float64) + noise * step, result)
+        return carrier(np.asarray(perturbed).astype(dtype.carrier), dtype)
 
 
 def _steps(
@@ -314,10 +314,10 @@ def _ends(
     """Returns the alternative values of each result; none if no order of the terms overflows."""
     floats = [a for a in (*arrays, *results) if a is not None and a.dtype.kind == "f"]
     finite = all(np.all(np.isfinite(a)) for a in floats)
-    far = op.name == "grid_sample" and _top(np.asarray(arrays[1])) > _FAR
+    is_far = op.name == "grid_sample" and _top(np.asarray(arrays[1])) > _FAR
     if op.name in _FACTORS and not finite:
         raise ValueError("no factors of infinities and NaN are the right ones")
-    if far:
+    if is_far:
         return [_anything(r, d) for r, d in zip(results, dtypes, strict=True)]
     large = not finite or any(_top(a) > _SMALL for a in floats)
     if op.name in _PRODUCTS and arrays[0] is not None:
@@ -325,15 +325,15 @@ def _ends(
     if op.tolerance is not Tolerance.ACCUMULATE or not large:
         return []
     exact = _wide(op, arrays, attrs, results)
-    found = []
+    ends = []
     for result, wide, terms, step, dtype in zip(
         results, exact, absolute, steps, dtypes, strict=True
     ):
         count = _terms_of_mean(op, arrays, attrs, result)
-        known = dtype.is_float and not dtype.is_narrow
+        is_wide = dtype.is_float and not dtype.is_narrow
         terms = terms * (_GROWTH if op.name in _CONVOLUTIONS else count)
-        found.append(_sum_ends(result, wide, terms, step, dtype, count) if known else {})
-    return found
+        ends.append(_sum_ends(result, wide, terms, step, dtype, count) if is_wide else {})
+    return ends
 
 
 def _cancelled(
@@ -380,9 +380,9 @@ def _sum_ends(
     high, low = (parts * (absolute + sign * value) > _most(dtype) for sign in (1, -1))
     lost = ~(high | low) & (_distance(result, narrowed) > FACTOR * step)
     up, down = (high | lost) & (exact != -np.inf), (low | lost) & (exact != np.inf)
-    both = (up | (narrowed == np.inf)) & (low | lost | (narrowed == -np.inf))
-    both |= (high | lost) & (narrowed == -np.inf)
-    return {_UP: (up, np.inf), _DOWN: (down, -np.inf), _NAN: (both, np.nan)}
+    either = (up | (narrowed == np.inf)) & (low | lost | (narrowed == -np.inf))
+    either |= (high | lost) & (narrowed == -np.inf)
+    return {_UP: (up, np.inf), _DOWN: (down, -np.inf), _NAN: (either, np.nan)}
 
 
 def _product_ends(op: OpSpec, x: Array, attrs: Any, dtype: DType) -> _Ends:

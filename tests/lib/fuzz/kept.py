@@ -37,25 +37,25 @@ def least_inputs(check: Callable[[bytes], None], folders: Iterable[Path]) -> lis
     """Returns the inputs in `folders`, short inputs first, that reach lines no earlier input
     reached."""
     reached: set[tuple[str, int]] = set()
-    kept = []
+    inputs = []
     contents = {path.read_bytes() for folder in folders for path in folder.iterdir()}
     for data in sorted(contents, key=lambda data: (len(data), data)):
         lines = _lines(check, data)
         if len(data) <= _LONGEST and not lines <= reached:
             reached |= lines
-            kept.append(data)
-    return kept
+            inputs.append(data)
+    return inputs
 
 
 def _lines(check: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
     """Returns the lines of tcc that `check(data)` runs."""
-    found: set[tuple[str, int]] = set()
+    lines: set[tuple[str, int]] = set()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename
         if "/tcc/" not in name:
             return None
-        found.add((name, frame.f_lineno))
+        lines.add((name, frame.f_lineno))
         return trace
 
     sys.settrace(trace)
@@ -63,7 +63,7 @@ def _lines(check: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
         check(data)
     finally:
         sys.settrace(None)
-    return found
+    return lines
 
 
 def keep_inputs(target: str, inputs: Iterable[bytes]) -> None:

@@ -87,8 +87,8 @@ def _split(rng: np.random.Generator, x: Known, maker: Maker) -> Made | None:
     extent = as_int(x.type.shape[axis])
     if not extent or extent < 2:
         return None
-    cut = int(rng.integers(1, extent))
-    return "split", [x], OPS["split"].attrs(axis, (const(cut), const(extent - cut)))
+    place = int(rng.integers(1, extent))
+    return "split", [x], OPS["split"].attrs(axis, (const(place), const(extent - place)))
 
 
 def _reduce(rng: np.random.Generator, x: Known, maker: Maker) -> Made:

@@ -22,8 +22,8 @@ _TOLERANCE = 1e-4
 def check(seeds: Sequence[int], modes: Sequence[str]) -> list[Failure]:
     """Returns the failures of some seeds."""
     cases = [(seed, generate(seed)) for seed in seeds]
-    found = [(seed, mode, failure_of(case, mode)) for mode in modes for seed, case in cases]
-    return [Failure(seed, mode, what) for seed, mode, what in found if what]
+    failures = [(seed, mode, failure_of(case, mode)) for mode in modes for seed, case in cases]
+    return [Failure(seed, mode, what) for seed, mode, what in failures if what]
 
 
 def failure_of(case: OpenModel, mode: str) -> str:

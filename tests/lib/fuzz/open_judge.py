@@ -33,23 +33,23 @@ def differences(case: OpenModel, run: Run, tolerance: float = 0.0) -> list[str]:
 
     `tolerance` is relative to the largest result.
     """
-    found = []
-    for sizes, wanted in zip(case.runs, expected(case), strict=True):
+    texts = []
+    for sizes, reference in zip(case.runs, expected(case), strict=True):
         what, feeds = "", case.feeds(sizes)
         try:
             results: Outputs = list(run(feeds).values())
         except UserError as error:
             results, what = None, f"{error.what} at {error.where}"
-        if results is None and wanted is not None:
+        if results is None and reference is not None:
             what = "" if _SHORT.search(what) else f"refused: {what}"
         elif results is None:
             what = "" if _NAMED.search(what) else f"refused without a name: {what}"
-        elif wanted is None:
+        elif reference is None:
             what = _unless_empty(case, feeds, results, tolerance)
         else:
-            what = _different(results, wanted, tolerance)
-        found += [f"{sizes}: {what}"] if what else []
-    return found
+            what = _different(results, reference, tolerance)
+        texts += [f"{sizes}: {what}"] if what else []
+    return texts
 
 
 def _unless_empty(
@@ -60,21 +60,21 @@ def _unless_empty(
     ONNX Runtime refuses empty operands, and padding that mirrors an axis more than once. Then the
     graph evaluator is the oracle.
     """
-    whole = onnx.ModelProto()
-    whole.CopyFrom(case.model)
-    outputs = [value.name for value in whole.graph.output]
-    whole.graph.output.extend(
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    outputs = [value.name for value in model.graph.output]
+    model.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
         for name in dict.fromkeys(case.values)
         if name not in outputs
     )
     try:
-        values = evaluate_graph(settle_sizes(load_model(whole)), feeds)
+        values = evaluate_graph(settle_sizes(load_model(model)), feeds)
     except UserError:
         return "taken"
     if (
         all(a.size for a in (*feeds.values(), *values.values()))
-        and b"reflect" not in whole.SerializeToString()
+        and b"reflect" not in model.SerializeToString()
     ):
         return "taken"
     return _different(results, [values[name] for name in outputs], tolerance)
@@ -118,16 +118,16 @@ def _apart(session: ort.InferenceSession, feeds: Arrays) -> Outputs:
     return list(np.load(data).values()) if data.getbuffer() else None
 
 
-def _different(found: Sequence[Array], wanted: Sequence[Array], tolerance: float) -> str:
-    for a, b in zip(found, wanted, strict=True):
+def _different(actual: Sequence[Array], reference: Sequence[Array], tolerance: float) -> str:
+    for a, b in zip(actual, reference, strict=True):
         if a.shape != b.shape:
             return f"shape {a.shape} instead of {b.shape}"
         if not tolerance and not np.array_equal(a, b):
             return f"{a.shape} differs"
         if tolerance and b.size:
-            same = np.isnan(a) & np.isnan(b) | (a == b)
+            equal = np.isnan(a) & np.isnan(b) | (a == b)
             with np.errstate(invalid="ignore"):
-                far = np.where(same, 0, np.abs(a - b)).max() / max(1e-3, np.abs(b).max())
-            if not far <= tolerance:
-                return f"{a.shape} differs by {far:.2g} of the largest"
+                distance = np.where(equal, 0, np.abs(a - b)).max() / max(1e-3, np.abs(b).max())
+            if not distance <= tolerance:
+                return f"{a.shape} differs by {distance:.2g} of the largest"
     return ""

@@ -69,9 +69,9 @@ def _conv(b: _Layers) -> bool:
     groups = b.rng.choice([g for g in (1, 1, 1, 2, channels) if channels % g == 0])
     out = groups * b.rng.choice((1, 2, 3)) if groups > 1 else b.rng.choice((1, 3, 4, 8, 16))
     taps, steps = b.numbers(1, 4, rank), b.numbers(1, 2, rank)
-    apart = [b.rng.choice((1, 1, 2)) for _ in range(rank)]
-    reach = [d * (k - 1) + 1 for k, d in zip(taps, apart, strict=True)]
-    attrs: dict[str, object] = {"strides": steps, "dilations": apart, "group": groups}
+    dilations = [b.rng.choice((1, 1, 2)) for _ in range(rank)]
+    reach = [d * (k - 1) + 1 for k, d in zip(taps, dilations, strict=True)]
+    attrs: dict[str, object] = {"strides": steps, "dilations": dilations, "group": groups}
     pads = [0] * (2 * rank)
     if b.rng.random() < 0.5:
         pads = [b.rng.randint(0, min(k, 2)) for k in taps * 2]
@@ -98,7 +98,7 @@ def _conv_transpose(b: _Layers) -> bool:
     x = b.maps(_SIGNAL, _IMAGE)
     rank, channels = len(_space(x)), x.shape[1]
     groups = b.rng.choice([g for g in (1, 1, 2, channels) if channels % g == 0])
-    each = b.rng.choice((1, 2, 4))
+    channels_of_group = b.rng.choice((1, 2, 4))
     taps, steps = b.numbers(1, 4, rank), b.numbers(1, 3, rank)
     pads = [b.rng.randint(0, min(k - 1, 1)) for k in taps * 2]
     more = [b.rng.randint(0, s - 1) for s in steps]
@@ -108,9 +108,9 @@ def _conv_transpose(b: _Layers) -> bool:
     ]
     if min(space) < 1:
         return False
-    inputs = [x.name, b.weights(channels, each, *taps, scale=channels**-0.5)]
+    inputs = [x.name, b.weights(channels, channels_of_group, *taps, scale=channels**-0.5)]
     b.layer(
-        x, (x.shape[0], each * groups, *space), "ConvTranspose", inputs,
+        x, (x.shape[0], channels_of_group * groups, *space), "ConvTranspose", inputs,
         strides=steps, pads=pads, output_padding=more, group=groups,
     )  # fmt: skip
     return True
@@ -177,21 +177,21 @@ def _part(b: _Layers) -> bool:
     size, n = b.size(x, axis), x.shape[axis]
     half = b.node("Div", [size, b.constant(2)])
     kind = b.rng.choice(("strided", "front", "back", "few", "reversed"))
-    start, end, step, found = b.constant(0), size, 1, n
+    start, end, step, length = b.constant(0), size, 1, n
     if kind == "strided":
-        start, step, found = b.constant(1), 2, n // 2
+        start, step, length = b.constant(1), 2, n // 2
     elif kind == "front":
-        end, found = half, n // 2
+        end, length = half, n // 2
     elif kind == "back":
-        start, found = half, n - n // 2
+        start, length = half, n - n // 2
     elif kind == "few":
         few = b.rng.randint(1, 6)
-        end, found = b.constant(few), min(few, n)
+        end, length = b.constant(few), min(few, n)
     else:
         start, end, step = b.constant(-1), b.constant(-(1 << 62)), -1
-    if found < 1:
+    if length < 1:
         return False
-    shape = (*x.shape[:axis], found, *x.shape[axis + 1 :])
+    shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
     b.layer(x, shape, "Slice", [x.name, start, end, b.constant(axis), b.constant(step)])
     return True
 
@@ -236,8 +236,8 @@ def _pad_at_run_time(b: _Layers) -> bool:
 def _concat(b: _Layers) -> bool:
     """Adds a concatenation of channels, or of a value with itself along a symbolic axis."""
     x = b.maps(_SIGNAL, _IMAGE)
-    rest = [v for v in b.values if v.shape[:1] + v.shape[2:] == x.shape[:1] + x.shape[2:]]
-    y, axis = b.rng.choice([v for v in rest if v.open == x.open]), 1
+    candidates = [v for v in b.values if v.shape[:1] + v.shape[2:] == x.shape[:1] + x.shape[2:]]
+    y, axis = b.rng.choice([v for v in candidates if v.open == x.open]), 1
     if b.rng.random() < 0.3:
         y, axis = x, b.rng.randrange(2, len(x.shape))
     shape = list(x.shape)
@@ -289,16 +289,16 @@ def _norm(b: _Layers) -> bool:
     elif kind == "Layer":
         order = (0, *range(2, len(x.shape)), 1)
         last = b.node("Transpose", [x.name], perm=order)
-        done = b.node("LayerNormalization", [last, scale, shift], axis=-1)
+        normalized = b.node("LayerNormalization", [last, scale, shift], axis=-1)
         back = [order.index(a) for a in range(len(x.shape))]
-        b.layer(x, x.shape, "Transpose", [done], perm=back)
+        b.layer(x, x.shape, "Transpose", [normalized], perm=back)
     else:
         if channels % 2:
             return False
         shape = b.node("Shape", [x.name])
         rows = b.node("Reshape", [x.name, b.constant(0, 2, -1)])
-        done = b.node("InstanceNormalization", [rows, b.weights(2), b.weights(2)])
-        b.layer(x, x.shape, "Reshape", [done, shape])
+        normalized = b.node("InstanceNormalization", [rows, b.weights(2), b.weights(2)])
+        b.layer(x, x.shape, "Reshape", [normalized, shape])
     return True
 
 
@@ -352,10 +352,14 @@ def _blocks(b: _Layers) -> bool:
         return True
     two = b.constant(2)
     halves = [b.node("Div", [b.size(x, axis), two]) for axis in (2, 3)]
-    apart = b.node("Concat", [b.size(x, 0), b.constant(c), halves[0], two, halves[1], two], axis=0)
-    taken = b.node("Transpose", [b.node("Reshape", [x.name, apart])], perm=[0, 1, 3, 5, 2, 4])
-    joined = b.node("Concat", [b.size(x, 0), b.constant(4 * c), *halves], axis=0)
-    b.layer(x, (n, 4 * c, h // 2, w // 2), "Reshape", [taken, joined])
+    split_shape = b.node(
+        "Concat", [b.size(x, 0), b.constant(c), halves[0], two, halves[1], two], axis=0
+    )
+    transposed = b.node(
+        "Transpose", [b.node("Reshape", [x.name, split_shape])], perm=[0, 1, 3, 5, 2, 4]
+    )
+    shape = b.node("Concat", [b.size(x, 0), b.constant(4 * c), *halves], axis=0)
+    b.layer(x, (n, 4 * c, h // 2, w // 2), "Reshape", [transposed, shape])
     return True
 
 
@@ -365,10 +369,10 @@ def _dense(b: _Layers) -> bool:
     n, c, m = x.shape
     out = b.rng.choice((3, 8, 16))
     rows = b.node("Transpose", [x.name], perm=[0, 2, 1])
-    done = b.node("MatMul", [rows, b.weights(c, out, scale=c**-0.5)])
+    rows_out = b.node("MatMul", [rows, b.weights(c, out, scale=c**-0.5)])
     if b.rng.random() < 0.5:
-        done = b.node("Add", [done, b.weights(out)])
-    b.result((n, out, m), "Transpose", [done], perm=[0, 2, 1])
+        rows_out = b.node("Add", [rows_out, b.weights(out)])
+    b.result((n, out, m), "Transpose", [rows_out], perm=[0, 2, 1])
     b.values[-1].open = x.open
     return True
 
@@ -378,9 +382,9 @@ def _gemm(b: _Layers) -> bool:
     x = b.maps(_SIGNAL)
     n, c, m = x.shape
     rows = b.node("Reshape", [b.node("Transpose", [x.name], perm=[0, 2, 1]), b.constant(-1, c)])
-    done = b.node("Gemm", [rows, b.weights(8, c), b.weights(8)], transB=1)
+    rows_out = b.node("Gemm", [rows, b.weights(8, c), b.weights(8)], transB=1)
     ends = b.node("Concat", [b.size(x, 0), b.size(x, 2), b.constant(8)], axis=0)
-    back = b.node("Reshape", [done, ends])
+    back = b.node("Reshape", [rows_out, ends])
     b.result((n, 8, m), "Transpose", [back], perm=[0, 2, 1])
     b.values[-1].open = x.open
     return True

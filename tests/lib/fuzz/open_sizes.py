@@ -49,14 +49,14 @@ class OpenModel:
     def feeds(self, run: dict[str, int]) -> Arrays:
         """Returns inputs of small whole numbers, whose sums are exact."""
         rng = np.random.default_rng(list(run.values()))
-        found = {
+        arrays = {
             name: rng.integers(-4, 5, [run.get(str(d), d) for d in dims]).astype(np.float32)
             for name, dims in self.inputs.items()
         }
         first = run == self.runs[0]
         for name, amounts in self.amounts.items():
-            found[name] = np.array([n if first else n and rng.integers(3) for n in amounts])
-        return found
+            arrays[name] = np.array([n if first else n and rng.integers(3) for n in amounts])
+        return arrays
 
 
 @dataclass
@@ -137,8 +137,8 @@ def _concat(b: Builder) -> bool:
     x = b.pick(1, 2, 3)
     axis = b.rng.randrange(len(x.shape))
     y = x if b.rng.random() < 0.3 else b.pick(len(x.shape))
-    rest = [s[:axis] + s[axis + 1 :] for s in (x.shape, y.shape)]
-    if rest[0] != rest[1] or not b.may("filled", "empty"):
+    other_dims = [s[:axis] + s[axis + 1 :] for s in (x.shape, y.shape)]
+    if other_dims[0] != other_dims[1] or not b.may("filled", "empty"):
         return False
     sizes = list(x.shape)
     sizes[axis] += y.shape[axis]
@@ -159,10 +159,10 @@ def _matmul(b: Builder) -> bool:
 def _gemm(b: Builder) -> bool:
     x, y, c = b.pick(2), b.pick(2), b.pick(0, 1, 2)
     ta, tb = b.rng.randrange(2), b.rng.randrange(2)
-    left, right = x.shape[:: -1 if ta else 1], y.shape[:: -1 if tb else 1]
-    if left[1] != right[0]:
+    lhs, right = x.shape[:: -1 if ta else 1], y.shape[:: -1 if tb else 1]
+    if lhs[1] != right[0]:
         return False
-    shape = left[0], right[1]
+    shape = lhs[0], right[1]
     if _joined(c.shape, shape) != shape:
         return False
     b.result(shape, "Gemm", [x.name, y.name, c.name], transA=ta, transB=tb)
@@ -181,8 +181,8 @@ def _expand(b: Builder) -> bool:
 def _einsum(b: Builder) -> bool:
     xs = [b.pick(1, 2, 3) for _ in range(b.rng.choice((1, 2, 2, 3)))]
     terms = ["".join(b.rng.choice("abcd") for _ in x.shape) for x in xs]
-    used = sorted(set("".join(terms)))
-    out = "".join(b.rng.sample(used, b.rng.randint(0, len(used))))
+    letters = sorted(set("".join(terms)))
+    out = "".join(b.rng.sample(letters, b.rng.randint(0, len(letters))))
     if not b.may("filled", "empty"):
         return False
     equation = ",".join(terms) + "->" + out
@@ -280,7 +280,7 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
         )
         inputs[f"x{n}"] = dims
         b.values.append(Value(f"x{n}", tuple(first.get(str(d), d) for d in dims)))
-    made = len(b.values)
+    first_count = len(b.values)
     for _ in range(20 * steps):
         before = len(b.values)
         try:
@@ -289,10 +289,10 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
                 del b.values[before:]
         except IndexError:  # No value has a fitting rank.
             continue
-        if len(b.values) - made == steps:
+        if len(b.values) - first_count == steps:
             break
-    others = rng.sample(combos, 7)
-    runs = [first, *(dict(zip(SYMBOLS, sizes, strict=True)) for sizes in others)]
+    other_combos = rng.sample(combos, 7)
+    runs = [first, *(dict(zip(SYMBOLS, sizes, strict=True)) for sizes in other_combos)]
     return model_of(b, f"seed{seed}", inputs, runs)
 
 

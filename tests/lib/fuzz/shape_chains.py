@@ -161,8 +161,8 @@ def _reshaped(c: _Chain) -> bool:
         shape = c.node("Shape", [x.name])
         sizes = [c.node("Gather", [shape, c.constant(axis)]) for axis in order]
         array = x.array.reshape([x.array.shape[axis] for axis in order])
-        turned = [x.name, c.node("Concat", sizes, axis=0)]
-        return c.tensor(array, "Reshape", turned, allowzero=1)
+        inputs = [x.name, c.node("Concat", sizes, axis=0)]
+        return c.tensor(array, "Reshape", inputs, allowzero=1)
     if way in ("flat", "turned"):
         return c.tensor(x.array.reshape(-1), "Reshape", [x.name, c.constant(-1)])
     # Runs at other sizes may be indivisible.
@@ -181,8 +181,8 @@ def _stretched(c: _Chain) -> bool:
         array = np.broadcast_to(x.array.reshape(1, -1), (count.array, x.array.size))
         return c.tensor(array, "Expand", [flat, shape])
     if way == "tile":
-        ones = [c.constant(1)] * (x.array.ndim - 1)
-        repeats = c.node("Concat", [count.name, *ones], axis=0)
+        repeats_of_one = [c.constant(1)] * (x.array.ndim - 1)
+        repeats = c.node("Concat", [count.name, *repeats_of_one], axis=0)
         repeated = (count.array, *[1] * (x.array.ndim - 1))
         return c.tensor(np.tile(x.array, repeated), "Tile", [x.name, repeats])
     if way == "pad":
@@ -217,10 +217,10 @@ def _split(c: _Chain) -> bool:
     x = c.pick(c.tensors)
     axis = c.rng.randrange(x.array.ndim)
     size, wish = x.array.shape[axis], c.small(x.array.shape[axis])
-    whole = c.node("Gather", [c.node("Shape", [x.name]), c.constant(axis)])
-    first = _Value(c.node("Min", [wish.name, whole]), min(wish.array, size))
-    rest = c.node("Sub", [whole, first.name])
-    sizes = c.node("Concat", [first.name, rest], axis=0)
+    extent = c.node("Gather", [c.node("Shape", [x.name]), c.constant(axis)])
+    first = _Value(c.node("Min", [wish.name, extent]), min(wish.array, size))
+    second = c.node("Sub", [extent, first.name])
+    sizes = c.node("Concat", [first.name, second], axis=0)
     names = [c.name(), c.name()]
     c.nodes.append(helper.make_node("Split", [x.name, sizes], names, axis=axis))
     parts = np.split(x.array, [first.array], axis)
@@ -257,7 +257,7 @@ def _loop(c: _Chain) -> bool:
 
 def _grown(c: _Chain) -> bool:
     """Adds a loop that cuts a vector at a computed place and joins another vector in each trip."""
-    trips, x, y, cut = c.small(3), c.pick(c.tensors), c.rng.choice(c.tensors), c.small(4)
+    trips, x, y, middle = c.small(3), c.pick(c.tensors), c.rng.choice(c.tensors), c.small(4)
     old = c.node("Reshape", [x.name, c.constant(-1)])
     other = c.node("Reshape", [y.name, c.constant(-1)])
     body = helper.make_graph(
@@ -265,7 +265,7 @@ def _grown(c: _Chain) -> bool:
             helper.make_node("Identity", ["go"], ["on"]),
             helper.make_node("Shape", ["old"], ["size"]),
             helper.make_node("Div", ["size", c.constant(2)], ["half"]),
-            helper.make_node("Add", ["half", cut.name], ["end"]),
+            helper.make_node("Add", ["half", middle.name], ["end"]),
             helper.make_node("Slice", ["old", c.constant(0), "end", c.constant(0)], ["part"]),
             helper.make_node("Concat", ["part", other], ["new"], axis=0),
         ],
@@ -282,7 +282,7 @@ def _grown(c: _Chain) -> bool:
     )
     array, more = x.array.reshape(-1), y.array.reshape(-1)
     for _ in range(trips.array):
-        array = np.concatenate([array[: len(array) // 2 + cut.array], more])
+        array = np.concatenate([array[: len(array) // 2 + middle.array], more])
     count = c.node("Squeeze", [trips.name, c.constant(0)])
     return c.tensor(array, "Loop", [count, "", old], body=body)
 
@@ -290,15 +290,15 @@ def _grown(c: _Chain) -> bool:
 def _branched(c: _Chain) -> bool:
     """Adds a vector that is cut in one of two ways, chosen by a comparison of numbers."""
     x, a, b = c.pick(c.tensors), c.pick(c.numbers), c.rng.choice(c.numbers)
-    flat, cut = c.node("Reshape", [x.name, c.constant(-1)]), c.small(5)
+    flat, place = c.node("Reshape", [x.name, c.constant(-1)]), c.small(5)
     test = c.node("Squeeze", [c.node("Greater", [a.name, b.name]), c.constant(0)])
     bodies = []
-    for number, ends in enumerate(((c.constant(0), cut.name), (cut.name, c.constant(1 << 40)))):
+    for number, ends in enumerate(((c.constant(0), place.name), (place.name, c.constant(1 << 40)))):
         nodes = [helper.make_node("Slice", [flat, *ends, c.constant(0)], [f"part{number}"])]
         result = helper.make_tensor_value_info(f"part{number}", TensorProto.FLOAT, [None])
         bodies.append(helper.make_graph(nodes, f"branch{c.count}_{number}", [], [result]))
     array = x.array.reshape(-1)
-    array = array[: cut.array] if a.array > b.array else array[cut.array :]
+    array = array[: place.array] if a.array > b.array else array[place.array :]
     return c.tensor(array, "If", [test], then_branch=bodies[0], else_branch=bodies[1])
 
 
@@ -338,10 +338,10 @@ def generate(seed: int, most: int = 300) -> OpenModel:
     while len(c.nodes) < limit:
         before = len(c.nodes), len(c.tensors), len(c.numbers)
         try:
-            kept = rng.choice(steps)(c)
+            is_taken = rng.choice(steps)(c)
         except (IndexError, ValueError):  # No value fits the step.
-            kept = False
-        if not kept:
+            is_taken = False
+        if not is_taken:
             del c.nodes[before[0] :], c.tensors[before[1] :], c.numbers[before[2] :]
     return OpenModel(_model(c, inputs, seed), inputs, _runs(rng, sizes))
 
@@ -357,7 +357,7 @@ def _sum_of_sizes(c: _Chain, most: int) -> None:
 
 def _model(c: _Chain, inputs: dict[str, tuple[str | int, ...]], seed: int) -> onnx.ModelProto:
     read = {name for node in c.nodes for name in node.input}
-    made = [v for v in c.tensors if v.name not in inputs and v.name not in read][-20:]
+    results = [v for v in c.tensors if v.name not in inputs and v.name not in read][-20:]
     numbers = [v for v in c.numbers if v.name not in read][-20:] or c.numbers[-1:]
     graph = helper.make_graph(
         c.nodes,
@@ -366,7 +366,7 @@ def _model(c: _Chain, inputs: dict[str, tuple[str | int, ...]], seed: int) -> on
         [
             *(
                 helper.make_tensor_value_info(v.name, TensorProto.FLOAT, [None] * v.array.ndim)
-                for v in made
+                for v in results
             ),
             *(helper.make_tensor_value_info(v.name, TensorProto.INT64, [1]) for v in numbers),
         ],
@@ -377,6 +377,6 @@ def _model(c: _Chain, inputs: dict[str, tuple[str | int, ...]], seed: int) -> on
 
 def _runs(rng: random.Random, first: dict[str, int]) -> list[dict[str, int]]:
     """Returns the first run, a run with sizes of 1, and two random runs."""
-    ones = dict.fromkeys(first, 1)
-    others = [{name: rng.randint(0, 6) for name in first} for _ in range(2)]
-    return [first, ones, *others]
+    sizes_of_one = dict.fromkeys(first, 1)
+    other_sizes = [{name: rng.randint(0, 6) for name in first} for _ in range(2)]
+    return [first, sizes_of_one, *other_sizes]

@@ -60,8 +60,8 @@ def plain(value: Any) -> Any:
 
 
 def typed(data: np.ndarray) -> Tensor:
-    found = next(t for t in TYPES.values() if t.carrier == data.dtype.type and t is not BF16)
-    return Tensor(np.asarray(data), found)
+    dtype = next(t for t in TYPES.values() if t.carrier == data.dtype.type and t is not BF16)
+    return Tensor(np.asarray(data), dtype)
 
 
 class Tensor:
@@ -87,11 +87,11 @@ class Tensor:
     def __getitem__(self, at: Any) -> Tensor:
         return Tensor(self.data[at], self.dtype)
 
-    def _with(self, other: Any, operation: Callable[[Any, Any], Any], turned: bool) -> Tensor:
+    def _with(self, other: Any, operation: Callable[[Any, Any], Any], reflected: bool) -> Tensor:
         b = plain(other)
         if isinstance(b, int | float) and not isinstance(b, bool):
             b = self.data.dtype.type(b)
-        return typed(operation(b, self.data) if turned else operation(self.data, b))
+        return typed(operation(b, self.data) if reflected else operation(self.data, b))
 
 
 class Accumulator:
@@ -119,8 +119,8 @@ def _operators() -> None:
         for turned in (False, True):
 
             def method(self: Any, other: Any, f: Any = ufunc, t: bool = turned) -> Tensor:
-                own = Tensor(plain(self), F32) if isinstance(self, Accumulator) else self
-                return own._with(other, f, t)
+                tensor = Tensor(plain(self), F32) if isinstance(self, Accumulator) else self
+                return tensor._with(other, f, t)
 
             for kind in (Tensor, Accumulator):
                 setattr(kind, f"__{'r' if turned else ''}{name}__", method)
@@ -279,21 +279,21 @@ class Program:
             choices.append(-1)
         if not choices:
             raise GluonError("all parts wait")
-        chosen = self.rng.choice(choices)
+        index = self.rng.choice(choices)
         if self.order == "uneven" and self.favourite in ready and self.rng.random() < 0.9:
-            chosen = self.favourite
-        if chosen < 0:
+            index = self.favourite
+        if index < 0:
             self.copies.pop(self.rng.randrange(len(self.copies)))()
             return
-        self.part = chosen
-        part = self.parts[chosen][0]
+        self.part = index
+        part = self.parts[index][0]
         try:
-            self.parts[chosen] = (part, next(part))
+            self.parts[index] = (part, next(part))
         except StopIteration:
-            self.parts[chosen] = (None, always)  # type: ignore[assignment]
-            if self.products.get(chosen):
+            self.parts[index] = (None, always)  # type: ignore[assignment]
+            if self.products.get(index):
                 raise GluonError("a part ends with products under way") from None
-            if self.stores.get(chosen):
+            if self.stores.get(index):
                 raise GluonError("a part ends with stores under way") from None
 
 
@@ -357,10 +357,10 @@ class Language:
 
         def arrive() -> None:
             buffer.writers -= 1
-            kept = np.where(inside, map_.array.flat[np.where(inside, offset, 0)], 0)
-            buffer.data[...] = kept.reshape(buffer.data.shape)
+            values = np.where(inside, map_.array.flat[np.where(inside, offset, 0)], 0)
+            buffer.data[...] = values.reshape(buffer.data.shape)
             width = DTYPES[map_.facts.dtype].bytes
-            barrier.change(0, -kept.size * width)
+            barrier.change(0, -values.size * width)
 
         self.p.copies.append(arrive)
         yield always
@@ -393,21 +393,21 @@ class Language:
 
     def warpgroup_mma(self, a: Any, b: Any, acc: Any, is_async: bool = False) -> Accumulator:
         sums = acc if isinstance(acc, Accumulator) else Accumulator(plain(acc).copy())
-        sides = [s if isinstance(s, View) else View(s, lambda data: data) for s in (a, b)
+        operands = [s if isinstance(s, View) else View(s, lambda data: data) for s in (a, b)
                  if isinstance(s, Shared | View)]  # fmt: skip
-        held = None if len(sides) == 2 else plain(a).copy()
-        for side in sides:
+        copy = None if len(operands) == 2 else plain(a).copy()
+        for side in operands:
             if side.of.writers:
                 raise GluonError("a product reads what is not there yet")
             side.of.readers += 1
         sums.pending += 1
 
         def end() -> None:
-            left = sides[0].values if held is None else held
-            more = left.astype(np.float64) @ sides[-1].values.astype(np.float64)
+            lhs = operands[0].values if copy is None else copy
+            more = lhs.astype(np.float64) @ operands[-1].values.astype(np.float64)
             sums.sum = (sums.sum + more).astype(np.float32)
             sums.pending -= 1
-            for side in sides:
+            for side in operands:
                 side.of.readers -= 1
 
         self.p.products.setdefault(self.p.part, []).append(end)
@@ -426,9 +426,9 @@ class Language:
     def allocate_shared_memory(self, dtype: Type, shape: Sequence[int], layout: str) -> Any:
         if layout == "barriers":
             return Barriers([Barrier() for _ in range(shape[0])])
-        made = Shared(dtype, shape)
-        self.p.dirty.append(made)
-        return made
+        buffer = Shared(dtype, shape)
+        self.p.dirty.append(buffer)
+        return buffer
 
     def NVMMADistributedLayout(self, **facts: Any) -> str:
         return "products"
@@ -466,9 +466,9 @@ class Language:
     def where(self, condition: Any, a: Any, b: Any) -> Any:
         if isinstance(condition, bool | np.bool_):
             return a if condition else b
-        found = np.where(plain(condition), plain(a), plain(b))
-        kept = next((x.dtype for x in (a, b) if isinstance(x, Tensor)), None)
-        return Tensor(found.astype(kept.carrier), kept) if kept else typed(found)
+        values = np.where(plain(condition), plain(a), plain(b))
+        dtype = next((x.dtype for x in (a, b) if isinstance(x, Tensor)), None)
+        return Tensor(values.astype(dtype.carrier), dtype) if dtype else typed(values)
 
     def load(self, pointer: Pointer, mask: Any = None, other: Any = 0) -> Tensor:
         at = np.asarray(pointer.at)
@@ -476,8 +476,8 @@ class Language:
         wrong = inside & ((at < 0) | (at >= pointer.array.size))
         if wrong.any():
             raise GluonError("a load outside of its array")
-        found = np.where(inside, pointer.array.flat[np.where(inside, at, 0)], other)
-        return Tensor(found.astype(pointer.dtype.carrier), pointer.dtype)
+        values = np.where(inside, pointer.array.flat[np.where(inside, at, 0)], other)
+        return Tensor(values.astype(pointer.dtype.carrier), pointer.dtype)
 
     def store(self, pointer: Pointer, value: Any, mask: Any = None) -> Part:
         values = np.broadcast_to(plain(value), np.shape(pointer.at))
@@ -517,10 +517,10 @@ class Language:
 
     def reduce(self, x: Any, axis: int, combine: Any, keep_dims: bool = False) -> Tensor:
         lanes = np.moveaxis(plain(x), axis, 0)
-        found = typed(lanes[0])
+        result = typed(lanes[0])
         for lane in lanes[1:]:
-            found = combine(found, typed(lane))
-        return typed(np.expand_dims(plain(found), axis)) if keep_dims else found
+            result = combine(result, typed(lane))
+        return typed(np.expand_dims(plain(result), axis)) if keep_dims else result
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Tensor:
         return typed(plain(x).reshape(shape))
@@ -563,9 +563,9 @@ def run(
         exec(code, names)
         kinds = {t.name: t for t in TYPES.values()}
         pointers = [Pointer(array, kinds[kind]) for kind, array in arrays]
-        made = [Map(arrays[m.buffer][1], m) for m in maps]
+        tensor_maps = [Map(arrays[m.buffer][1], m) for m in maps]
         with np.errstate(all="ignore"):
-            program.run(names[name](*pointers, *made))
+            program.run(names[name](*pointers, *tensor_maps))
 
 
 def _shuffled(count: int, seed: int) -> Iterator[int]:

@@ -52,9 +52,9 @@ def repair() -> None:
         return dot(self, *parts, d, *rest)
 
     def create_splat(self: Any, ret_ty: Any, arg: Any) -> Any:
-        made = splat(self, ret_ty, arg)
+        tensor_of_arg = splat(self, ret_ty, arg)
         # Triton's interpreter makes bytes of truth values.
-        return handle(made.data.astype(arg.data.dtype), made.dtype)
+        return handle(tensor_of_arg.data.astype(arg.data.dtype), tensor_of_arg.dtype)
 
     handle, splat = interpreter.TensorHandle, builder.create_splat
     builder.create_splat = create_splat
@@ -90,9 +90,9 @@ def remember_types() -> None:
 
     @cache
     def type_facts(element: Any, shape: tuple[Any, ...]) -> dict[str, Any]:
-        made = object.__new__(tl.block_type)
-        make_type(made, element, list(shape))
-        return vars(made)
+        block = object.__new__(tl.block_type)
+        make_type(block, element, list(shape))
+        return vars(block)
 
     def init_type(self: Any, element: Any, shape: Sequence[Any]) -> None:
         vars(self).update(type_facts(element, tuple(shape)))
@@ -113,20 +113,20 @@ def remember_types() -> None:
 def reduced(self: Any, given: Any) -> list[Any]:
     """Reduces step by step along the axis, all other elements together."""
     assert self.keep_dims
-    dtypes = [each.dtype for each in given]
-    arrays = [each.handle.data for each in given]
+    dtypes = [operand.dtype for operand in given]
+    arrays = [operand.handle.data for operand in given]
     shape = np.delete(arrays[0].shape, self.axis)
-    found = [a.take(0, self.axis) for a in arrays]
+    rows = [a.take(0, self.axis) for a in arrays]
     for n in range(1, arrays[0].shape[self.axis]):
-        operands = (*found, *(a.take(n, self.axis) for a in arrays))
-        made = self.combine_fn.fn(*map(self.to_tensor, operands, dtypes * 2))
-        results = made if isinstance(made, tuple) else (made,)
+        operands = (*rows, *(a.take(n, self.axis) for a in arrays))
+        result = self.combine_fn.fn(*map(self.to_tensor, operands, dtypes * 2))
+        results = result if isinstance(result, tuple) else (result,)
         values = (r.handle.data if isinstance(r, tl.core.tensor) else r for r in results)
-        found = [
+        rows = [
             np.broadcast_to(np.reshape(v, shape if np.size(v) > 1 else ()), shape).astype(a.dtype)
             for v, a in zip(values, arrays, strict=True)
         ]
-    kept = (np.expand_dims(a, self.axis) for a in found)
+    kept = (np.expand_dims(a, self.axis) for a in rows)
     return [self.to_tensor(a, dtype) for a, dtype in zip(kept, dtypes, strict=True)]
 
 

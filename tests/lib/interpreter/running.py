@@ -79,9 +79,9 @@ def job_of(kernel: TileKernel, sizes: Mapping[str, int] | None = None, seed: int
     arrays = []
     for buffer in kernel.buffers:
         shape = [int(evaluate(n, values)) for n in buffer.sizes]
-        written = buffer.scope is MemorySpace.OUTPUT
+        is_output = buffer.scope is MemorySpace.OUTPUT
         full = np.full(shape, 77, buffer.dtype.carrier)
-        arrays.append(full if written else random_array(rng, shape, buffer.dtype))
+        arrays.append(full if is_output else random_array(rng, shape, buffer.dtype))
     return Job(kernel, arrays, values)
 
 
@@ -122,8 +122,8 @@ class Interpreter:
         try:
             pickle.dump(request, asked)
             asked.flush()
-            found = [array for _, array in pickle.load(answers)]
-            return [_carried(a, t) for a, t in zip(found, dtypes, strict=True)]
+            outputs = [array for _, array in pickle.load(answers)]
+            return [_carried(a, t) for a, t in zip(outputs, dtypes, strict=True)]
         except (EOFError, BrokenPipeError):
             interpreter.cache_clear()
             self._errors.seek(0)
@@ -161,9 +161,9 @@ def evaluated(job: Job) -> list[np.ndarray]:
 
 def assert_same(job: Job, got: Sequence[np.ndarray], *, rtol: float, atol: float) -> None:
     """Fails unless every buffer, inputs included, agrees with the tile evaluator's."""
-    for buffer, array, want in zip(job.kernel.buffers, got, evaluated(job), strict=True):
+    for buffer, array, expected in zip(job.kernel.buffers, got, evaluated(job), strict=True):
         # The evaluator rounds every partial sum of narrow types, a device only the last.
         scale = 2**12 if buffer.dtype in (BF16, F16) else 1
         np.testing.assert_allclose(
-            array, want, rtol=rtol * scale, atol=atol * scale, err_msg=buffer.name
+            array, expected, rtol=rtol * scale, atol=atol * scale, err_msg=buffer.name
         )

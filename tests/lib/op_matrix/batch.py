@@ -100,13 +100,13 @@ def from_storage(array: Array, type: TensorType) -> Array:
     return np.asarray(array.astype(type.dtype.carrier))
 
 
-def _packed(found: Any, type: TensorType) -> Any:
+def _packed(value: Any, type: TensorType) -> Any:
     """Returns lists in the form of the references."""
     if not isinstance(type.dtype, ListType):
-        return found
+        return value
     if type.dtype.optional:
-        return pack(() if found is None else (found,))
-    return pack(found)
+        return pack(() if value is None else (value,))
+    return pack(value)
 
 
 Together = Callable[[Sequence[Case], str, Mapping[str, Variant]], Mapping[str, Any]]

@@ -73,20 +73,20 @@ def cases() -> Iterator[Case]:
 
 
 def numbered() -> Iterator[Case]:
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for case in cases():
-        yield replace(case, number=seen[case.name])
-        seen[case.name] += 1
+        yield replace(case, number=counts[case.name])
+        counts[case.name] += 1
 
 
 CASES = tuple(numbered())
 
 
 def rows(cases: Iterable[Case]) -> dict[OpSpec, list[Case]]:
-    found: dict[OpSpec, list[Case]] = {}
+    cases_of: dict[OpSpec, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.op, []).append(case)
-    return found
+        cases_of.setdefault(case.op, []).append(case)
+    return cases_of
 
 
 def each(cases: Iterable[Case]) -> Callable[[Callable[[Case], None]], Callable[..., None]]:
@@ -174,8 +174,8 @@ def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, .
     """Returns `types` with symbols in place of dims above one; equal dims share a symbol."""
 
     def dim(size: Index) -> Index:
-        known = as_int(size)
-        return size if known is None or known <= 1 else symbol(f"n{known}", 1)
+        constant = as_int(size)
+        return size if constant is None or constant <= 1 else symbol(f"n{constant}", 1)
 
     return tuple(t and TensorType(t.dtype, tuple(map(dim, t.shape))) for t in types)
 
@@ -191,8 +191,8 @@ SYMBOLIC_CASES = tuple(
 
 def some(cases: Iterable[Case], most: int) -> tuple[Case, ...]:
     """Returns at most `most` samples of each op, evenly spread."""
-    found = rows(cases).values()
-    return tuple(row[n] for row in found for n in range(0, len(row), -(-len(row) // most)))
+    groups = rows(cases).values()
+    return tuple(row[n] for row in groups for n in range(0, len(row), -(-len(row) // most)))
 
 
 def fewer(cases: Iterable[Case], most: int, of_elementwise: int) -> tuple[Case, ...]:
@@ -201,12 +201,12 @@ def fewer(cases: Iterable[Case], most: int, of_elementwise: int) -> tuple[Case, 
     Loops, storage and bounds of elementwise kernels do not depend on the op. The choice rotates, so
     that the next op has the samples that one op leaves out.
     """
-    found: list[Case] = []
+    subset: list[Case] = []
     for number, row in enumerate(rows(some(cases, most)).values()):
         plain = Trait.ELEMENTWISE in row[0].op.traits and Trait.MOVEMENT not in row[0].op.traits
         count = min(of_elementwise, len(row)) if plain else len(row)
-        found += (row[(number + n * len(row) // count) % len(row)] for n in range(count))
-    return tuple(found)
+        subset += (row[(number + n * len(row) // count) % len(row)] for n in range(count))
+    return tuple(subset)
 
 
 # A smaller set for slow tests; other sets with fixed sizes have all samples.

@@ -129,11 +129,11 @@ def special_cases(op: OpSpec) -> Iterator[SpecialCase]:
     number = 0
     for sample, replaced, kinds, attrs in _forms(op, rng):
         for label, operands in _fillings(op, sample, replaced, kinds, rng):
-            made = _sized(op, Sample(operands, attrs, label))
-            if _takes(op, made, kinds, attrs):
+            resized = _sized(op, Sample(operands, attrs, label))
+            if _takes(op, resized, kinds, attrs):
                 pairs = zip(kinds, replaced, strict=True)
                 main = next(d for d, r in pairs if r and d is not None)
-                yield SpecialCase(op, made, number=number, kinds=kinds, main=main)
+                yield SpecialCase(op, resized, number=number, kinds=kinds, main=main)
                 number += 1
 
 
@@ -167,7 +167,7 @@ def _forms(op: OpSpec, rng: np.random.Generator) -> Iterator[Form]:
     """
     if op.name in LEFT_OUT or Trait.LISTS in op.traits:
         return
-    found: dict[Any, list[Form]] = {}
+    forms_of_key: dict[Any, list[Form]] = {}
     for sample in samples_of(op, rng):
         arrays = [a for a in sample.inputs if a is not None]
         if not arrays or not all(a.size for a in arrays) or arrays[0].dtype == object:
@@ -176,9 +176,9 @@ def _forms(op: OpSpec, rng: np.random.Generator) -> Iterator[Form]:
             for attrs in _attributes(op, sample.attrs):
                 if _takes(op, sample, kinds, attrs):
                     key = (kinds, repr(attrs)) if _pointwise(op) else kinds
-                    found.setdefault(key, []).append((sample, replaced, kinds, attrs))
+                    forms_of_key.setdefault(key, []).append((sample, replaced, kinds, attrs))
     most = 1 if _pointwise(op) else 2 if Trait.MOVEMENT in op.traits else MOST_SAMPLES
-    for forms in found.values():
+    for forms in forms_of_key.values():
         yield from forms[:: -(-len(forms) // most)]
 
 
@@ -188,22 +188,24 @@ def _pointwise(op: OpSpec) -> bool:
 
 def _kinds(op: OpSpec, sample: Sample) -> Iterator[tuple[tuple[bool, ...], tuple[Any, ...]]]:
     """Yields the operands to replace, and the dtypes of all operands then."""
-    own = [None if a is None else dtype_of(a) for a in sample.inputs]
-    first = next(d for d in own if d is not None)
-    mains = [F32] if F32 in own else []
+    input_dtypes = [None if a is None else dtype_of(a) for a in sample.inputs]
+    first = next(d for d in input_dtypes if d is not None)
+    mains = [F32] if F32 in input_dtypes else []
     if not mains or (_pointwise(op) and first not in mains):
         mains.append(first)
     for main in mains:
         # Except in pointwise ops, integers after the first are indices.
         first_only = main in (I32, I64) and not _pointwise(op)
-        places = VALUES.get(op.name, (own.index(main),) if first_only else range(len(own)))
-        replaced = tuple(d is main and n in places for n, d in enumerate(own))
-        others = op.dtypes if main in op.dtypes else (main,)
-        for dtype in others:
+        places = VALUES.get(
+            op.name, (input_dtypes.index(main),) if first_only else range(len(input_dtypes))
+        )
+        replaced = tuple(d is main and n in places for n, d in enumerate(input_dtypes))
+        dtypes = op.dtypes if main in op.dtypes else (main,)
+        for dtype in dtypes:
             # Resize weighs in f32 for any image.
             if not dtype.is_handle and (op.name, dtype) != ("resize", F64):
-                kept = [first_only and not r for r in replaced]
-                pairs = zip(own, kept, strict=True)
+                flags = [first_only and not r for r in replaced]
+                pairs = zip(input_dtypes, flags, strict=True)
                 yield replaced, tuple(dtype if d is main and not k else d for d, k in pairs)
 
 
@@ -374,8 +376,8 @@ def first_difference(case: Case, actual: tuple[Array, ...], expected: tuple[Arra
             limit = 4 * tolerance.ulp(np.where(np.isfinite(wide_e), wide_e, 0), t.dtype)
         else:
             limit = np.zeros(wide_e.shape)
-        near = np.abs(wide_a - wide_e) <= limit
-        wrong = ~((a == e) | near | (np.isnan(wide_a) & np.isnan(wide_e)))
+        close = np.abs(wide_a - wide_e) <= limit
+        wrong = ~((a == e) | close | (np.isnan(wide_a) & np.isnan(wide_e)))
         if wrong.any():
             return _at(case, a, e, wrong)
     return ""

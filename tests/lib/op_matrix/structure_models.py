@@ -56,16 +56,16 @@ def pads(attrs: Any) -> list[int]:
 
 def _conv(name: str) -> NodeOf:
     def make(s: Sample) -> OnnxNode:
-        rest = attributes(s.attrs, "before", "after", "border")
-        return OnnxNode(name, s.inputs, {**rest, "pads": pads(s.attrs)})
+        fields = attributes(s.attrs, "before", "after", "border")
+        return OnnxNode(name, s.inputs, {**fields, "pads": pads(s.attrs)})
 
     return make
 
 
 def _pool(name: str, *fields: str, outputs: int = 1) -> NodeOf:
     def make(s: Sample) -> OnnxNode:
-        used = ("strides", "dilations", "ceil_mode", *fields)
-        attrs = {f: plain(getattr(s.attrs, f)) for f in used}
+        names = ("strides", "dilations", "ceil_mode", *fields)
+        attrs = {f: plain(getattr(s.attrs, f)) for f in names}
         attrs |= {"kernel_shape": list(s.attrs.kernel), "pads": pads(s.attrs)}
         return OnnxNode(name, s.inputs, attrs, outputs=outputs)
 

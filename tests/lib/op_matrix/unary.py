@@ -43,14 +43,14 @@ def unary_forms() -> Iterator[tuple[OpSpec, Sample]]:
     for op in OPS.values():
         if Trait.ELEMENTWISE not in op.traits or F32 not in op.dtypes or op.arity[0] > 1:
             continue
-        seen = set()
+        texts = set()
         for sample in samples_of(op, np.random.default_rng(0)):
             arrays = [a for a in sample.inputs if a is not None]
-            if len(arrays) != 1 or arrays[0].dtype != np.float32 or repr(sample.attrs) in seen:
+            if len(arrays) != 1 or arrays[0].dtype != np.float32 or repr(sample.attrs) in texts:
                 continue
             case = SpecialCase(op, sample, kinds=(F32,) + (None,) * (len(sample.inputs) - 1))
             if case.op.infer(case.types, sample.attrs)[0].dtype is F32:
-                seen.add(repr(sample.attrs))
+                texts.add(repr(sample.attrs))
                 yield op, sample
 
 
@@ -59,9 +59,11 @@ def cases_of(dtype: DType, x: Array, names: Sequence[str] = ("",)) -> list[Speci
     cases = []
     for number, (op, sample) in enumerate(unary_forms()):
         if op.name in names or "" in names:
-            rest = (None,) * (len(sample.inputs) - 1)
-            made = Sample((x, *rest), sample.attrs, sample.label)
-            cases.append(SpecialCase(op, made, number=number, kinds=(dtype, *rest), main=dtype))
+            absent = (None,) * (len(sample.inputs) - 1)
+            arguments = Sample((x, *absent), sample.attrs, sample.label)
+            cases.append(
+                SpecialCase(op, arguments, number=number, kinds=(dtype, *absent), main=dtype)
+            )
     return cases
 
 
@@ -80,8 +82,8 @@ def dense_floats(count: int) -> Array:
     functions.
     """
     rng = np.random.default_rng(7)
-    each = count // 1024
-    heads = np.repeat(np.arange(512, dtype=np.uint32) << 23, each)
+    repeats = count // 1024
+    heads = np.repeat(np.arange(512, dtype=np.uint32) << 23, repeats)
     patterns = (heads | rng.integers(0, 1 << 23, heads.size, dtype=np.uint32)).view(np.float32)
     share = (count - patterns.size) // 8
     turns = np.rint(rng.uniform(-1, 1, share) * 2.0 ** rng.uniform(0, 20, share)) * (np.pi / 2)
@@ -109,10 +111,10 @@ def measured(case: SpecialCase, actual: Array) -> Error:
         bad |= (exact == 0) & (actual == 0) & (np.signbit(actual) != np.signbit(exact))
     top = _TOPS[dtype.name]
     with np.errstate(invalid="ignore"):
-        got = np.clip(np.where(nans, 0, actual).astype(np.float64), -top, top)
-        want = np.clip(np.where(nans, 0, exact), -top, top)
-    error = np.abs(got - want)
-    units = error / tolerance.ulp(np.clip(want, -top * 0.75, top * 0.75), dtype)
+        values = np.clip(np.where(nans, 0, actual).astype(np.float64), -top, top)
+        reference = np.clip(np.where(nans, 0, exact), -top, top)
+    error = np.abs(values - reference)
+    units = error / tolerance.ulp(np.clip(reference, -top * 0.75, top * 0.75), dtype)
     beyond = units > bound(case)
     counted = np.ones(units.shape, bool)
     if case.op.tolerance is Tolerance.ACTIVATION:

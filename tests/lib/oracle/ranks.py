@@ -52,20 +52,20 @@ def exchanged(
     `counts` are those of its blocks along axis 0. All ranks give an equal `call`. Raises `Stuck` if
     a rank sends a block of another size than expected.
     """
-    ranks = next((own for own in attrs.members if rank.number in own), ())
+    ranks = next((group for group in attrs.members if rank.number in group), ())
     uneven = len(counts) > 1
 
     def results(all_: Sequence[tuple[Array, Counts]]) -> Sequence[Array]:
-        xs, given = zip(*all_, strict=True)
+        xs, splits = zip(*all_, strict=True)
         if not uneven:
             return collected(kind, attrs, xs)
-        sides = [block_counts(kind, len(xs), own) for own in given]
-        for a, (sent, _) in enumerate(sides):
-            for b, (_, due) in enumerate(sides):
-                found = sent[b % len(sent)]
-                if found != due[a]:
-                    raise Stuck(f"{a} sends {found} elements to {b}, which expects {due[a]}")
-        return collected(kind, attrs, xs, [np.cumsum(sent[:-1]) for sent, _ in sides])
+        block_counts_of = [block_counts(kind, len(xs), group) for group in splits]
+        for a, (sent, _) in enumerate(block_counts_of):
+            for b, (_, due) in enumerate(block_counts_of):
+                count = sent[b % len(sent)]
+                if count != due[a]:
+                    raise Stuck(f"{a} sends {count} elements to {b}, which expects {due[a]}")
+        return collected(kind, attrs, xs, [np.cumsum(sent[:-1]) for sent, _ in block_counts_of])
 
     shape = x.shape[1:] if uneven else x.shape
     name = (kind.name.lower(), replace(attrs, rows=()), x.dtype.name, shape, call)

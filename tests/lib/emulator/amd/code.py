@@ -65,9 +65,9 @@ class CodeObject:
         if floats >> 12 & 0xFF != _NEAREST_WITH_DENORMALS:
             raise Unknown(f"the floating-point mode {floats >> 12 & 0xFF:#x} of {name}")
         rows = tuple(
-            (int(each[".offset"]), int(each[".size"]))
-            for each in about[".args"]
-            if not each[".value_kind"].startswith("hidden")
+            (int(argument[".offset"]), int(argument[".size"]))
+            for argument in about[".args"]
+            if not argument[".value_kind"].startswith("hidden")
         )
         if len(rows) != len(about[".args"]):
             raise Unknown(f"hidden parameters of {name}")
@@ -103,20 +103,20 @@ def code_object(address: int) -> CodeObject:
         struct.unpack("<IIQQQQIIQQ", ctypes.string_at(address + sections + 64 * n, 64))
         for n in range(section_count)
     ]
-    found = {each[".name"]: each for each in metadata["amdhsa.kernels"]}
-    return CodeObject(arch, bytes(image), _symbols(address, headers), found)
+    kernels = {entry[".name"]: entry for entry in metadata["amdhsa.kernels"]}
+    return CodeObject(arch, bytes(image), _symbols(address, headers), kernels)
 
 
 def _symbols(address: int, headers: list[tuple[int, ...]]) -> dict[str, int]:
-    made = {}
+    addresses = {}
     for header in headers:
         if header[1] != _SYMBOLS:
             continue
         names = ctypes.string_at(address + headers[header[6]][4], headers[header[6]][5])
         for at in range(header[4], header[4] + header[5], 24):
             name, _, _, _, value, _ = struct.unpack("<IBBHQQ", ctypes.string_at(address + at, 24))
-            made[names[name : names.index(b"\0", name)].decode()] = value
-    return made
+            addresses[names[name : names.index(b"\0", name)].decode()] = value
+    return addresses
 
 
 _NUMBERS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i"}

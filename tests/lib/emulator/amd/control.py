@@ -30,7 +30,7 @@ def _end(o: Operands) -> Step:
 @form("s_barrier")
 def _barrier(o: Operands) -> Step:
     def step(m: Any, s: Strand) -> Any:
-        if any(each.shared_write for each in s.pending):
+        if any(pending.shared_write for pending in s.pending):
             raise Fault("a barrier while writes to shared memory are under way: no s_waitcnt")
         return m.waits(s)
 
@@ -61,11 +61,11 @@ def _conditional(o: Operands) -> Step:
         o.touched |= {VCC + n for n in range(o.arch.mask_words)}
 
     def step(m: Any, s: Strand) -> Any:
-        taken = holds(s)
-        if taken.all():
+        condition = holds(s)
+        if condition.all():
             s.pc = m.program.places[to]
-        elif taken.any():
-            return m.divides(s, taken, m.program.places[to])
+        elif condition.any():
+            return m.divides(s, condition, m.program.places[to])
         return None
 
     return step
@@ -105,8 +105,8 @@ def settle(s: Strand, counts: dict[str, int]) -> None:
     Loads of scalars may complete in any order, so they count as pending until the counter is zero.
     """
     for counter, count in counts.items():
-        mine = [each for each in s.pending if each.counter == counter]
-        if len(mine) <= count or (count and any(each.any_order for each in mine)):
+        mine = [pending for pending in s.pending if pending.counter == counter]
+        if len(mine) <= count or (count and any(pending.any_order for pending in mine)):
             continue
         gone = mine[: len(mine) - count]
-        s.pending = [each for each in s.pending if not any(each is g for g in gone)]
+        s.pending = [pending for pending in s.pending if not any(pending is g for g in gone)]

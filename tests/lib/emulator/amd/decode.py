@@ -140,9 +140,9 @@ class _Format:
         decides."""
         if any(word >> low & mask in numbers for low, mask, numbers in self.variants):
             return self.kind.from_bytes(data)
-        made = object.__new__(self.kind)
-        made._raw = word & (1 << 8 * self.kind._base_size) - 1
-        return made
+        fields = object.__new__(self.kind)
+        fields._raw = word & (1 << 8 * self.kind._base_size) - 1
+        return fields
 
 
 _VARIANTS = frozenset([249, 250, 255])  # These sources stand for SDWA, DPP and a literal.
@@ -155,12 +155,12 @@ def _format(kind: Any) -> _Format:
             mask |= field.mask << field.lo
             bits |= field.default << field.lo
         elif isinstance(field, EnumBitField) and field.allowed is not None:
-            allowed = frozenset(int(each.value) for each in field.allowed)
+            allowed = frozenset(int(value.value) for value in field.allowed)
             opcodes.append((field.lo, field.mask, allowed))
         elif isinstance(field, EnumBitField) and name in ("opx", "opy"):
-            known = {int(n.value): n.name for n in field._enum}
-            opcodes.append((field.lo, field.mask, frozenset(known)))
-            literal = frozenset(n for n, v in known.items() if "FMAMK" in v or "FMAAK" in v)
+            names = {int(n.value): n.name for n in field._enum}
+            opcodes.append((field.lo, field.mask, frozenset(names)))
+            literal = frozenset(n for n, v in names.items() if "FMAMK" in v or "FMAAK" in v)
             variants.append((field.lo, field.mask, literal))
         elif isinstance(field, SrcField):
             variants.append((field.lo, field.mask, _VARIANTS))
@@ -189,9 +189,9 @@ def formats(arch: str) -> tuple[_Format, ...]:
 def _decode(data: bytes, arch: str) -> Any:
     """Returns the fields; raises ValueError if no format matches."""
     word = int.from_bytes(data, "little")
-    for each in formats(arch):
-        if each.takes(word, len(data)):
-            return each.decoded(word, data)
+    for candidate in formats(arch):
+        if candidate.takes(word, len(data)):
+            return candidate.decoded(word, data)
     raise ValueError(f"no format of {arch}")
 
 
@@ -243,11 +243,11 @@ def instructions(code: bytes, start: int, arch: str) -> Iterator[Instruction]:
         except (ValueError, AssertionError) as error:
             raise Unknown(f"byte {at} of the code of {arch}: {data.hex()}") from error
         raw = int.from_bytes(data[:size], "little")
-        made = Instruction(at, size, name, kind, fields, raw, dpp)
-        yield made
+        instruction = Instruction(at, size, name, kind, fields, raw, dpp)
+        yield instruction
         at += size
         if "branch" in name:
-            furthest = max(furthest, target(made))
+            furthest = max(furthest, target(instruction))
         if name == "s_endpgm" and at > furthest:
             return
         if name == "s_branch" and at > furthest:

@@ -31,19 +31,19 @@ class AmdEngine:
     def load(self, address: int) -> CodeObject | None:
         if ctypes.string_at(address, 4) != _ELF:
             return None
-        found = code_object(address)
-        self.archs.add(found.arch)
-        return found
+        code = code_object(address)
+        self.archs.add(code.arch)
+        return code
 
     def find(self, module: CodeObject, name: str) -> Kernel | None:
-        found = module.kernel(name)
-        return None if found is None else self._edit(found)
+        kernel = module.kernel(name)
+        return None if kernel is None else self._edit(kernel)
 
     def parameters(self, kernel: Kernel, value: Callable[[int, int], bytes]) -> bytes:
-        made = bytearray(b"\xcc" * kernel.parameter_bytes)
+        buffer = bytearray(b"\xcc" * kernel.parameter_bytes)
         for number, (offset, width) in enumerate(kernel.parameters):
-            made[offset : offset + width] = value(number, width)
-        return bytes(made)
+            buffer[offset : offset + width] = value(number, width)
+        return bytes(buffer)
 
     def run(self, kernel: Kernel, launch: Launch) -> None:
         run(kernel, launch, self.seed)

@@ -59,11 +59,11 @@ class _Moved:
     """The data that an instruction moves between memory and consecutive registers."""
 
     def __init__(self, o: Operands, field: str) -> None:
-        found = _KIND.match(o.i.name)
-        assert found, o.i.name
-        kind, self.half = found[4], bool(found[2] or found[5])
-        self.high = int(bool(found[3] or found[6]))
-        self.width, self.stores = _BYTES[kind], found[1] == "store"
+        match = _KIND.match(o.i.name)
+        assert match, o.i.name
+        kind, self.half = match[4], bool(match[2] or match[5])
+        self.high = int(bool(match[3] or match[6]))
+        self.width, self.stores = _BYTES[kind], match[1] == "store"
         self.element = min(self.width, 4)
         self.signed = kind[0] == "i"
         self.code = o.i.get(field) + (ACCUMULATORS if o.i.get("acc") else 0)
@@ -104,24 +104,24 @@ def _chosen(addresses: Array, active: Array | None, s: Strand) -> Array:
     return every.ravel() if active is None else every[active]
 
 
-def _touch(m: Any, s: Strand, moved: _Moved, addresses: Array, active: Array | None) -> None:
+def _touch(m: Any, s: Strand, access: _Moved, addresses: Array, active: Array | None) -> None:
     """Loads or stores global memory at the addresses of active lanes."""
-    count = moved.width // moved.element
-    places = _chosen(addresses, active, s)[:, None] + moved.element * np.arange(count)
-    if moved.stores:
-        m.memory.store(places, moved.values(s, active))
+    count = access.width // access.element
+    places = _chosen(addresses, active, s)[:, None] + access.element * np.arange(count)
+    if access.stores:
+        m.memory.store(places, access.values(s, active))
     else:
-        moved.put(s, m.memory.load(places, moved.element), active)
+        access.put(s, m.memory.load(places, access.element), active)
 
 
-def _begun(o: Operands, moved: _Moved) -> Pending | None:
+def _begun(o: Operands, access: _Moved) -> Pending | None:
     """Returns the pending request, or None for a store of gfx1100.
 
     gfx1100 counts stores separately, and no registers depend on that counter.
     """
-    if moved.stores and o.arch.name == "gfx1100":
+    if access.stores and o.arch.name == "gfx1100":
         return None
-    return Pending("loads", frozenset() if moved.stores else moved.registers)
+    return Pending("loads", frozenset() if access.stores else access.registers)
 
 
 def _names(start: str) -> list[str]:
@@ -134,18 +134,18 @@ def _names(start: str) -> list[str]:
 @form(*_names("global"))
 def _global(o: Operands) -> Step:
     i = o.i
-    moved = _Moved(o, "data" if "_store_" in i.name else "vdst")
+    access = _Moved(o, "data" if "_store_" in i.name else "vdst")
     offset = _signed(i.get("offset"), 13)
     based = i.get("saddr") not in _OFF
     address = o.vector(i.get("addr"), "u32" if based else "i64")
     base = o.scalar(i.get("saddr"), "i64") if based else None
-    begun = _begun(o, moved)
+    begun = _begun(o, access)
 
     def step(m: Any, s: Strand) -> None:
         at = address(s).astype(np.int64) + offset
         if base is not None:
             at = at + base(s)[:, None]
-        _touch(m, s, moved, at, s.active)
+        _touch(m, s, access, at, s.active)
         if begun is not None:
             s.pending.append(begun)
 
@@ -158,34 +158,34 @@ def _buffer(o: Operands) -> Step:
     i = o.i
     if i.get("idxen") or i.get("lds") or i.get("tfe"):
         raise Unknown(f"{i.name} with an index or into shared memory")
-    moved = _Moved(o, "vdata")
-    own = o.vector(i.get("vaddr"), "u32") if i.get("offen") else None
+    access = _Moved(o, "vdata")
+    address_of = o.vector(i.get("vaddr"), "u32") if i.get("offen") else None
     base = o.scalar(i.get("srsrc"), "u64")
     records, flags = (o.scalar(i.get("srsrc") + n, "u32") for n in (2, 3))
     more = o.scalar(i.get("soffset"), "u32")
-    offset, begun = i.get("offset"), _begun(o, moved)
+    offset, begun = i.get("offset"), _begun(o, access)
 
     def step(m: Any, s: Strand) -> None:
         descriptor = base(s)
         if (descriptor >> np.uint64(48)).any() or (flags(s) >> np.uint32(30)).any():
             raise Unknown("a buffer with a stride")
         at = np.full((len(s.rows), s.arch.lanes), offset, np.int64)
-        at = at + (0 if own is None else own(s))
-        inside = at + moved.width <= records(s).astype(np.int64)[:, None]
+        at = at + (0 if address_of is None else address_of(s))
+        inside = at + access.width <= records(s).astype(np.int64)[:, None]
         start = descriptor.astype(np.int64) + more(s)
         active = inside if s.active is None else inside & s.active
-        if not moved.stores and not inside.all():
-            _zeros(s, moved, ~inside & s.active_lanes())
-        _touch(m, s, moved, at + start[:, None], None if active.all() else active)
+        if not access.stores and not inside.all():
+            _zeros(s, access, ~inside & s.active_lanes())
+        _touch(m, s, access, at + start[:, None], None if active.all() else active)
         if begun is not None:
             s.pending.append(begun)
 
     return step
 
 
-def _zeros(s: Strand, moved: _Moved, where: Array) -> None:
-    count = max(moved.width // 4, 1)
-    moved.put(s, np.zeros((int(where.sum()), count), f"u{moved.element}"), where)
+def _zeros(s: Strand, access: _Moved, where: Array) -> None:
+    count = max(access.width // 4, 1)
+    access.put(s, np.zeros((int(where.sum()), count), f"u{access.element}"), where)
 
 
 # ---- shared memory ------------------------------------------------------------------------------
@@ -196,13 +196,13 @@ _DS_HALVES = [f"ds_load_{k}_d16{hi}" for k in ("u8", "i8", "u16") for hi in ("",
 
 @form(*(f"ds_load_{k}" for k in _DS_LOADS), *_DS_HALVES)
 def _load_shared(o: Operands) -> Step:
-    i, moved = o.i, _Moved(o, "vdst")
+    i, access = o.i, _Moved(o, "vdst")
     address, offset = o.vector(i.get("addr"), "u32"), i.get("offset0") | i.get("offset1") << 8
-    begun = Pending("shared", moved.registers)
+    begun = Pending("shared", access.registers)
 
     def step(m: Any, s: Strand) -> None:
         at = np.broadcast_to(address(s), (len(s.rows), s.arch.lanes)).astype(np.int64) + offset
-        moved.put(s, m.shared.load(s, at, moved.width, moved.element), s.active)
+        access.put(s, m.shared.load(s, at, access.width, access.element), s.active)
         s.pending.append(begun)
 
     return step
@@ -211,13 +211,13 @@ def _load_shared(o: Operands) -> Step:
 @form(*(f"ds_store_{k}" for k in ("b8", "b16", "b32", "b64", "b96", "b128")),
       "ds_store_b8_d16_hi", "ds_store_b16_d16_hi")  # fmt: skip
 def _store_shared(o: Operands) -> Step:
-    i, moved = o.i, _Moved(o, "data0")
+    i, access = o.i, _Moved(o, "data0")
     address, offset = o.vector(i.get("addr"), "u32"), i.get("offset0") | i.get("offset1") << 8
     begun = Pending("shared", frozenset(), shared_write=True)
 
     def step(m: Any, s: Strand) -> None:
         at = np.broadcast_to(address(s), (len(s.rows), s.arch.lanes)).astype(np.int64) + offset
-        m.shared.store(s, at, moved.values(s, s.active))
+        m.shared.store(s, at, access.values(s, s.active))
         s.pending.append(begun)
 
     return step
@@ -272,9 +272,9 @@ def _exchanged(o: Operands) -> Step:
     begun = Pending("shared", frozenset([i.get("vdst")]))
 
     def step(m: Any, s: Strand) -> None:
-        chosen = (address(s).astype(np.int64) + offset) // 4 % s.arch.lanes
+        lane = (address(s).astype(np.int64) + offset) // 4 % s.arch.lanes
         values = data(s) if s.active is None else np.where(s.active, data(s), np.uint32(0))
-        s.put_vector(i.get("vdst") - 256, np.take_along_axis(values, chosen, 1), s.active)
+        s.put_vector(i.get("vdst") - 256, np.take_along_axis(values, lane, 1), s.active)
         s.pending.append(begun)
 
     return step

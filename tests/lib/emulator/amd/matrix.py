@@ -107,13 +107,13 @@ def _wmma(o: Operands) -> Step:
     def step(m: Any, s: Strand) -> None:
         if s.active is not None:
             raise Fault("a product of matrices where not all lanes take part")
-        both = []
+        matrices = []
         for read, element in zip(reads, elements, strict=True):
             bits = read(s)
             if (bits[:, :_SIDE] != bits[:, _SIDE:]).any():
                 raise Fault("the halves of a wave hold different rows of a matrix")
-            both.append(element(bits[:, :_SIDE]))
-        product = both[0] @ both[1].swapaxes(1, 2)  # row, column
+            matrices.append(element(bits[:, :_SIDE]))
+        product = matrices[0] @ matrices[1].swapaxes(1, 2)  # row, column
         pairs = product.reshape(len(s.rows), 8, 2, _SIDE)  # register, half of the lanes, column
         lanes = pairs.transpose(0, 2, 3, 1).reshape(len(s.rows), 2 * _SIDE, 8)
         _put(s, into, _sum(addend(s), lanes, f.result))
@@ -131,9 +131,9 @@ def _mfma(o: Operands) -> Step:
     i, f = o.i, _MFMA[o.i.name]
     if i.get("cbsz") or i.get("abid") or i.get("blgp"):
         raise Unknown(f"{i.name} with modifiers")
-    sides = i.get("acc")
+    bits_of_acc = i.get("acc")
     reads = [
-        _registers(o, i.get(f"src{n}") + (ACCUMULATORS if sides >> n & 1 else 0), f.registers)
+        _registers(o, i.get(f"src{n}") + (ACCUMULATORS if bits_of_acc >> n & 1 else 0), f.registers)
         for n in range(2)
     ]
     element, shift = _ELEMENTS[f.element], ACCUMULATORS if i.get("acc_cd") else 0
@@ -143,11 +143,11 @@ def _mfma(o: Operands) -> Step:
     o.touched |= {into + n for n in range(4)}
 
     def step(m: Any, s: Strand) -> None:
-        both = []
+        matrices = []
         for read in reads:
             values = element(read(s)).reshape(len(s.rows), 4, _SIDE, -1)
-            both.append(values.swapaxes(1, 2).reshape(len(s.rows), _SIDE, -1))
-        product = both[0] @ both[1].swapaxes(1, 2)
+            matrices.append(values.swapaxes(1, 2).reshape(len(s.rows), _SIDE, -1))
+        product = matrices[0] @ matrices[1].swapaxes(1, 2)
         # quarter of the lanes, register, column
         quarters = product.reshape(len(s.rows), 4, 4, _SIDE)
         lanes = quarters.swapaxes(2, 3).reshape(len(s.rows), 4 * _SIDE, 4)

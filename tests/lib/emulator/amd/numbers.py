@@ -80,8 +80,8 @@ def leading(bits: Array) -> Array:
 
 def reversed_bits(bits: Array) -> Array:
     octets = np.ascontiguousarray(bits, np.uint32).view(np.uint8).reshape(*np.shape(bits), 4)
-    turned = np.packbits(np.unpackbits(octets, axis=-1), axis=-1, bitorder="little")
-    return np.ascontiguousarray(turned[..., ::-1]).view(np.uint32)[..., 0]
+    reversed_octets = np.packbits(np.unpackbits(octets, axis=-1), axis=-1, bitorder="little")
+    return np.ascontiguousarray(reversed_octets[..., ::-1]).view(np.uint32)[..., 0]
 
 
 def permuted_bytes(a: Array, b: Array, chosen: Array) -> Array:
@@ -90,15 +90,15 @@ def permuted_bytes(a: Array, b: Array, chosen: Array) -> Array:
     `b` is the lower half of the pair; selector 12 gives 0, a larger selector 255.
     """
     pair = a.astype(np.uint64) << np.uint64(32) | b.astype(np.uint64)
-    made = np.zeros((), np.uint32)
+    result = np.zeros((), np.uint32)
     for n in range(0, 32, 8):
         which = chosen >> np.uint32(n) & np.uint32(255)
         if ((which >= 8) & (which < 12)).any():
             raise NotImplementedError("signs of v_perm_b32")
         byte = pair >> (np.minimum(which, 7).astype(np.uint64) * np.uint64(8)) & np.uint64(255)
         byte = np.where(which == 12, 0, np.where(which > 12, 255, byte)).astype(np.uint32)
-        made = made | byte << np.uint32(n)
-    return made
+        result = result | byte << np.uint32(n)
+    return result
 
 
 # ---- division -----------------------------------------------------------------------------------
@@ -117,12 +117,12 @@ def division_scale(scaled: Array, below: Array, above: Array) -> tuple[Array, Ar
     exponents = [np.frexp(np.abs(x))[1] for x in (n, d)]
     quotient, inverse = np.abs(n / d), np.abs(1 / d)
     is_below, is_above = s == d, s == n
-    far = exponents[0] - exponents[1] >= 96
+    underflows = exponents[0] - exponents[1] >= 96
     denormal = (np.abs(d) < _LEAST) & (d != 0)
     large = inverse < _LEAST
     small = quotient < _LEAST
     tiny = exponents[0] <= 24 - 127
-    conditions = [far, denormal, large & small, large, small, tiny]
+    conditions = [underflows, denormal, large & small, large, small, tiny]
     up, down = 2.0**64, 2.0**-64
     factors = [np.where(is_below, up, 1), up, np.where(is_below, down, 1), down,
                np.where(is_above, up, 1), up]  # fmt: skip

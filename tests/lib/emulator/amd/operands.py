@@ -161,8 +161,8 @@ class Operands:
         part = {(0, 0): np.uint8, (0, 1): np.int8, (1, 0): np.uint16, (1, 1): np.int16}[
             int(which >= 4), int(signed)
         ]
-        whole = f"{'i' if signed else 'u'}{WIDTHS[kind]}"
-        return lambda s: (read(s) >> shift).astype(part).astype(whole).view(dtype)
+        wide_type = f"{'i' if signed else 'u'}{WIDTHS[kind]}"
+        return lambda s: (read(s) >> shift).astype(part).astype(wide_type).view(dtype)
 
     def vector(self, code: int, kind: str, half: int = 0) -> Read:
         """Returns a function that reads a source without modifiers; `half` selects 16 of 32
@@ -225,11 +225,11 @@ class Operands:
             return self._write_part(code)
         if clears is None:
             clears = self.arch.name == "gfx942" and not half
-        kept = np.uint32(0 if clears else 0xFFFF << (0 if half else 16))
+        mask = np.uint32(0 if clears else 0xFFFF << (0 if half else 16))
 
         def write(s: Strand, value: Array) -> None:
             bits = np.asarray(value).view(np.uint16).astype(np.uint32) << np.uint32(16 * half)
-            s.put_vector(number, bits | s.vectors[number] & kept, self.where(s))
+            s.put_vector(number, bits | s.vectors[number] & mask, self.where(s))
 
         return write
 
@@ -243,13 +243,13 @@ class Operands:
         if which in (4, 5):
             bits_of, shift = 16, 16 * (which - 4)
         mask = np.uint32((1 << bits_of) - 1)
-        kept = np.uint32(~(int(mask) << shift) & 0xFFFFFFFF if unused == 2 else 0)
+        kept_bits = np.uint32(~(int(mask) << shift) & 0xFFFFFFFF if unused == 2 else 0)
 
         def write(s: Strand, value: Array) -> None:
             array = np.asarray(value)
             bits = array.view(_BITS[array.dtype.itemsize]).astype(np.uint32)
             placed = (bits & mask) << np.uint32(shift)
-            s.put_vector(number, placed | s.vectors[number] & kept, s.active)
+            s.put_vector(number, placed | s.vectors[number] & kept_bits, s.active)
 
         return write
 

@@ -32,10 +32,10 @@ def _pair(o: Operands) -> Step:
     count = 3 if i.name == "v_pk_fma_f32" else 2
     upper = i.get("opsel_hi") | i.get("opsel_hi2") << 2
     parts = []
-    for chosen, signs in ((i.get("opsel"), i.get("neg")), (upper, i.get("neg_hi"))):
+    for selection, signs in ((i.get("opsel"), i.get("neg")), (upper, i.get("neg_hi"))):
         reads = []
         for n in range(count):
-            code, high = i.get(f"src{n}"), chosen >> n & 1
+            code, high = i.get(f"src{n}"), selection >> n & 1
             if high and constant(code, "f32", i.literal) is not None:
                 raise Unknown(f"{i.name}: the upper half of a constant")
             reads.append(_signed(o.vector(code + high, "f32"), bool(signs >> n & 1)))
@@ -43,8 +43,8 @@ def _pair(o: Operands) -> Step:
     writes = [o.write_vector(i.get("vdst") + n, "f32") for n in range(2)]
 
     def step(m: Any, s: Strand) -> None:
-        made = [function(*[read(s) for read in reads]) for reads in parts]
-        for write, value in zip(writes, made, strict=True):
+        results = [function(*[read(s) for read in reads]) for reads in parts]
+        for write, value in zip(writes, results, strict=True):
             write(s, value)
 
     return step
@@ -84,8 +84,8 @@ def _dual(o: Operands) -> Step:
 
     def step(m: Any, s: Strand) -> None:
         # Copies, because the writes change the registers that views would show.
-        made = [np.array(value(s)) for value, _ in pairs]
-        for (_, write), value in zip(pairs, made, strict=True):
+        results = [np.array(value(s)) for value, _ in pairs]
+        for (_, write), value in zip(pairs, results, strict=True):
             write(s, value)
 
     return step
@@ -103,14 +103,14 @@ def _half(o: Operands, part: str) -> tuple[Any, Any]:
         return (lambda s: np.where(lanes(s), reads[1](s), reads[0](s))), o.write_vector(into, "b32")
     if name not in ROWS:
         raise Unknown(f"v_dual: {name}")
-    row, found = ROWS[name], [first, second]
+    row, indices = ROWS[name], [first, second]
     if name == "v_fmac_f32":
-        found.append(into)
+        indices.append(into)
     if name == "v_fmaak_f32":
-        found.append(255)
+        indices.append(255)
     if name == "v_fmamk_f32":
-        found.insert(1, 255)
-    reads = [o.vector(code, kind) for code, kind in zip(found, row.taken, strict=False)]
+        indices.insert(1, 255)
+    reads = [o.vector(code, kind) for code, kind in zip(indices, row.taken, strict=False)]
     assert len(reads) == len(row.taken), name
     return (lambda s: row.function(*[r(s) for r in reads])), o.write_vector(into, row.made)
 
@@ -124,8 +124,8 @@ def _read_lane(o: Operands) -> Step:
     write = o.write_scalar(o.i.get("vdst") & 255, "u32")
 
     def step(m: Any, s: Strand) -> None:
-        chosen = np.broadcast_to(lane(s), len(s.rows)) % s.arch.lanes
-        write(s, np.take_along_axis(read(s), chosen[:, None].astype(np.int64), 1)[:, 0])
+        lane_index = np.broadcast_to(lane(s), len(s.rows)) % s.arch.lanes
+        write(s, np.take_along_axis(read(s), lane_index[:, None].astype(np.int64), 1)[:, 0])
 
     return step
 
@@ -169,11 +169,11 @@ def _other_row(o: Operands) -> Step:
         words = [np.broadcast_to(w(s), len(s.rows))[:, None] for w in (low, high)]
         word = np.where(lane % 16 < 8, words[0], words[1])
         member = word >> (4 * (lane % 8)).astype(np.uint32) & np.uint32(15)
-        chosen = ((lane // 16 ^ 1) * 16 + member).astype(np.int64)
-        value: Array = np.take_along_axis(read(s), chosen, 1)
+        lane_index = ((lane // 16 ^ 1) * 16 + member).astype(np.int64)
+        value: Array = np.take_along_axis(read(s), lane_index, 1)
         where = s.active
         if where is not None and not inactive_too:
-            there = np.take_along_axis(where, chosen, 1)
+            there = np.take_along_axis(where, lane_index, 1)
             value = np.where(there, value, 0).astype(np.uint32)
             where = where if zeros else where & there
         s.put_vector(i.get("vdst") - 256, value, where)

@@ -42,18 +42,18 @@ class Program:
 def program(kernel: Kernel) -> Program:
     """Decodes a kernel; raises Unknown for the first instruction that the emulator lacks."""
     arch = ARCHS[kernel.arch]
-    found = tuple(instructions(kernel.image, kernel.entry, kernel.arch))
+    code = tuple(instructions(kernel.image, kernel.entry, kernel.arch))
     steps, touched = [], []
-    for i in found:
+    for i in code:
         operands = Operands(i, arch)
         steps.append(forms.step(i, operands))
         touched.append(frozenset(operands.touched))
-    shared = [i.name for i in found if i.name.startswith("ds_")]
+    shared = [i.name for i in code if i.name.startswith("ds_")]
     granule = 1 if any("8" in n.split("_")[2] for n in shared if "128" not in n) else 4
     if granule == 4 and any("16" in name for name in shared):
         granule = 2
-    places = {i.at: n for n, i in enumerate(found)}
-    return Program(kernel, found, tuple(steps), tuple(touched), places, granule)
+    places = {i.at: n for n, i in enumerate(code)}
+    return Program(kernel, code, tuple(steps), tuple(touched), places, granule)
 
 
 class Machine:
@@ -75,18 +75,18 @@ class Machine:
         if launch.threads > kernel.most_threads or launch.threads % arch.lanes:
             raise Fault(f"{launch.threads} threads where {kernel.most_threads} are the most")
         self.shared = Shared(len(blocks), kernel.shared + launch.shared, found.granule)
-        whole = Strand(arch, np.arange(len(blocks) * self._per_group), self._per_group)
-        whole.scalars[0] = parameters & 0xFFFFFFFF
-        whole.scalars[1] = parameters >> 32
-        whole.scalars[kernel.user_registers] = np.array(blocks, np.uint32)[whole.groups]
+        strand = Strand(arch, np.arange(len(blocks) * self._per_group), self._per_group)
+        strand.scalars[0] = parameters & 0xFFFFFFFF
+        strand.scalars[1] = parameters >> 32
+        strand.scalars[kernel.user_registers] = np.array(blocks, np.uint32)[strand.groups]
         lane = np.arange(arch.lanes, dtype=np.uint32)
-        whole.vectors[0] = lane + arch.lanes * whole.members[:, None].astype(np.uint32)
+        strand.vectors[0] = lane + arch.lanes * strand.members[:, None].astype(np.uint32)
         if rng is not None and kernel.preloaded[1]:
-            self._preload(whole, kernel, launch.parameters)
-        self._ready = [whole]
+            self._preload(strand, kernel, launch.parameters)
+        self._ready = [strand]
         self._parked: list[Strand] = []
         if rng is not None:
-            self._ready = [whole.take(whole.members == n) for n in range(self._per_group)]
+            self._ready = [strand.take(strand.members == n) for n in range(self._per_group)]
 
     def _preload(self, s: Strand, kernel: Kernel, parameters: bytes) -> None:
         first, count = kernel.preloaded
@@ -124,10 +124,10 @@ class Machine:
     def _run_last(self) -> None:
         self._ready.sort(key=lambda s: s.pc)
         first = self._ready.pop(0)
-        same = [s for s in self._ready if s.pc == first.pc and s.pending == first.pending]
-        if same:
-            self._ready = [s for s in self._ready if s not in same]
-            first = Strand.joined([first, *same])
+        peers = [s for s in self._ready if s.pc == first.pc and s.pending == first.pending]
+        if peers:
+            self._ready = [s for s in self._ready if s not in peers]
+            first = Strand.joined([first, *peers])
         behind = [s.pc for s in self._ready if s.pc > first.pc]
         self._advance(first, min(behind, default=-1))
 
@@ -150,9 +150,9 @@ class Machine:
         self._ready.append(s)
 
     def _check(self, s: Strand, touched: frozenset[int]) -> None:
-        for each in s.pending:
-            if not each.registers.isdisjoint(touched):
-                code = min(each.registers & touched)
+        for pending in s.pending:
+            if not pending.registers.isdisjoint(touched):
+                code = min(pending.registers & touched)
                 name = f"v{code - 256}" if code >= 256 else f"s{code}"
                 raise Fault(
                     f"{name} is used before the load that writes it was waited for"
@@ -178,7 +178,7 @@ class Machine:
 
 def run(kernel: Kernel, launch: Launch, seed: int | None = None) -> None:
     """Runs all blocks, in random order with a seed; raises Fault and Unknown."""
-    found = program(kernel)
+    code = program(kernel)
     rng = None if seed is None else random.Random(seed)
     numbers = list(range(launch.blocks))
     if rng is not None:
@@ -188,4 +188,4 @@ def run(kernel: Kernel, launch: Launch, seed: int | None = None) -> None:
     ctypes.memmove(address, launch.parameters, len(launch.parameters))
     step = max(_TOGETHER // launch.threads, 1)
     for begin in range(0, launch.blocks, step):
-        Machine(found, launch, numbers[begin : begin + step], address, rng).run()
+        Machine(code, launch, numbers[begin : begin + step], address, rng).run()

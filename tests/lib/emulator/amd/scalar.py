@@ -60,11 +60,11 @@ def _shifted_add(by: int) -> Callable[..., tuple[Array, Array]]:
 def _field(a: Array, how: Array) -> Array:
     bits = 8 * a.dtype.itemsize
     at, length = how & np.uint32(bits - 1), (how >> np.uint32(16)).astype(np.int64) & 127
-    moved = (a >> at.astype(a.dtype)).astype(np.int64) & (np.int64(1) << length) - 1
+    field_bits = (a >> at.astype(a.dtype)).astype(np.int64) & (np.int64(1) << length) - 1
     if a.dtype.kind == "i":
         top = np.where(length > 0, np.int64(1) << np.maximum(length - 1, 0), 0)
-        moved = (moved ^ top) - top
-    return moved.astype(a.dtype)
+        field_bits = (field_bits ^ top) - top
+    return field_bits.astype(a.dtype)
 
 
 def _high(a: Array, b: Array) -> Array:
@@ -109,8 +109,8 @@ def _sources(o: Operands, kinds: list[str]) -> list[Read]:
 
 @form(*(f"s_{name}" for name in _PLAIN))
 def _value(o: Operands) -> Step:
-    made, taken, function, code = _PLAIN[o.i.name.removeprefix("s_")]
-    reads, write = _sources(o, taken.split()), o.write_scalar(o.i.get("sdst"), made)
+    result_kind, operand_kinds, function, code = _PLAIN[o.i.name.removeprefix("s_")]
+    reads, write = _sources(o, operand_kinds.split()), o.write_scalar(o.i.get("sdst"), result_kind)
 
     def step(m: Any, s: Strand) -> None:
         value = np.broadcast_to(function(*[read(s) for read in reads]), len(s.rows))
@@ -193,8 +193,8 @@ def _compared_short(o: Operands) -> Step:
 
 @form("s_bitcmp0_b32", "s_bitcmp1_b32")
 def _bit(o: Operands) -> Step:
-    (a, at), wanted = _sources(o, ["u32", "u32"]), int("cmp1" in o.i.name)
-    return lambda m, s: _decide(s, (a(s) >> (at(s) & np.uint32(31)) & np.uint32(1)) == wanted)
+    (a, at), bit = _sources(o, ["u32", "u32"]), int("cmp1" in o.i.name)
+    return lambda m, s: _decide(s, (a(s) >> (at(s) & np.uint32(31)) & np.uint32(1)) == bit)
 
 
 def _decide(s: Strand, code: Array) -> None:

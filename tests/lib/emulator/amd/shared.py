@@ -69,9 +69,9 @@ class Shared:
             where = int(places[(before == 0).any(1)][0] % self.size)
             raise Fault(f"byte {where} of shared memory is read and nobody wrote it")
         self._raced(before, stamps, places, "is read and was written")
-        seen = self._read[cells]
-        others = (seen // _MEMBERS == stamps // _MEMBERS) & (seen != stamps)
-        self._read[cells] = np.where(others, stamps // _MEMBERS * _MEMBERS + _SEVERAL, stamps)
+        readers = self._read[cells]
+        by_others = (readers // _MEMBERS == stamps // _MEMBERS) & (readers != stamps)
+        self._read[cells] = np.where(by_others, stamps // _MEMBERS * _MEMBERS + _SEVERAL, stamps)
         # Several waves may read the same cell in this very instruction.
         together = self._read[cells]
         mixed = (together != stamps) & (together % _MEMBERS != _SEVERAL)

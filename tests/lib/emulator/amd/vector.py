@@ -39,11 +39,11 @@ def _left(a: Array, by: Array) -> Array:
 def _field(a: Array, at: Array, length: Array) -> Array:
     """Returns a bit field; a signed type extends the field's sign."""
     at, length = at.astype(U) & U(31), length.astype(np.int64) & 31
-    moved = (a.view(U) >> at).astype(np.int64) & (np.int64(1) << length) - 1
+    field_bits = (a.view(U) >> at).astype(np.int64) & (np.int64(1) << length) - 1
     if a.dtype == np.int32:
         top = np.where(length > 0, np.int64(1) << np.maximum(length - 1, 0), 0)
-        moved = (moved ^ top) - top
-    return moved.astype(a.dtype)
+        field_bits = (field_bits ^ top) - top
+    return field_bits.astype(a.dtype)
 
 
 def _low24(a: Array) -> Array:
@@ -71,8 +71,8 @@ def _scaled(a: Array, by: Array) -> Array:
 ROWS: dict[str, Row] = {}
 
 
-def _add(name: str, made: str, taken: str, function: Callable[..., Any]) -> None:
-    ROWS[f"v_{name}"] = Row(made, taken.split(), function)
+def _add(name: str, result_kind: str, operand_kinds: str, function: Callable[..., Any]) -> None:
+    ROWS[f"v_{name}"] = Row(result_kind, operand_kinds.split(), function)
 
 
 def _of_floats() -> None:
@@ -141,12 +141,12 @@ def _of_words() -> None:
 
 
 def _conversions() -> None:
-    for made, taken in (("f16", "f32"), ("f32", "f16"), ("f32", "f64"), ("f64", "f32"),
+    for result, operand in (("f16", "f32"), ("f32", "f16"), ("f32", "f64"), ("f64", "f32"),
                         ("f32", "i32"), ("f32", "u32"), ("f64", "i32"), ("f64", "u32"),
                         ("f16", "u16"), ("f16", "i16")):  # fmt: skip
-        _add(f"cvt_{made}_{taken}", made, taken, lambda a, to=TYPES[made]: a.astype(to))
-    for made, taken in (("i32", "f32"), ("u32", "f32"), ("i32", "f64"), ("u32", "f64")):
-        _add(f"cvt_{made}_{taken}", made, taken, numbers.to_whole(TYPES[made]))
+        _add(f"cvt_{result}_{operand}", result, operand, lambda a, to=TYPES[result]: a.astype(to))
+    for result, operand in (("i32", "f32"), ("u32", "f32"), ("i32", "f64"), ("u32", "f64")):
+        _add(f"cvt_{result}_{operand}", result, operand, numbers.to_whole(TYPES[result]))
     _add("cvt_u32_u16", "u32", "u16", lambda a: a.astype(U))
     _add("cvt_i32_i16", "i32", "i16", lambda a: a.astype(np.int32))
     for byte in range(4):
@@ -191,16 +191,16 @@ def codes(o: Operands) -> list[int]:
 
 
 def sources(o: Operands, kinds: Sequence[str]) -> list[Read]:
-    found, i = codes(o), o.i
+    operand_codes, i = codes(o), o.i
     if i.name in _ACCUMULATE:
-        found = [*found[:2], i.get("vdst")]
+        operand_codes = [*operand_codes[:2], i.get("vdst")]
     if i.name == "v_fmaak_f32":
-        found.append(255)
+        operand_codes.append(255)
     if i.name == "v_fmamk_f32":
-        found.insert(1, 255)
+        operand_codes.insert(1, 255)
     return [
         o.source(code, kind, place)
-        for place, (code, kind) in enumerate(zip(found, kinds, strict=False))
+        for place, (code, kind) in enumerate(zip(operand_codes, kinds, strict=False))
     ]
 
 
@@ -253,16 +253,19 @@ def _comparison(o: Operands) -> Step:
     start, name, kind = i.name.split("_")[1:]
     if name == "class":
         width = WIDTHS[kind]
-        taken, function = (f"u{8 * width}", "u32"), lambda a, b: numbers.classes(a, b, width)
+        operand_kinds, function = (
+            (f"u{8 * width}", "u32"),
+            lambda a, b: numbers.classes(a, b, width),
+        )
     else:
-        taken, function = (kind, kind), _COMPARISONS[name]
-    reads = sources(o, taken)
+        operand_kinds, function = (kind, kind), _COMPARISONS[name]
+    reads = sources(o, operand_kinds)
     into = _compared_into(o, start == "cmpx")
     o.touched |= {into + n for n in range(o.arch.mask_words)} - {o.arch.null}
 
     def step(m: Any, s: Strand) -> None:
-        found = np.broadcast_to(function(*[r(s) for r in reads]), (len(s.rows), s.arch.lanes))
-        s.put_lanes(into, found & o.where(s) if o.where(s) is not None else found)
+        results = np.broadcast_to(function(*[r(s) for r in reads]), (len(s.rows), s.arch.lanes))
+        s.put_lanes(into, results & o.where(s) if o.where(s) is not None else results)
 
     return step
 

@@ -67,26 +67,26 @@ class Strand:
 
     def take(self, which: Array) -> Strand:
         """Returns a new strand with the selected waves."""
-        made = object.__new__(Strand)
-        made.arch, made.pc, made.pending = self.arch, self.pc, list(self.pending)
+        strand = object.__new__(Strand)
+        strand.arch, strand.pc, strand.pending = self.arch, self.pc, list(self.pending)
         for name in ("rows", "groups", "members", "epochs", "scc"):
-            setattr(made, name, getattr(self, name)[which])
-        made.scalars, made.vectors = self.scalars[:, which], self.vectors[:, which]
-        made._refresh()
-        return made
+            setattr(strand, name, getattr(self, name)[which])
+        strand.scalars, strand.vectors = self.scalars[:, which], self.vectors[:, which]
+        strand._refresh()
+        return strand
 
     @staticmethod
     def joined(parts: list[Strand]) -> Strand:
         """Returns one strand of strands at the same place with the same pending requests."""
-        made = object.__new__(Strand)
-        made.arch, made.pc = parts[0].arch, parts[0].pc
-        made.pending = list(parts[0].pending)
+        strand = object.__new__(Strand)
+        strand.arch, strand.pc = parts[0].arch, parts[0].pc
+        strand.pending = list(parts[0].pending)
         for name in ("rows", "groups", "members", "epochs", "scc"):
-            setattr(made, name, np.concatenate([getattr(p, name) for p in parts]))
-        made.scalars = np.concatenate([p.scalars for p in parts], 1)
-        made.vectors = np.concatenate([p.vectors for p in parts], 1)
-        made._refresh()
-        return made
+            setattr(strand, name, np.concatenate([getattr(p, name) for p in parts]))
+        strand.scalars = np.concatenate([p.scalars for p in parts], 1)
+        strand.vectors = np.concatenate([p.vectors for p in parts], 1)
+        strand._refresh()
+        return strand
 
     # ---- active lanes --------------------------------------------------------------------
 

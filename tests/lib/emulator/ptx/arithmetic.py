@@ -65,10 +65,10 @@ def _zero_ordered(name: str, nan: bool, a: Array, b: Array) -> Array:
     """Returns the minimum or maximum, where -0 is less than +0; with `nan` NaN wins, else it
     loses."""
     less = (a < b) | ((a == b) & np.signbit(a))
-    chosen = np.where(less if name == "min" else ~less, a, b)
+    extreme = np.where(less if name == "min" else ~less, a, b)
     either = np.isnan(a) | np.isnan(b)
-    left = np.array(np.nan, a.dtype) if nan else np.where(np.isnan(a), b, a)
-    return np.where(either, left, chosen).astype(a.dtype)
+    other = np.array(np.nan, a.dtype) if nan else np.where(np.isnan(a), b, a)
+    return np.where(either, other, extreme).astype(a.dtype)
 
 
 @form(r"(min|max)(\.NaN)?\.(f16|f32|f64)")
@@ -83,10 +83,10 @@ def _extreme_packed(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
     def choose(a: Array, b: Array) -> Array:
         a, b = a.astype(np.uint32), b.astype(np.uint32)
-        each = [_zero_ordered(f[1], bool(f[2]), x, y)
+        operand_pairs = [_zero_ordered(f[1], bool(f[2]), x, y)
                 for x, y in zip(pairs(a, kind), pairs(b, kind), strict=True)]  # fmt: skip
-        made = packed(*[halves(x, kind) for x in each])
-        return made if f[3].endswith("x2") else made.astype(np.uint16)
+        results = packed(*[halves(x, kind) for x in operand_pairs])
+        return results if f[3].endswith("x2") else results.astype(np.uint16)
 
     return pure(p, i, f[3], (f[3], f[3]), choose)
 
@@ -120,8 +120,8 @@ def _mad(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 @form(r"mul\.hi\.([us](?:16|32|64))")
 def _high(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     def high(a: Array, b: Array) -> Array:
-        whole = a.astype(object) * b.astype(object)
-        return np.asarray(whole >> (8 * a.dtype.itemsize)).astype(a.dtype)
+        product = a.astype(object) * b.astype(object)
+        return np.asarray(product >> (8 * a.dtype.itemsize)).astype(a.dtype)
 
     def narrow(a: Array, b: Array) -> Array:
         wide = np.int64 if f[1][0] == "s" else np.uint64
@@ -156,11 +156,11 @@ def _shift(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     kind, width = f[2] + f[3], int(f[3])
 
     def shift(a: Array, by: Array) -> Array:
-        kept = np.minimum(by, width - 1).astype(a.dtype)
+        amount = np.minimum(by, width - 1).astype(a.dtype)
         if f[1] == "shr" and f[2] == "s":
-            return a >> kept
-        moved = a << kept if f[1] == "shl" else a >> kept
-        return np.where(by >= width, 0, moved).astype(a.dtype)
+            return a >> amount
+        shifted = a << amount if f[1] == "shl" else a >> amount
+        return np.where(by >= width, 0, shifted).astype(a.dtype)
 
     return pure(p, i, kind, (kind, "u32"), shift)
 
@@ -173,8 +173,8 @@ def _field(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         begin = (at & 255).astype(np.int64)
         size = np.minimum((length & 255).astype(np.int64), width - np.minimum(begin, width))
         up = np.maximum(width - begin - size, 0).astype(a.dtype)
-        moved = (a << up) >> np.minimum(width - size, width - 1).astype(a.dtype)
-        return np.where(size == 0, 0, moved).astype(a.dtype)
+        shifted = (a << up) >> np.minimum(width - size, width - 1).astype(a.dtype)
+        return np.where(size == 0, 0, shifted).astype(a.dtype)
 
     return pure(p, i, kind, (kind, "u32", "u32"), field)
 
@@ -184,12 +184,12 @@ def _prmt(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     """`prmt` picks any four of eight bytes; bit 3 of a selector replicates the byte's sign."""
 
     def choose(a: Array, b: Array, how: Array) -> Array:
-        both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
+        octets = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
         result = np.zeros(np.broadcast(a, b, how).shape, np.uint32)
         for n in range(4):
             choice = how >> np.uint32(4 * n) & np.uint32(15)
             place = (choice & np.uint32(7)).astype(np.uint64) * np.uint64(8)
-            byte = both >> place & np.uint64(255)
+            byte = octets >> place & np.uint64(255)
             sign = np.where(byte & np.uint64(128), np.uint64(255), np.uint64(0))
             byte = np.where(choice & np.uint32(8), sign, byte).astype(np.uint32)
             result |= byte << np.uint32(8 * n)
@@ -295,16 +295,16 @@ def _mov(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         writes, read = [p.write(o, kind) for o in to], p.read(source[0], f[1])
 
         def divide(m: Machine, s: Strand, active: Array | None) -> None:
-            whole = np.ascontiguousarray(read(m, s, active)).view(TYPES[kind])
+            words = np.ascontiguousarray(read(m, s, active)).view(TYPES[kind])
             for n, write in enumerate(writes):
-                write(m, s, whole[:, n :: len(writes)], active)
+                write(m, s, words[:, n :: len(writes)], active)
 
         return divide
     kind = f"b{8 * width // len(source)}"
     reads, write = [p.read(o, kind) for o in source], p.write(to[0], f[1])
 
     def join(m: Machine, s: Strand, active: Array | None) -> None:
-        each = np.broadcast_arrays(*[read(m, s, active) for read in reads])
-        write(m, s, np.stack(each, -1).view(TYPES[f"b{8 * width}"])[..., 0], active)
+        register_parts = np.broadcast_arrays(*[read(m, s, active) for read in reads])
+        write(m, s, np.stack(register_parts, -1).view(TYPES[f"b{8 * width}"])[..., 0], active)
 
     return join

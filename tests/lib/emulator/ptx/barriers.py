@@ -40,7 +40,7 @@ class Arrivals:
             raise Fault(f"barrier {number} is for {self.threads[number]} and for {threads} threads")
         self.threads[number] = threads
         here.append(s)
-        rows = np.concatenate([each.rows for each in here])
+        rows = np.concatenate([strand.rows for strand in here])
         counts = np.bincount(m.block_of[rows], minlength=len(m.blocks)) * LANES
         if (counts > threads).any():
             raise Fault(f"{int(counts.max())} threads at barrier {number}, which is for {threads}")
@@ -56,14 +56,14 @@ class Arrivals:
         ]
 
     def _release(self, m: Machine, number: int, full: Array) -> None:
-        kept = []
-        for each in self.waiting[number]:
-            gone = full[m.block_of[each.rows]]
+        strands = []
+        for strand in self.waiting[number]:
+            gone = full[m.block_of[strand.rows]]
             if gone.any():
-                m.ready.append(Strand(each.rows[gone], each.pc))
+                m.ready.append(Strand(strand.rows[gone], strand.pc))
             if not gone.all():
-                kept.append(Strand(each.rows[~gone], each.pc))
-        self.waiting[number] = kept
+                strands.append(Strand(strand.rows[~gone], strand.pc))
+        self.waiting[number] = strands
 
 
 @form(r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?")
@@ -72,8 +72,8 @@ def _bar(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 
     def body(m: Machine, s: Strand, active: Array | None) -> bool:
         whole(s, active)
-        found = [uniform(read(m, s, active), "a barrier") for read in numbers]
-        number, threads = found if len(found) > 1 else (found[0], m.launch.threads)
+        values = [uniform(read(m, s, active), "a barrier") for read in numbers]
+        number, threads = values if len(values) > 1 else (values[0], m.launch.threads)
         arrivals: Arrivals = m.state.get("barriers") or _arrivals(m)
         arrivals.arrive(m, s, number, threads)
         return True
@@ -82,9 +82,9 @@ def _bar(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 
 
 def _arrivals(m: Machine) -> Arrivals:
-    m.state["barriers"] = found = Arrivals()
-    m.waits.append(found.who)
-    return found
+    m.state["barriers"] = arrivals = Arrivals()
+    m.waits.append(arrivals.who)
+    return arrivals
 
 
 # ---- mbarriers in shared memory -----------------------------------------------------------------
@@ -113,9 +113,9 @@ class Barrier:
             self.gathered = given
             return
         width = m.order.seen.shape[1]
-        both = [(np.pad(a, (0, width - len(a))), np.pad(b, (0, width - len(b))))
+        clocks = [(np.pad(a, (0, width - len(a))), np.pad(b, (0, width - len(b))))
                 for a, b in zip(self.gathered, given, strict=True)]  # fmt: skip
-        self.gathered = tuple(np.maximum(a, b) for a, b in both)
+        self.gathered = tuple(np.maximum(a, b) for a, b in clocks)
 
     def change(self, m: Machine, arrivals: int, announced: int) -> None:
         self.left -= arrivals
@@ -128,8 +128,8 @@ class Barrier:
 
 
 def _states(m: Machine) -> dict[int, Barrier]:
-    found: dict[int, Barrier] = m.state.setdefault("mbarriers", {})
-    return found
+    barriers: dict[int, Barrier] = m.state.setdefault("mbarriers", {})
+    return barriers
 
 
 def barrier_at(m: Machine, row: int, address: int) -> Barrier:
@@ -139,13 +139,13 @@ def barrier_at(m: Machine, row: int, address: int) -> Barrier:
     """
     rows = np.array([row])
     place = int(m.shared.places(m.block_of[rows], np.array([address]), 8, 8)[0])
-    found = _states(m).get(place)
-    if found is None:
+    barrier = _states(m).get(place)
+    if barrier is None:
         raise Fault(f"the mbarrier at shared address {address} was not initialised")
     words = m.shared.words(np.array([place]), 8).ravel()
-    own = m.order.own[row]
-    m.shared.history.reads(np.repeat(rows, len(words)), words, own, m.order.seen[row, own])
-    return found
+    agent = m.order.own[row]
+    m.shared.history.reads(np.repeat(rows, len(words)), words, agent, m.order.seen[row, agent])
+    return barrier
 
 
 @form(r"mbarrier\.init\.shared(?:::cta)?\.b64")
@@ -157,9 +157,9 @@ def _init(p: Program, i: Instruction, _: re.Match[str]) -> Body:
         places = m.shared.places(m.block_of[rows], at, 8, 8)
         for row, place, number in zip(rows, places, counts, strict=True):
             words = m.shared.words(np.array([place]), 8).ravel()
-            own = m.order.own[row]
-            clock = m.order.seen[row, own]
-            m.shared.history.writes(np.repeat(row, len(words)), words, own, clock)
+            agent_of_row = m.order.own[row]
+            clock = m.order.seen[row, agent_of_row]
+            m.shared.history.writes(np.repeat(row, len(words)), words, agent_of_row, clock)
             agent = m.order.agent("the copies of the mbarrier at", int(place))
             _states(m)[int(place)] = Barrier(int(place), int(number), agent)
 
@@ -176,10 +176,10 @@ def _arrive(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     def body(m: Machine, s: Strand, active: Array | None) -> None:
         number = more(m, s, active) if more else np.array([[0 if f[1] else 1]])
         rows, at, numbers = chosen(s, active, address(m, s, active), number)
-        for row, place, own in zip(rows, at, numbers, strict=True):
+        for row, place, operand in zip(rows, at, numbers, strict=True):
             barrier = barrier_at(m, int(row), int(place))
             barrier.hand(m, m.order.release(np.array([row])))
-            barrier.change(m, 1 if f[1] else int(own), int(own) if f[1] else 0)
+            barrier.change(m, 1 if f[1] else int(operand), int(operand) if f[1] else 0)
 
     return body
 
@@ -193,18 +193,18 @@ def _try_wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     def body(m: Machine, s: Strand, active: Array | None) -> bool | None:
         whole(s, active)
         at = uniform(address(m, s, active), "an mbarrier")
-        wanted = uniform(parity(m, s, active), "a parity")
+        phase = uniform(parity(m, s, active), "a parity")
         if len({int(m.block_of[row]) for row in s.rows}) > 1:
             raise Unknown("mbarriers of several blocks at once")
         barrier = barrier_at(m, int(s.rows[0]), at)
         again = s.pc - 1
 
         def done() -> bool:
-            return barrier.phases & 1 != wanted
+            return barrier.phases & 1 != phase
 
         if not done():
             s.pc = again
-            why = f"{len(s.rows)} warps for phase {wanted} of the mbarrier at {at}"
+            why = f"{len(s.rows)} warps for phase {phase} of the mbarrier at {at}"
             return m.wait(s, done, why)
         if barrier.given is not None:
             m.order.acquire(s.rows, barrier.given)
@@ -255,34 +255,34 @@ def _setmaxnreg(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     several instructions with one number.
     """
     assert isinstance(i.operands[0], Number)
-    wanted = i.operands[0].value
-    if wanted % 8 or not 24 <= wanted <= 256:
+    count = i.operands[0].value
+    if count % 8 or not 24 <= count <= 256:
         raise Fault(f"{i.text}: a multiple of 8 from 24 to 256 is wanted")
 
     def body(m: Machine, s: Strand, active: Array | None) -> bool | None:
         whole(s, active)
-        held = m.state.setdefault("registers", np.full(len(m.block_of), p.kernel.most_registers))
-        if f[1] == "dec" and (held[s.rows] < wanted).any():
-            raise Fault(f"{int(held[s.rows].min())} registers are decreased to {wanted}")
-        if f[1] == "inc" and (held[s.rows] > wanted).any():
-            raise Fault(f"{int(held[s.rows].max())} registers are increased to {wanted}")
-        if enough := _enough(m, s, held, wanted):
+        counts = m.state.setdefault("registers", np.full(len(m.block_of), p.kernel.most_registers))
+        if f[1] == "dec" and (counts[s.rows] < count).any():
+            raise Fault(f"{int(counts[s.rows].min())} registers are decreased to {count}")
+        if f[1] == "inc" and (counts[s.rows] > count).any():
+            raise Fault(f"{int(counts[s.rows].max())} registers are increased to {count}")
+        if enough := _enough(m, s, counts, count):
             again = s.pc - 1
             if not enough():
                 s.pc = again
-                return m.wait(s, enough, f"{len(s.rows)} warps for {wanted} registers a thread")
-        held[s.rows] = wanted
+                return m.wait(s, enough, f"{len(s.rows)} warps for {count} registers a thread")
+        counts[s.rows] = count
         return None
 
     return body
 
 
-def _enough(m: Machine, s: Strand, held: Array, wanted: int) -> Callable[[], bool]:
+def _enough(m: Machine, s: Strand, counts: Array, count: int) -> Callable[[], bool]:
     most = m.program.kernel.most_registers * m.warps
 
     def enough() -> bool:
-        others = held.copy()
-        others[s.rows] = wanted
-        return bool((np.bincount(m.block_of, others, len(m.blocks)) <= most).all())
+        counts_after = counts.copy()
+        counts_after[s.rows] = count
+        return bool((np.bincount(m.block_of, counts_after, len(m.blocks)) <= most).all())
 
     return enough

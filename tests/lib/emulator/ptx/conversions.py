@@ -25,18 +25,18 @@ def _between_integers(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 
 @form(rf"cvt\.(rni|rzi|rmi|rpi)\.({_INTEGER})\.(f16|f32|f64)")
 def _to_integer(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    whole, dtype = _WHOLE[f[1]], TYPES[f[2]]
-    return pure(p, i, f[2], (f[3],), lambda a: to_integer(whole(a.astype(np.float64)), dtype))
+    convert, dtype = _WHOLE[f[1]], TYPES[f[2]]
+    return pure(p, i, f[2], (f[3],), lambda a: to_integer(convert(a.astype(np.float64)), dtype))
 
 
 def _from_wide_integer(a: Array) -> Array:
     """Converts 64-bit integers to f32 with one rounding: the detour through f64 rounds to odd."""
     double = a.astype(np.float64)
     back = double.astype(np.longdouble)
-    rest = a.astype(np.longdouble) - back
+    remainder = a.astype(np.longdouble) - back
     bits = np.ascontiguousarray(double).view(np.int64)
-    away = (rest > 0) == (double > 0)
-    odd = np.where((rest != 0) & (bits & 1 == 0), bits + np.where(away, 1, -1), bits)
+    away = (remainder > 0) == (double > 0)
+    odd = np.where((remainder != 0) & (bits & 1 == 0), bits + np.where(away, 1, -1), bits)
     return odd.view(np.float64).astype(np.float32)
 
 
@@ -81,8 +81,8 @@ def _pair(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 @form(r"cvt\.rn\.f16x2\.(e4m3|e5m2)x2")
 def _pair_of_codes(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     def both(codes: Array) -> Array:
-        each = [from_float8(codes >> np.uint16(shift) & np.uint16(255), f[1]) for shift in (0, 8)]
-        return packed(*[halves(x, "f16") for x in each])
+        values = [from_float8(codes >> np.uint16(shift) & np.uint16(255), f[1]) for shift in (0, 8)]
+        return packed(*[halves(x, "f16") for x in values])
 
     return pure(p, i, "b32", ("b16",), both)
 

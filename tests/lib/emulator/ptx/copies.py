@@ -31,9 +31,9 @@ class Groups:
         self.waited = np.zeros_like(self.closed)
 
     def wait(self, m: Machine, rows: Array, left: int) -> None:
-        done = np.maximum(self.closed[rows] - left, self.waited[rows])
-        self.waited[rows] = done
-        m.order.learn(rows, self.agents[rows], done)
+        number = np.maximum(self.closed[rows] - left, self.waited[rows])
+        self.waited[rows] = number
+        m.order.learn(rows, self.agents[rows], number)
 
 
 def _groups(m: Machine, what: str) -> Groups:
@@ -41,8 +41,8 @@ def _groups(m: Machine, what: str) -> Groups:
         agents = np.array([m.order.agent(what, n) for n in range(m.warps)])
         rows = len(m.block_of)
         m.state[what] = Groups(np.zeros(rows, np.int32), agents[np.arange(rows) % m.warps])
-    found: Groups = m.state[what]
-    return found
+    groups: Groups = m.state[what]
+    return groups
 
 
 _THREADS, _ENGINE = "the copies of warp", "the copy engine for warp"
@@ -55,17 +55,17 @@ def _cp_async(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     to, source = p.address(i.operands[0], "u32"), p.address(i.operands[1], "u64")
     assert isinstance(i.operands[2], Number)
     size = i.operands[2].value
-    given = p.read(i.operands[3], "u32") if len(i.operands) > 3 else None
+    size_of = p.read(i.operands[3], "u32") if len(i.operands) > 3 else None
 
     def body(m: Machine, s: Strand, active: Array | None) -> None:
-        count = given(m, s, active) if given else np.array([[size]])
+        count = size_of(m, s, active) if size_of else np.array([[size]])
         rows, at, begin, counts = chosen(s, active, to(m, s, active), source(m, s, active), count)
         groups = _groups(m, _THREADS)
         places = m.shared.places(m.block_of[rows], at, size, size)
         words = m.shared.words(places, size)
-        each = np.repeat(rows, words.shape[1])
-        clock = groups.closed[each] + 1
-        m.shared.history.writes(each, words.ravel(), groups.agents[each], clock)
+        rows_of_words = np.repeat(rows, words.shape[1])
+        clock = groups.closed[rows_of_words] + 1
+        m.shared.history.writes(rows_of_words, words.ravel(), groups.agents[rows_of_words], clock)
         if ((counts > 0) & (begin % size != 0)).any():
             raise Fault(f"a copy from a global address that is not a multiple of {size}")
         for n in range(0, size, 4):
@@ -91,8 +91,8 @@ def _commit(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 
 def _waiter(i: Instruction, what: str) -> Body:
     assert isinstance(i.operands[0], Number)
-    left = i.operands[0].value
-    return lambda m, s, active: _groups(m, what).wait(m, s.rows, left)
+    pending = i.operands[0].value
+    return lambda m, s, active: _groups(m, what).wait(m, s.rows, pending)
 
 
 @form(r"cp\.async\.wait_group")
@@ -162,14 +162,14 @@ def _bring(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         for row, (at, waits, address, *corner) in _one_lane(s, active, reads, m):
             box = decode(_map_at(m, address))
             places = _places(m, row, at, box)
-            found = barrier_at(m, row, waits)
+            waiting_barrier = barrier_at(m, row, waits)
             words = m.shared.words_of(places)
-            clock = found.phases + 1
+            clock = waiting_barrier.phases + 1
             m.shared.history.writes(
-                np.repeat(row, len(words)), words, found.agent, clock, proxy=True
+                np.repeat(row, len(words)), words, waiting_barrier.agent, clock, proxy=True
             )
             m.shared.known[places[:, None] + np.arange(box.size)] = False
-            m.copies.append(_arrival(m, places, box.load(m.launch.memory, corner), found))
+            m.copies.append(_arrival(m, places, box.load(m.launch.memory, corner), waiting_barrier))
 
     return body
 

@@ -34,7 +34,7 @@ class PtxEngine:
     def __init__(
         self, compiled: Sequence[CompiledKernel] = (), seed: int | None = 0, edit: Edit = str
     ) -> None:
-        self._texts = {each.image: each.assembly for each in compiled}
+        self._texts = {code.image: code.assembly for code in compiled}
         self.seed, self._edit = seed, edit
         self.forms: set[str] = set()
 
@@ -58,10 +58,10 @@ class PtxEngine:
 
     def parameters(self, kernel: Entry, value: Callable[[int, int], bytes]) -> bytes:
         rows = kernel.program.kernel.parameters.values()
-        made = bytearray(max((row.offset + row.width for row in rows), default=0))
+        buffer = bytearray(max((row.offset + row.width for row in rows), default=0))
         for number, row in enumerate(rows):
-            made[row.offset : row.offset + row.width] = value(number, row.width)
-        return bytes(made)
+            buffer[row.offset : row.offset + row.width] = value(number, row.width)
+        return bytes(buffer)
 
     def run(self, kernel: Entry, launch: Launch) -> None:
         run(kernel.program, launch, self.seed or 0)

@@ -64,8 +64,8 @@ def _load_global(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         _, at = chosen(s, active, address(m, s, active))
         m.launch.memory.check(at, width * len(writes), width * len(writes))
         for n, write in enumerate(writes):
-            found = m.launch.memory.load(at + n * width, width).view(dtype)
-            write(m, s, _scattered(s, active, found), active)
+            loaded = m.launch.memory.load(at + n * width, width).view(dtype)
+            write(m, s, _scattered(s, active, loaded), active)
 
     return body
 
@@ -79,8 +79,10 @@ def _store_global(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         values = [read(m, s, active) for read in reads]
         _, at, *flat = chosen(s, active, address(m, s, active), *values)
         m.launch.memory.check(at, width * len(reads), width * len(reads))
-        for n, each in enumerate(flat):
-            m.launch.memory.store(at + n * width, np.ascontiguousarray(each).view(UNSIGNED[width]))
+        for n, column in enumerate(flat):
+            m.launch.memory.store(
+                at + n * width, np.ascontiguousarray(column).view(UNSIGNED[width])
+            )
 
     return body
 
@@ -95,8 +97,8 @@ def _load_shared(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         rows, at = chosen(s, active, address(m, s, active))
         places = looked_at(m, rows, at, width * len(writes))
         for n, write in enumerate(writes):
-            found = m.shared.get(places + n * width, width).view(dtype)
-            write(m, s, _scattered(s, active, found), active)
+            loaded = m.shared.get(places + n * width, width).view(dtype)
+            write(m, s, _scattered(s, active, loaded), active)
 
     return body
 
@@ -117,8 +119,8 @@ def _store_shared(p: Program, i: Instruction, f: re.Match[str]) -> Body:
 def looked_at(m: Machine, rows: Array, addresses: Array, width: int) -> Array:
     """Returns the positions that threads of warps `rows` read; raises Fault for a race."""
     places, words, rows = _words(m, rows, addresses, width)
-    own = m.order.own[rows]
-    m.shared.history.reads(rows, words, own, m.order.seen[rows, own])
+    agents = m.order.own[rows]
+    m.shared.history.reads(rows, words, agents, m.order.seen[rows, agents])
     return places
 
 
@@ -128,12 +130,14 @@ def put(m: Machine, rows: Array, addresses: Array, values: Array) -> None:
     Several warps may store an equal value to one place, because a layout may have copies.
     """
     width = values.dtype.itemsize * values.shape[1]
-    places, words, each = _words(m, rows, addresses, width)
-    own, new = m.order.own[each], np.ascontiguousarray(values).view(np.uint8)
+    places, words, rows_of_words = _words(m, rows, addresses, width)
+    agents, new = m.order.own[rows_of_words], np.ascontiguousarray(values).view(np.uint8)
     at = places[:, None] + np.arange(width)
-    same = m.shared.known[at] & (m.shared.bytes[at] == new)
-    kept = same.reshape(len(words), -1).all(1)
-    m.shared.history.writes(each, words, own, m.order.seen[each, own], kept=kept)
+    equal = m.shared.known[at] & (m.shared.bytes[at] == new)
+    unchanged = equal.reshape(len(words), -1).all(1)
+    m.shared.history.writes(
+        rows_of_words, words, agents, m.order.seen[rows_of_words, agents], kept=unchanged
+    )
     m.shared.bytes[at], m.shared.known[at] = new, True
     if (m.shared.bytes[at] != new).any():
         raise Fault("a race: two threads store different values to one place in shared memory")

@@ -61,10 +61,10 @@ class Register:
     def check(self, strand: Strand, active: Array | None) -> None:
         """Raises Fault if a lane reads a register that it has not written."""
         bits = [(self.known >> int(row)) & 1 for row in strand.rows]
-        known = np.broadcast_to(np.array(bits, np.bool_)[:, None], (len(bits), LANES))
+        defined = np.broadcast_to(np.array(bits, np.bool_)[:, None], (len(bits), LANES))
         if self._lanes is not None:
-            known = known | self._lanes[strand.rows]
-        if not (known if active is None else known | ~active).all():
+            defined = defined | self._lanes[strand.rows]
+        if not (defined if active is None else defined | ~active).all():
             raise Fault(f"register {self.name} is read before it is written")
 
     def write(self, strand: Strand, values: Array, active: Array | None) -> None:
@@ -126,7 +126,9 @@ class Machine:
             check(self)
 
     def _assert_nobody_waits(self) -> None:
-        waits = {why for _, _, why in self.blocked} | {why for each in self.waits for why in each()}
+        waits = {why for _, _, why in self.blocked} | {
+            why for describe in self.waits for why in describe()
+        }
         if waits:
             raise Fault(f"all warps wait: {'; '.join(sorted(waits))}")
 
@@ -149,13 +151,13 @@ class Machine:
         if self.spent > _MOST:
             raise Fault(f"kernel {self.program.name} does not end")
         self._join()
-        apart = [s for s in self.ready if s.lanes is not None]
+        partial = [s for s in self.ready if s.lanes is not None]
         # Divided lanes meet again soonest if the strand furthest behind runs first.
-        strand = min(apart, key=lambda s: s.pc) if apart else self.rng.choice(self.ready)
+        strand = min(partial, key=lambda s: s.pc) if partial else self.rng.choice(self.ready)
         self.ready.remove(strand)
-        limit = min((s.pc for s in apart if s is not strand), default=1 << 30)
-        alone = not self.ready and not self.copies
-        self.advance(strand, limit, _MOST if alone or apart else self.rng.randrange(1, 400))
+        limit = min((s.pc for s in partial if s is not strand), default=1 << 30)
+        is_last = not self.ready and not self.copies
+        self.advance(strand, limit, _MOST if is_last or partial else self.rng.randrange(1, 400))
 
     def _join(self) -> None:
         by_place: dict[int, list[Strand]] = {}
@@ -204,8 +206,8 @@ class Machine:
     def divide(self, strand: Strand, taken: Array, target: int) -> bool:
         """Divides the strand: the lanes `taken` go on at `target`, the others at the next
         instruction."""
-        own = np.ones(taken.shape, np.bool_) if strand.lanes is None else strand.lanes
-        for part, pc in ((own & taken, target), (own & ~taken, strand.pc)):
+        active_lanes = np.ones(taken.shape, np.bool_) if strand.lanes is None else strand.lanes
+        for part, pc in ((active_lanes & taken, target), (active_lanes & ~taken, strand.pc)):
             lanes = np.zeros((len(self.block_of), LANES), np.bool_)
             lanes[strand.rows] = part
             if part.any():

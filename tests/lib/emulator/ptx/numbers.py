@@ -85,10 +85,10 @@ def fused_to_odd(a: Array, b: Array, c: Array) -> Array:
     """Returns a b + c of f32 or f16, rounded to odd in f64, so that a second rounding is
     correct."""
     product = a.astype(np.float64) * b.astype(np.float64)
-    total, rest = _two_sum(product, c.astype(np.float64))
+    total, error = _two_sum(product, c.astype(np.float64))
     bits = np.atleast_1d(total).view(np.int64)
-    inexact = (rest != 0) & np.isfinite(total) & (bits & 1 == 0)
-    away = (rest > 0) == (total > 0)
+    inexact = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
+    away = (error > 0) == (total > 0)
     odd = np.where(inexact, bits + np.where(away, 1, -1), bits)
     return np.asarray(odd.view(np.float64))
 
@@ -104,9 +104,9 @@ def _fused_doubles(a: Array, b: Array, c: Array) -> Array:
     split = 134217729.0  # 2**27 + 1
     high_a, high_b = a * split - (a * split - a), b * split - (b * split - b)
     low_a, low_b = a - high_a, b - high_b
-    rest = ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
-    total, left = _two_sum(product, c)
-    exact = total + (left + rest)
+    products = ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
+    total, error = _two_sum(product, c)
+    exact = total + (error + products)
     return np.where(np.isfinite(exact), exact, product + c)
 
 
@@ -115,6 +115,6 @@ def to_integer(values: Array, dtype: Any) -> Array:
     facts = np.iinfo(dtype)
     low, high = float(facts.min), float(facts.max)
     inside = (values > low) & (values < high)
-    whole = np.where(inside, values, 0).astype(dtype)
-    whole = np.where(values >= high, facts.max, np.where(values <= low, facts.min, whole))
-    return np.where(np.isnan(values), 0, whole).astype(dtype)
+    integers = np.where(inside, values, 0).astype(dtype)
+    integers = np.where(values >= high, facts.max, np.where(values <= low, facts.min, integers))
+    return np.where(np.isnan(values), 0, integers).astype(dtype)

@@ -34,11 +34,11 @@ class Order:
 
     def agent(self, *key: Hashable) -> int:
         """Returns the number of an agent; a new key gets a new number."""
-        found = self.agents.setdefault(key, len(self.agents))
-        if found >= self.seen.shape[1]:
+        number = self.agents.setdefault(key, len(self.agents))
+        if number >= self.seen.shape[1]:
             self.seen = np.pad(self.seen, ((0, 0), (0, self.seen.shape[1])))
             self.seen_by_proxy = np.pad(self.seen_by_proxy, ((0, 0), (0, self.seen.shape[1] // 2)))
-        return found
+        return number
 
     def _tick(self, rows: Array) -> None:
         self.seen[rows, self.own[rows]] += 1
@@ -51,9 +51,9 @@ class Order:
 
     def release(self, rows: Array) -> tuple[Array, Array]:
         """Returns the clocks that warps pass on to their waiters."""
-        given = self.seen[rows].max(axis=0), self.seen_by_proxy[rows].max(axis=0)
+        knowledge = self.seen[rows].max(axis=0), self.seen_by_proxy[rows].max(axis=0)
         self._tick(rows)
-        return given
+        return knowledge
 
     def acquire(self, rows: Array, given: tuple[Array, Array]) -> None:
         for clocks, more in zip((self.seen, self.seen_by_proxy), given, strict=True):
@@ -110,13 +110,13 @@ class History:
         self.generic[words] = not proxy
 
     def _after_write(self, rows: Array, words: Array, proxy: bool) -> None:
-        writer, written = self.writer[words], self.written[words]
-        late = written > self.order.seen[rows, writer]
+        writer, clocks = self.writer[words], self.written[words]
+        late = clocks > self.order.seen[rows, writer]
         if late.any():
             whose = self._name(int(writer[np.flatnonzero(late)[0]]))
             raise Fault(f"a race: shared memory is used where {whose} may still write it")
         if proxy:
-            hidden = self.generic[words] & (written > self.order.seen_by_proxy[rows, writer])
+            hidden = self.generic[words] & (clocks > self.order.seen_by_proxy[rows, writer])
             if hidden.any():
                 whose = self._name(int(writer[np.flatnonzero(hidden)[0]]))
                 raise Fault(

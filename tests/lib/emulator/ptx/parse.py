@@ -95,31 +95,31 @@ _PARAMETER = re.compile(
 def kernel(text: str, name: str) -> Kernel:
     """Parses the entry `name` of a module."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
-    found = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)([^{{]*)\{{", plain)
-    if found is None:
+    match = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)([^{{]*)\{{", plain)
+    if match is None:
         raise Unknown(f"no entry {name}")
-    made = Kernel(name)
-    _read_parameters(made, found[1])
-    most = re.search(r"\.maxnreg\s+(\d+)", found[2])
-    made.most_registers = int(most[1]) if most else 0
+    parsed = Kernel(name)
+    _read_parameters(parsed, match[1])
+    most = re.search(r"\.maxnreg\s+(\d+)", match[2])
+    parsed.most_registers = int(most[1]) if most else 0
     for symbol in re.findall(r"\.extern\s+\.shared[^;]*?(\w+)\[\];", plain):
-        made.shared[symbol] = 0
+        parsed.shared[symbol] = 0
     if re.search(r"(?<!\.extern )\.shared\s+\.align", plain):
         raise Unknown("shared arrays of a fixed size")
-    _Body(made, plain, found.end()).read()
-    return made
+    _Body(parsed, plain, match.end()).read()
+    return parsed
 
 
-def _read_parameters(made: Kernel, text: str) -> None:
+def _read_parameters(target: Kernel, text: str) -> None:
     offset = 0
     for line in filter(None, (part.strip() for part in text.split(","))):
-        found = _PARAMETER.match(line)
-        if found is None:
+        match = _PARAMETER.match(line)
+        if match is None:
             raise Unknown(f"parameter {line}")
-        width = int(found[3]) // 8 * int(found[5] or 1)
-        align = int(found[1] or 0) if found[5] else width
+        width = int(match[3]) // 8 * int(match[5] or 1)
+        align = int(match[1] or 0) if match[5] else width
         offset = -(-offset // align) * align
-        made.parameters[found[4]] = Parameter(offset, width)
+        target.parameters[match[4]] = Parameter(offset, width)
         offset += width
 
 
@@ -164,9 +164,9 @@ class _Body:
 
     def _directive(self, text: str) -> None:
         scope = self.scopes[-1]
-        if found := re.fullmatch(r"\.reg \.(pred|[bfus])(\d*) (.*)", text):
-            width = int(found[2] or 0) // 8
-            for name in re.split(r",\s*", found[3]):
+        if match := re.fullmatch(r"\.reg \.(pred|[bfus])(\d*) (.*)", text):
+            width = int(match[2] or 0) // 8
+            for name in re.split(r",\s*", match[3]):
                 self._register(scope, name, width)
         elif text.startswith(".branchtargets"):
             targets = tuple(part.strip() for part in text.split(None, 1)[1].split(","))
@@ -190,19 +190,19 @@ class _Body:
 
     def _inside(self, operands: tuple[Operand, ...], scopes: Sequence[str]) -> tuple[Operand, ...]:
         """Returns the operands with the scoped names of registers and labels."""
-        found: list[Operand] = []
-        for each in operands:
-            match each:
+        operands_read: list[Operand] = []
+        for operand in operands:
+            match operand:
                 case Name(text, negated):
-                    found.append(Name(self._scoped(text, scopes), negated))
+                    operands_read.append(Name(self._scoped(text, scopes), negated))
                 case Several(parts):
-                    found.append(Several(self._inside(parts, scopes)))
+                    operands_read.append(Several(self._inside(parts, scopes)))
                 case Address(base, offset, at):
                     (base,) = self._inside((base,), scopes)
-                    found.append(Address(base, offset, self._inside(at, scopes)))
+                    operands_read.append(Address(base, offset, self._inside(at, scopes)))
                 case Number():
-                    found.append(each)
-        return tuple(found)
+                    operands_read.append(operand)
+        return tuple(operands_read)
 
     def _scoped(self, name: str, scopes: Sequence[str]) -> str:
         for scope in reversed(scopes):
@@ -214,11 +214,11 @@ class _Body:
 @cache
 def _instruction(text: str) -> Instruction:
     """Parses an instruction; names lack their scopes."""
-    guard, rest = None, text
-    if found := _GUARD.match(text):
-        guard = Name(found[2], bool(found[1]))
-        rest = text[found.end() :]
-    opcode, _, operands = rest.partition(" ")
+    guard, remainder = None, text
+    if match := _GUARD.match(text):
+        guard = Name(match[2], bool(match[1]))
+        remainder = text[match.end() :]
+    opcode, _, operands = remainder.partition(" ")
     parts = tuple(_operand(part) for part in _split(operands))
     return Instruction(opcode, parts, guard, text if len(text) < 160 else text[:160] + "...")
 
@@ -235,8 +235,8 @@ def _operand(text: str) -> Operand:
         return Number(int(text.rstrip("U"), 0))
     if "|" in text:
         return Several(tuple(_operand(p.strip()) for p in text.split("|")))
-    if found := re.fullmatch(r"([\w$%.]+)\s*\+\s*(-?\d+)", text):
-        return Address(_operand(found[1]), int(found[2]))
+    if match := re.fullmatch(r"([\w$%.]+)\s*\+\s*(-?\d+)", text):
+        return Address(_operand(match[1]), int(match[2]))
     return Name(text.lstrip("!"), text.startswith("!"))
 
 

@@ -28,7 +28,7 @@ def _rows_of_matrices(m: Machine, s: Strand, address: Array, count: int) -> tupl
 
 @form(r"ldmatrix\.sync\.aligned\.m8n8\.(x1|x2|x4)(\.trans)?\.shared(?:::cta)?\.b16")
 def _ldmatrix(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    count, turned = _COUNT[f[1]], bool(f[2])
+    count, transposed = _COUNT[f[1]], bool(f[2])
     writes, address = (
         [p.write(o, "b32") for o in parts(i.operands[0])],
         p.address(i.operands[1], "u32"),
@@ -40,18 +40,18 @@ def _ldmatrix(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         places = looked_at(m, rows, at, 16)
         halves = m.shared.get(places[:, None] + 2 * np.arange(8), 2)
         matrices = halves.reshape(len(s.rows), count, 8, 8)
-        if turned:
+        if transposed:
             matrices = matrices.swapaxes(2, 3)
         for n, write in enumerate(writes):
-            each = np.ascontiguousarray(matrices[:, n]).view(np.uint32)
-            write(m, s, each.reshape(len(s.rows), LANES), active)
+            words = np.ascontiguousarray(matrices[:, n]).view(np.uint32)
+            write(m, s, words.reshape(len(s.rows), LANES), active)
 
     return body
 
 
 @form(r"stmatrix\.sync\.aligned\.m8n8\.(x1|x2|x4)(\.trans)?\.shared(?:::cta)?\.b16")
 def _stmatrix(p: Program, i: Instruction, f: re.Match[str]) -> Body:
-    count, turned = _COUNT[f[1]], bool(f[2])
+    count, transposed = _COUNT[f[1]], bool(f[2])
     reads, address = (
         [p.read(o, "b32") for o in parts(i.operands[1])],
         p.address(i.operands[0], "u32"),
@@ -62,7 +62,7 @@ def _stmatrix(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         values = [np.broadcast_to(r(m, s, active), (len(s.rows), LANES)) for r in reads]
         matrices = np.ascontiguousarray(np.stack(values, 1)).view(np.uint16)
         matrices = matrices.reshape(len(s.rows), count, 8, 8)
-        if turned:
+        if transposed:
             matrices = matrices.swapaxes(2, 3)
         rows, at = _rows_of_matrices(m, s, address(m, s, active), count)
         put(m, rows, at, matrices.reshape(-1, 8))
@@ -128,19 +128,19 @@ def _mma(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     Integer sums saturate at the ends of s32 with `.satfinite`; otherwise they wrap.
     """
     number, bounded = "f32" if f[2] else "s32", bool(f[4])
-    left, right = ELEMENTS[f[2] or f[5]], ELEMENTS[f[3] or f[6]]
+    element, right = ELEMENTS[f[2] or f[5]], ELEMENTS[f[3] or f[6]]
     kinds = ("b32", "b32", number)
     sources = zip(i.operands[1:], kinds, strict=True)
     reads = [[p.read(o, kind) for o in parts(operand)] for operand, kind in sources]
     writes = [p.write(o, number) for o in parts(i.operands[0])]
-    if 4 * left.count * len(reads[0]) // 2 != int(f[1]):
+    if 4 * element.count * len(reads[0]) // 2 != int(f[1]):
         raise Unknown(i.text)
 
     def body(m: Machine, s: Strand, active: Array | None) -> None:
         whole(s, active)
         shape = (len(s.rows), LANES)
-        a, b, c = ([np.broadcast_to(r(m, s, active), shape) for r in each] for each in reads)
-        product = matrix_a(a, left) @ _matrix_b(b, right)
+        a, b, c = ([np.broadcast_to(r(m, s, active), shape) for r in readers] for readers in reads)
+        product = matrix_a(a, element) @ _matrix_b(b, right)
         for n, write in enumerate(writes):
             total = product[:, GROUP + 8 * (n >> 1), 2 * MEMBER + (n & 1)] + c[n]
             if bounded:

@@ -50,8 +50,8 @@ def at_end(check: Check) -> Check:
 def _maker(opcode: str) -> tuple[Maker, re.Match[str]] | None:
     """Returns the first form that matches an opcode."""
     for pattern, maker in _FORMS:
-        if found := pattern.fullmatch(opcode):
-            return maker, found
+        if match := pattern.fullmatch(opcode):
+            return maker, match
     return None
 
 
@@ -62,11 +62,11 @@ class Program:
         self.kernel, self.name, self.registers = kernel, kernel.name, kernel.registers
         self.at_end = _CHECKS
         self._numbers = {name: n for n, name in enumerate(kernel.registers)}
-        self.opcodes = [each.opcode for each in kernel.code]
-        self.texts = [each.text for each in kernel.code] + ["the end"]
-        self.grain = min((self._stored(each) for each in kernel.code), default=4)
+        self.opcodes = [instruction.opcode for instruction in kernel.code]
+        self.texts = [instruction.text for instruction in kernel.code] + ["the end"]
+        self.grain = min((self._stored(instruction) for instruction in kernel.code), default=4)
         self.tracked = self._registers_of_products()
-        self.code = [self._operation(each) for each in kernel.code]
+        self.code = [self._operation(instruction) for instruction in kernel.code]
         self.code.append(_run_over)
 
     @staticmethod
@@ -77,18 +77,18 @@ class Program:
 
     def _registers_of_products(self) -> frozenset[str]:
         """Returns the registers that asynchronous matmuls read or write."""
-        found = set[str]()
-        for each in self.kernel.code:
-            if each.opcode.startswith("wgmma.mma_async"):
-                found |= {name for name in _names(each.operands) if name in self.registers}
-        return frozenset(found)
+        names = set[str]()
+        for instruction in self.kernel.code:
+            if instruction.opcode.startswith("wgmma.mma_async"):
+                names |= {name for name in _names(instruction.operands) if name in self.registers}
+        return frozenset(names)
 
     def _operation(self, instruction: Instruction) -> Operation:
-        known = _maker(instruction.opcode)
-        if known is None:
+        entry = _maker(instruction.opcode)
+        if entry is None:
             raise Unknown(f"instruction {instruction.text}")
-        maker, found = known
-        body = self._watched(instruction, maker(self, instruction, found))
+        maker, match = entry
+        body = self._watched(instruction, maker(self, instruction, match))
         if instruction.guard is None:
             return lambda m, s: body(m, s, s.lanes)
         return _guarded(self.read(instruction.guard, "pred"), body)
@@ -137,7 +137,7 @@ class Program:
     def _read_register(self, operand: Name, kind: str) -> Read:
         number, dtype = self._numbers[operand.text], np.dtype(TYPES[kind])
         width, negated = self.registers[operand.text], operand.negated
-        same = not width or width == dtype.itemsize
+        is_same_width = not width or width == dtype.itemsize
         if width and width < dtype.itemsize:
             raise Unknown(f"{operand.text} as {kind}")
 
@@ -148,7 +148,7 @@ class Program:
             value = register.value[s.at]
             if negated:
                 return ~value
-            if same:
+            if is_same_width:
                 return value.view(dtype)
             return value.astype(UNSIGNED[dtype.itemsize]).view(dtype)
 
@@ -192,16 +192,16 @@ def parts(operand: Operand) -> tuple[Operand, ...]:
 
 
 def _names(operands: tuple[Operand, ...]) -> list[str]:
-    found: list[str] = []
-    for each in operands:
-        match each:
+    names: list[str] = []
+    for operand in operands:
+        match operand:
             case Name(text):
-                found.append(text)
+                names.append(text)
             case Several(inner):
-                found += _names(inner)
+                names += _names(inner)
             case Address(base, _, at):
-                found += _names((base, *at))
-    return found
+                names += _names((base, *at))
+    return names
 
 
 def _literal(operand: Number, kind: str) -> Array:
@@ -224,7 +224,7 @@ def _special(name: str, kind: str) -> Read:
     def thread(m: Machine, s: Strand) -> Any:
         return (s.rows % m.warps * LANES)[:, None] + np.arange(LANES)
 
-    found: dict[str, Callable[[Machine, Strand], Any]] = {
+    readers: dict[str, Callable[[Machine, Strand], Any]] = {
         "%tid.x": thread,
         "%laneid": lambda m, s: np.arange(LANES)[None],
         "%ctaid.x": lambda m, s: np.array(m.blocks)[m.block_of[s.rows]][:, None],
@@ -232,11 +232,11 @@ def _special(name: str, kind: str) -> Read:
         "%ntid.x": lambda m, s: np.array([[m.launch.threads]]),
     }
     for axis in "yz":
-        found |= {f"%{base}.{axis}": lambda m, s: np.array([[0]]) for base in ("tid", "ctaid")}
-        found |= {f"%{base}.{axis}": lambda m, s: np.array([[1]]) for base in ("ntid", "nctaid")}
-    if name not in found:
+        readers |= {f"%{base}.{axis}": lambda m, s: np.array([[0]]) for base in ("tid", "ctaid")}
+        readers |= {f"%{base}.{axis}": lambda m, s: np.array([[1]]) for base in ("ntid", "nctaid")}
+    if name not in readers:
         raise Unknown(f"special register {name}")
-    read = found[name]
+    read = readers[name]
     return lambda m, s, active: read(m, s).astype(dtype)
 
 
@@ -285,12 +285,12 @@ def _brx(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     targets = [p.kernel.labels[name] for name in p.kernel.tables[i.operands[1].text]]
 
     def body(m: Machine, s: Strand, active: Array | None) -> bool:
-        own = np.broadcast_to(index(m, s, active), (len(s.rows), LANES))
-        if (own >= len(targets)).any():
-            raise Fault(f"there is no target {int(own.max())}")
-        for number in np.unique(own if active is None else own[active]):
+        targets_of_lanes = np.broadcast_to(index(m, s, active), (len(s.rows), LANES))
+        if (targets_of_lanes >= len(targets)).any():
+            raise Fault(f"there is no target {int(targets_of_lanes.max())}")
+        for number in np.unique(targets_of_lanes if active is None else targets_of_lanes[active]):
             lanes = np.zeros((len(m.block_of), LANES), np.bool_)
-            lanes[s.rows] = (own == number) & (True if active is None else active)
+            lanes[s.rows] = (targets_of_lanes == number) & (True if active is None else active)
             m.ready.append(m.strand(lanes, targets[number]))
         return True
 
@@ -302,9 +302,9 @@ def _ret(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     def body(m: Machine, s: Strand, active: Array | None) -> bool | None:
         if active is None or (s.lanes is not None and (active == s.lanes).all()):
             return True
-        own = np.ones(active.shape, np.bool_) if s.lanes is None else s.lanes
+        lanes_of_strand = np.ones(active.shape, np.bool_) if s.lanes is None else s.lanes
         lanes = np.zeros((len(m.block_of), LANES), np.bool_)
-        lanes[s.rows] = own & ~active
+        lanes[s.rows] = lanes_of_strand & ~active
         m.ready.append(m.strand(lanes, s.pc))
         return True
 

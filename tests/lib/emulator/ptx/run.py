@@ -32,8 +32,8 @@ def run(found: Program, launch: Launch, seed: int = 0) -> None:
     rng = random.Random(seed)
     numbers = list(range(launch.blocks))
     rng.shuffle(numbers)
-    alone = any(text.startswith(("mbarrier", "wgmma")) for text in found.opcodes)
-    step = 1 if alone else max(_TOGETHER // launch.threads, 1)
+    is_alone = any(text.startswith(("mbarrier", "wgmma")) for text in found.opcodes)
+    step = 1 if is_alone else max(_TOGETHER // launch.threads, 1)
     room = ctypes.create_string_buffer(len(launch.parameters) + 128)
     address = -(-ctypes.addressof(room) // 128) * 128
     ctypes.memmove(address, launch.parameters, len(launch.parameters))

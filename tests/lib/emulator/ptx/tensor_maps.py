@@ -74,12 +74,12 @@ class Box:
 
 def decode(words: bytes) -> Box:
     """Decodes a map that `tests/lib/fake_gpu/fake_maps.h` wrote."""
-    address, rank, kinds, *rest = struct.unpack("<16Q", words)
+    address, rank, kinds, *fields = struct.unpack("<16Q", words)
     rank &= 0xFF
     dtype, swizzle, interleave, outside = struct.unpack("<4H", struct.pack("<Q", kinds))
     if dtype not in _SIZES or interleave or outside:
         raise Unknown(f"a tensor map of type {dtype}, interleave {interleave}, fill {outside}")
-    extents = struct.unpack("<6I", struct.pack("<3Q", *rest[9:12]))
+    extents = struct.unpack("<6I", struct.pack("<3Q", *fields[9:12]))
     size = _SIZES[dtype]
     row = size * extents[0]
     if swizzle and row > 16 << swizzle:
@@ -87,5 +87,5 @@ def decode(words: bytes) -> Box:
     if any(not 1 <= extent <= 256 for extent in extents[:rank]) or row % 16:
         raise Fault(f"a box of {extents[:rank]} elements")
     address &= (1 << 56) - 1
-    strides = (size, *rest[5 : 4 + rank])
-    return Box(address, tuple(rest[:rank]), strides, extents[:rank], swizzle, size)
+    strides = (size, *fields[5 : 4 + rank])
+    return Box(address, tuple(fields[:rank]), strides, extents[:rank], swizzle, size)

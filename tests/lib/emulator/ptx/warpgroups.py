@@ -33,9 +33,9 @@ class Group:
     number: int = 0
 
     def busy(self, names: Sequence[str]) -> str | None:
-        for held in (self.open, *self.closed):
+        for registers in (self.open, *self.closed):
             for name in names:
-                if name in held:
+                if name in registers:
                     return name
         return None
 
@@ -57,14 +57,14 @@ class Products:
         """Notes that another instruction uses registers; raises Fault if a pending matmul does."""
         for first in {int(row) // 4 * 4 for row in s.rows}:
             group = self.groups.setdefault(first, Group())
-            if found := group.busy(names):
-                raise Fault(f"register {found} is used before its product is waited for")
+            if register := group.busy(names):
+                raise Fault(f"register {register} is used before its product is waited for")
             group.touched.update(names)
 
 
 def _products(m: Machine) -> Products:
-    found: Products = m.state["products"]
-    return found
+    products: Products = m.state["products"]
+    return products
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ def _commit(p: Program, i: Instruction, _: re.Match[str]) -> Body:
 @form(r"wgmma\.wait_group\.sync\.aligned")
 def _wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
     assert isinstance(i.operands[0], Number)
-    left = i.operands[0].value
+    pending = i.operands[0].value
 
     def body(m: Machine, s: Strand, active: Array | None) -> None:
         whole(s, active)
         for first, group in _products(m).of(s):
-            del group.closed[: max(len(group.closed) - left, 0)]
+            del group.closed[: max(len(group.closed) - pending, 0)]
             rows = np.arange(first, first + 4)
             m.order.learn(rows, _agents(m, rows), group.number - len(group.closed))
 
@@ -173,32 +173,32 @@ def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
     signs = [_literal(o) for o in rest[1:3]] or [1, 1]
     kinds, columns, k = (f[3] or f[5], f[4] or f[6]), int(f[1]), int(f[2])
     number, bounded = "f32" if f[3] else "s32", bool(f[7])
-    held = isinstance(left, Several)
+    in_registers_a = isinstance(left, Several)
     # The last operands say which matrices in shared memory are transposed.
-    turned = [bool(_literal(o)) for o in rest[3:]] or [False] * (2 - held)
-    turned_a, turned_b = (False, *turned) if held else turned
+    transposes = [bool(_literal(o)) for o in rest[3:]] or [False] * (2 - in_registers_a)
+    turned_a, turned_b = (False, *transposes) if in_registers_a else transposes
     of_sums = [p.read(o, number) for o in parts(sums)]
     writes = [p.write(o, number) for o in parts(sums)]
     if 2 * len(of_sums) != columns or k * _SIZES.get(kinds[0], 1) != 32:
         raise Unknown(i.text)
     a = _operand(p, left)
     b = p.read(right, "b64")
-    in_registers = (*parts(sums), *(parts(left) if held else ()))
-    own = {o.text for o in in_registers if isinstance(o, Name)}
+    in_registers = (*parts(sums), *(parts(left) if in_registers_a else ()))
+    names = {o.text for o in in_registers if isinstance(o, Name)}
 
     def body(m: Machine, s: Strand, active: Array | None) -> None:
         whole(s, active)
         use_sums = bool(uniform(scale(m, s, active), "scale-d"))
         for first, group in _products(m).of(s):
             part = Strand(np.arange(first, first + 4), s.pc)
-            _start(group, own)
-            if held:
+            _start(group, names)
+            if in_registers_a:
                 of_a = [np.broadcast_to(r(m, part, None), (4, LANES)) for r in a]
                 rows = np.concatenate(list(matrix_a(of_a, ELEMENTS[kinds[0]])))
             else:
                 rows = _from_shared(m, group, part, a[0], 64, k, kinds[0], turned_a)
-            others = _from_shared(m, group, part, b, columns, k, kinds[1], turned_b)
-            product = (rows * signs[0]) @ (others * signs[1]).T
+            columns_b = _from_shared(m, group, part, b, columns, k, kinds[1], turned_b)
+            product = (rows * signs[0]) @ (columns_b * signs[1]).T
             totals = _registers(product)
             if use_sums:
                 totals = totals + np.stack([read(m, part, None) for read in of_sums])
@@ -226,25 +226,32 @@ def _literal(operand: Operand) -> int:
     return operand.value
 
 
-def _operand(p: Program, left: Operand) -> list[Read]:
+def _operand(p: Program, operand: Operand) -> list[Read]:
     """Returns readers of the registers that hold a matrix, or of its descriptor."""
-    kind = "b32" if isinstance(left, Several) else "b64"
-    return [p.read(o, kind) for o in parts(left)]
+    kind = "b32" if isinstance(operand, Several) else "b64"
+    return [p.read(o, kind) for o in parts(operand)]
 
 
-def _start(group: Group, own: set[str]) -> None:
-    if found := group.touched & own:
-        raise Fault(f"no wgmma.fence stands between a product and the last use of {min(found)}")
-    group.open |= own
+def _start(group: Group, names: set[str]) -> None:
+    if registers := group.touched & names:
+        raise Fault(f"no wgmma.fence stands between a product and the last use of {min(registers)}")
+    group.open |= names
 
 
 def _from_shared(
-    m: Machine, group: Group, part: Strand, read: Read, lines: int, k: int, kind: str, turned: bool
+    m: Machine,
+    group: Group,
+    part: Strand,
+    read: Read,
+    lines: int,
+    k: int,
+    kind: str,
+    transposed: bool,
 ) -> Array:
     """Returns the matrix [line, k] of a descriptor, and records the reads of the warpgroup."""
     size = _SIZES.get(kind, 1)
-    found = descriptor(uniform(read(m, part, None), "a matrix descriptor"))
-    at = found.addresses(lines, k * size, size, turned)
+    matrix = descriptor(uniform(read(m, part, None), "a matrix descriptor"))
+    at = matrix.addresses(lines, k * size, size, transposed)
     places = m.shared.places(m.block_of[part.rows[:1]], at.ravel(), size, size)
     words = m.shared.words_of(places)
     rows = np.repeat(part.rows, len(words))

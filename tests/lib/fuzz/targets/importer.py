@@ -105,11 +105,11 @@ def _change_list(values: Any, field: Field, model: Message, rng: random.Random) 
 
 def _alike(field: Field, model: Message, rng: random.Random) -> Message:
     """Returns a copy of any message of the field's type in the model, or an empty message."""
-    wanted = field.message_type
-    found = [m for m in _messages(model) if m.DESCRIPTOR is wanted]
-    copy: Message = wanted._concrete_class()
-    if found:
-        copy.ParseFromString(rng.choice(found).SerializeToString())
+    message_type = field.message_type
+    candidates = [m for m in _messages(model) if m.DESCRIPTOR is message_type]
+    copy: Message = message_type._concrete_class()
+    if candidates:
+        copy.ParseFromString(rng.choice(candidates).SerializeToString())
     return copy
 
 
@@ -120,13 +120,13 @@ def _scalar(field: Field, value: object, rng: random.Random) -> object:
     if kind in (Field.CPPTYPE_FLOAT, Field.CPPTYPE_DOUBLE):
         return rng.choice((0.0, -1.0, 0.5, 1e30, float("nan"), float("inf")))
     if kind == Field.CPPTYPE_STRING and field.type == Field.TYPE_BYTES:
-        kept = bytes(value) if isinstance(value, bytes) else b""
-        return rng.choice((b"", kept[: len(kept) // 2], kept + b"\xff", rng.randbytes(8)))
+        data = bytes(value) if isinstance(value, bytes) else b""
+        return rng.choice((b"", data[: len(data) // 2], data + b"\xff", rng.randbytes(8)))
     if kind == Field.CPPTYPE_STRING:
         return rng.choice(_TEXTS)
-    near = int(value) + rng.choice((-1, 1)) if isinstance(value, int) else 1
+    neighbour = int(value) + rng.choice((-1, 1)) if isinstance(value, int) else 1
     wide = kind in (Field.CPPTYPE_INT64, Field.CPPTYPE_UINT64)
     least, most = (-(1 << 63), (1 << 63) - 1) if wide else (-(1 << 31), (1 << 31) - 1)
     if kind in (Field.CPPTYPE_UINT64, Field.CPPTYPE_UINT32):
         least, most = 0, most
-    return min(max(rng.choice((near, *_INTEGERS)), least), most)
+    return min(max(rng.choice((neighbour, *_INTEGERS)), least), most)

@@ -24,13 +24,13 @@ def check(data: bytes) -> None:
         automaton = compile_pattern(pattern)
     except ValueError:
         return
-    found = matches(automaton, text.encode())
+    spans = matches(automaton, text.encode())
     if len(pattern) <= 24 and _SHARED.fullmatch(pattern) and _TEXT.fullmatch(text):
         try:
             expected = re.fullmatch(pattern, text) is not None
         except re.error:
             return
-        assert found == expected, f"{pattern!r} on {text!r}: {found}, Python says {expected}"
+        assert spans == expected, f"{pattern!r} on {text!r}: {spans}, Python says {expected}"
 
 
 def seeds(folder_of: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:

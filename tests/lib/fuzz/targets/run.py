@@ -18,13 +18,13 @@ TRACED = ("tcc.frontends", "tcc.artifact", "tcc.ops", "tcc.ir", "tcc.runtime")
 def main(name: str, arguments: list[str]) -> None:
     with atheris.instrument_imports(include=TRACED):
         target = import_module(f"tests.lib.fuzz.targets.{name}")
-    folder = Path([given for given in arguments if not given.startswith("-")][-1])
+    folder = Path([argument for argument in arguments if not argument.startswith("-")][-1])
     for seed, data in target.seeds(lambda case: folder.with_name("cases") / case):
         (folder / seed).write_bytes(data)
     extra = {}
     if hasattr(target, "mutate"):
         extra["custom_mutator"] = lambda data, size, seed: target.mutate(
-            data, seed, lambda given: atheris.Mutate(given, size)
+            data, seed, lambda argument: atheris.Mutate(argument, size)
         )[:size]
     atheris.Setup([sys.argv[0], *arguments], target.check, **extra)
     atheris.Fuzz()

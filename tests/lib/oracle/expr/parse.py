@@ -195,11 +195,11 @@ def _iterator(cursor: Cursor, scope: _Scope) -> Var:
 
 def _scalar(cursor: Cursor, scope: _Scope) -> Scalar:
     """Parses an operand, or two operands with an infix operator between them."""
-    left = _operand(cursor, scope)
+    operand = _operand(cursor, scope)
     if cursor.at(*_FUNCTION_OF):
         function = _FUNCTION_OF[cursor.next().text]
-        return apply(function, left, _operand(cursor, scope))
-    return left
+        return apply(function, operand, _operand(cursor, scope))
+    return operand
 
 
 def _operand(cursor: Cursor, scope: _Scope) -> Scalar:

@@ -73,8 +73,8 @@ def contracts(body: Sequence[Stmt]) -> Iterator[Contract]:
 def matrix_families(compiled: CheckedKernel) -> tuple[str, ...]:
     """Returns the unique families of matrix instructions that the kernel's Contracts must use."""
     arch, warps = compiled.made.arch, compiled.made.warps
-    found = (_family(c, arch, warps, compiled.dot) for c in contracts(compiled.kernel.body))
-    return tuple(dict.fromkeys(f for f in found if f))
+    families = (_family(c, arch, warps, compiled.dot) for c in contracts(compiled.kernel.body))
+    return tuple(dict.fromkeys(f for f in families if f))
 
 
 # Families by architecture and operand type; `_family` handles Hopper's warp groups.
@@ -111,14 +111,14 @@ def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
 
 def _float8(node: Contract, arch: str) -> str:
     """Returns the operand type of float8 matmuls: float8 if the architecture has it, else f16."""
-    own = next((gpu.float8 for gpu in GPUS.values() if gpu.arch == arch), "")
+    gpu_kind = next((gpu.float8 for gpu in GPUS.values() if gpu.arch == arch), "")
     kind = "ocp" if node.a.dtype in (F8E4M3FN, F8E5M2) else "fnuz"
-    return "f8" if own == kind else "f16"
+    return "f8" if gpu_kind == kind else "f16"
 
 
 def _matrix_rule(compiled: CheckedKernel) -> str:
-    used = dict(compiled.code.matrix)
-    missing = [f for f in matrix_families(compiled) if not used.get(f)]
+    instructions = dict(compiled.code.matrix)
+    missing = [f for f in matrix_families(compiled) if not instructions.get(f)]
     return f"no {' and no '.join(missing)}" if missing else ""
 
 
@@ -206,10 +206,10 @@ def positioned_accesses(
             yield node, steps
         elif isinstance(node, TileLoop):
             start = as_int(node.start)
-            known = start is not None and start % node.step == 0
+            is_aligned = start is not None and start % node.step == 0
             times = mul(symbol(f"{node.var.name}_steps"), node.step)
             yield from positioned_accesses(
-                node.body, {**steps, node.var: times} if known else steps
+                node.body, {**steps, node.var: times} if is_aligned else steps
             )
         elif isinstance(node, If):
             yield from positioned_accesses((*node.then, *node.otherwise), steps)

@@ -28,7 +28,7 @@ def machine_steps(listing: str) -> list[Step]:
 
     The targets of an indirect branch are unknown, so nothing follows it.
     """
-    rows = [found.groups() for found in map(_LINE.match, listing.splitlines()) if found]
+    rows = [match.groups() for match in map(_LINE.match, listing.splitlines()) if match]
     at = {int(row[0], 16): n for n, row in enumerate(rows)}
     steps = []
     for n, (_, guard, name, operands) in enumerate(rows):
@@ -43,17 +43,17 @@ def machine_steps(listing: str) -> list[Step]:
 def ptx_steps(kernel: Kernel) -> list[Step]:
     """Returns the instructions of a kernel's PTX."""
     steps = []
-    for n, each in enumerate(kernel.code):
+    for n, instruction in enumerate(kernel.code):
         after = []
-        if each.opcode.startswith("brx"):
+        if instruction.opcode.startswith("brx"):
             targets = (t for table in kernel.tables.values() for t in table)
             after = [kernel.labels[t] for t in targets if t in kernel.labels]
-        elif each.opcode.startswith("bra"):
-            after = [kernel.labels[o.text] for o in each.operands if isinstance(o, Name)]
-        if not each.opcode.startswith(("bra", "brx", "ret", "exit")) or each.guard:
+        elif instruction.opcode.startswith("bra"):
+            after = [kernel.labels[o.text] for o in instruction.operands if isinstance(o, Name)]
+        if not instruction.opcode.startswith(("bra", "brx", "ret", "exit")) or instruction.guard:
             after.append(n + 1)
         successors = tuple(m for m in dict.fromkeys(after) if m < len(kernel.code))
-        steps.append(Step(each.opcode, successors))
+        steps.append(Step(instruction.opcode, successors))
     return steps
 
 
@@ -135,17 +135,19 @@ def origins(kernel: Kernel) -> Origins:
     changed = True
     while changed:
         changed = False
-        for each in kernel.code:
-            if each.opcode.startswith(("st.", "cp.", "wgmma", "mma", "bra", "red", "mbarrier")):
+        for instruction in kernel.code:
+            if instruction.opcode.startswith(
+                ("st.", "cp.", "wgmma", "mma", "bra", "red", "mbarrier")
+            ):
                 continue
-            if len(each.operands) < 2:
+            if len(instruction.operands) < 2:
                 continue
-            target, *sources = each.operands
+            target, *sources = instruction.operands
             points = frozenset().union(*map(result.of, sources))
             data = frozenset().union(*map(result.loaded, sources))
-            if each.opcode.startswith("ld.global"):
+            if instruction.opcode.startswith("ld.global"):
                 points, data = frozenset(), points
-            elif each.opcode.startswith(("ld.shared", "ldmatrix")):
+            elif instruction.opcode.startswith(("ld.shared", "ldmatrix")):
                 continue
             for name in _names(target):
                 for table, new in ((result.addresses, points), (result.data, data)):

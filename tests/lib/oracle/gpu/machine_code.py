@@ -91,7 +91,7 @@ def _disassembled(target: str, codes: Sequence[bytes]) -> list[str]:
     """Returns `nvdisasm`'s text of each code; one call suffices, as loading takes a third of a
     second."""
     listing = tool_output(b"".join(codes), "nvdisasm", "--no-dataflow", "--binary", target)
-    lines = ((int(found[1], 16), found[0]) for found in _CUDA_LINE.finditer(listing))
+    lines = ((int(match[1], 16), match[0]) for match in _CUDA_LINE.finditer(listing))
     texts = [list[str]() for _ in codes]
     number, end = 0, len(codes[0])
     for offset, line in lines:
@@ -106,5 +106,5 @@ def _facts(
     kernel: CompiledKernel, listing: str, matrix: re.Pattern[str], wide: re.Pattern[str]
 ) -> MachineCode:
     families = tuple(sorted(Counter(matrix.findall(listing)).items()))
-    loads = [found[found.lastindex or 0] in _LOADS for found in wide.finditer(listing)]
+    loads = [match[match.lastindex or 0] in _LOADS for match in wide.finditer(listing)]
     return MachineCode(kernel.registers, kernel.private, families, sum(loads), loads.count(False))

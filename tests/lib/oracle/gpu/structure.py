@@ -128,15 +128,15 @@ def _loads(kernel: TileKernel, block: Block) -> list[tuple[Load, bool]]:
     makers = {
         node.out: node for node in statements(kernel.body) if isinstance(node, Load | Compute)
     }
-    found, waiting, seen = list[tuple[Load, bool]](), [block], {block}
+    loads, waiting, visited = list[tuple[Load, bool]](), [block], {block}
     while waiting:
         node = makers.get(waiting.pop())
         if isinstance(node, Load) and node.out.shape == block.shape:
-            found.append((node, node.out is block))
+            loads.append((node, node.out is block))
         elif isinstance(node, Compute):
-            waiting += [arg for arg in node.args if arg not in seen]
-            seen.update(node.args)
-    return found
+            waiting += [arg for arg in node.args if arg not in visited]
+            visited.update(node.args)
+    return loads
 
 
 def _copies(checked: CheckedKernel) -> Iterator[Copy]:
@@ -147,16 +147,20 @@ def _copies(checked: CheckedKernel) -> Iterator[Copy]:
     for contract in contracts(body.body):
         for block in (contract.a, contract.b):
             for node, plain in _loads(body, block):
-                wanted, old = _wanted(checked, node, steps[id(node)]), facts.get(node.buffer)
+                widths, old = _wanted(checked, node, steps[id(node)]), facts.get(node.buffer)
                 facts[node.buffer] = (
-                    (wanted, plain) if old is None else (min(old[0], wanted), plain and old[1])
+                    (widths, plain) if old is None else (min(old[0], widths), plain and old[1])
                 )
     if not facts:
         return
     code = kernel(compiled.assembly, compiled.symbol)
     places, inside = origins(code), depths(ptx_steps(code))
     numbers = {b: _parameters(checked, n) for n, b in enumerate(body.buffers) if b in facts}
-    moves = [(n, *move) for n, each in enumerate(code.code) if (move := _move(each)) is not None]
+    moves = [
+        (n, *move)
+        for n, instruction in enumerate(code.code)
+        if (move := _move(instruction)) is not None
+    ]
     for buffer, parameters in numbers.items():
         copies = [
             (inside[n], way, bytes_)
@@ -171,28 +175,31 @@ def _copies(checked: CheckedKernel) -> Iterator[Copy]:
 
 def _parameters(checked: CheckedKernel, number: int) -> frozenset[int]:
     """Returns the parameters of a launch that lead to a buffer: its pointer and its tensor maps."""
-    found, at = {number}, len(checked.kernel.buffers) + len(checked.kernel.sizes)
-    for each in checked.made.maps:
-        if each.buffer == number:
-            found.add(at)
-        at += 1 + 2 * len(each.sizes)
-    return frozenset(found)
+    numbers, at = {number}, len(checked.kernel.buffers) + len(checked.kernel.sizes)
+    for tensor_map in checked.made.maps:
+        if tensor_map.buffer == number:
+            numbers.add(at)
+        at += 1 + 2 * len(tensor_map.sizes)
+    return frozenset(numbers)
 
 
-def _move(each: Instruction) -> tuple[str, int, object] | None:
+def _move(instruction: Instruction) -> tuple[str, int, object] | None:
     """Returns (way, bytes of a lane, the operand that leads to the buffer) of a copy."""
-    match each.opcode.split(".")[:3]:
+    match instruction.opcode.split(".")[:3]:
         case ["cp", "async", "bulk"]:
-            if ".shared" in each.opcode.split(".global")[0] and ".tensor" in each.opcode:
-                return ENGINE, 0, each.operands[1]
+            if (
+                ".shared" in instruction.opcode.split(".global")[0]
+                and ".tensor" in instruction.opcode
+            ):
+                return ENGINE, 0, instruction.operands[1]
         case ["cp", "async", "ca" | "cg"]:
-            size = each.operands[2]
+            size = instruction.operands[2]
             assert isinstance(size, Number)
-            return ASYNC, size.value, each.operands[1]
+            return ASYNC, size.value, instruction.operands[1]
         case ["ld", "global", *_]:
-            return LOAD, width(each), each.operands[1]
+            return LOAD, width(instruction), instruction.operands[1]
         case ["st", "shared", *_]:
-            return STORE, width(each), each.operands[1]
+            return STORE, width(instruction), instruction.operands[1]
     return None
 
 

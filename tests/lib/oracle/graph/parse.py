@@ -109,11 +109,11 @@ class _Parser:
         self._cursor.expect("=")
         self._cursor.expect("const")
         token = self._cursor.peek()
-        found = self._handles.get(self._cursor.kind("digest")[:16], [])
-        if len(found) != 1:
+        matches = self._handles.get(self._cursor.kind("digest")[:16], [])
+        if len(matches) != 1:
             raise self._cursor.error("the store has not one array of this digest", token)
-        self._ranks(found[0])
-        return self._typed(name, visible), found[0]
+        self._ranks(matches[0])
+        return self._typed(name, visible), matches[0]
 
     def _ranks(self, handle: Handle) -> None:
         """Parses `on N ranks`, which follows the digest of a constant that differs by rank."""
@@ -166,21 +166,21 @@ class _Parser:
         if form not in self._hints:
             self._hints[form] = _hints(form)
         hints = self._hints[form]
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
 
         def field() -> None:
             token = cursor.peek()
             name = cursor.kind("word")
-            if name not in hints or name in given:
+            if name not in hints or name in values:
                 raise cursor.error(f"{form.__name__} has no such field, or has it twice", token)
             cursor.expect("=")
-            given[name] = self._attribute(hints[name], visible)
+            values[name] = self._attribute(hints[name], visible)
 
         self._cursor.items("}", field)
         for f in fields(form):
-            if f.name not in given and f.default is MISSING and f.default_factory is MISSING:
+            if f.name not in values and f.default is MISSING and f.default_factory is MISSING:
                 raise cursor.error(f"field {f.name} is missing")
-        return form(**given)
+        return form(**values)
 
     def _attribute(self, hint: Any, visible: Mapping[str, Value]) -> Any:
         """Parses a value of the type `hint`."""
@@ -215,9 +215,9 @@ class _Parser:
         self._cursor.expect("(")
         if len(hints) == 2 and hints[1] is Ellipsis:
             return self._cursor.items(")", lambda: self._attribute(hints[0], visible))
-        rest = list(hints)
+        kinds = list(hints)
         return self._cursor.items(
-            ")", lambda: self._attribute(rest.pop(0) if rest else None, visible)
+            ")", lambda: self._attribute(kinds.pop(0) if kinds else None, visible)
         )
 
     def _plain(self, hint: type[Any], visible: Mapping[str, Value]) -> Any:

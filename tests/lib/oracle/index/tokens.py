@@ -65,9 +65,9 @@ class Cursor:
 
     def take(self, text: str) -> bool:
         """Steps over the mark or word `text` if it is next; returns true then."""
-        found = self.at(text)
-        self.position += found
-        return found
+        is_present = self.at(text)
+        self.position += is_present
+        return is_present
 
     def expect(self, text: str) -> None:
         if not self.take(text):
@@ -87,25 +87,25 @@ class Cursor:
 
     def items(self, end: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         """Parses items with commas between them, up to and including the mark `end`."""
-        found: list[_T] = []
+        parsed_items: list[_T] = []
         while not self.take(end):
-            if found:
+            if parsed_items:
                 self.expect(",")
-            found.append(item())
-        return tuple(found)
+            parsed_items.append(item())
+        return tuple(parsed_items)
 
     def some(self, item: Callable[[], _T]) -> tuple[_T, ...]:
         """Parses one or more items with commas between them."""
-        found = [item()]
+        items = [item()]
         while self.take(","):
-            found.append(item())
-        return tuple(found)
+            items.append(item())
+        return tuple(items)
 
     def error(self, what: str, token: Token | None = None) -> UserError:
         """Returns a `UserError` at `token`, by default the next token."""
         token = token or self.peek()
-        found = "the end" if token.kind == "end" else f"'{token.text}'"
-        return UserError(what, where=place(self._text, token.at), why=f"found {found}")
+        actual = "the end" if token.kind == "end" else f"'{token.text}'"
+        return UserError(what, where=place(self._text, token.at), why=f"found {actual}")
 
 
 def place(text: str, at: int) -> str:
@@ -118,13 +118,13 @@ def _tokens(text: str) -> list[Token]:
     tokens: list[Token] = []
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise UserError("this is no token", where=place(text, at), why=f"found {text[at]!r}")
-        kind = str(found.lastgroup)
+        kind = str(match.lastgroup)
         if kind != "space":
-            tokens.append(Token(kind, _decoded(kind, found.group(), text, at), at))
-        at = found.end()
+            tokens.append(Token(kind, _decoded(kind, match.group(), text, at), at))
+        at = match.end()
     return [*tokens, Token("end", "", at)]
 
 

@@ -154,7 +154,7 @@ class _Host:
 
     def outputs(self) -> tuple[Array, ...]:
         """Returns the arrays of the output ports."""
-        found = []
+        arrays = []
         for number, port in enumerate(self._program.outputs):
             shape = tuple(self._registers[d] for d in port.dims)
             size = -(-prod(shape) * port.dtype.bits // 8)
@@ -164,8 +164,8 @@ class _Host:
             data = self._bytes(buffer)[:size]
             if port.dtype.is_packed:
                 data = unpack(data, prod(shape), port.dtype)
-            found.append(from_bytes(data, port.dtype).reshape(shape).copy())
-        return tuple(found)
+            arrays.append(from_bytes(data, port.dtype).reshape(shape).copy())
+        return tuple(arrays)
 
     # ---- memory ---------------------------------------------------------------------------
 
@@ -212,30 +212,30 @@ class _Host:
 
     def _allocate(self, node: Allocate) -> None:
         size = self._registers[node.size]
-        held = self._memory.get(node.buffer)
+        buffer = self._memory.get(node.buffer)
         place = self._program.buffers[node.buffer].place
         if isinstance(place, Output):
-            if held is not None:
+            if buffer is not None:
                 raise InternalError(f"output buffer {node.buffer} is allocated twice")
             if self._program.outputs[place.port].state >= 0:
                 return  # The output has the memory of its input, with its contents.
         fresh = np.full(size, _POISON, np.uint8)
-        if node.keep and held is not None:
-            kept = min(held.size, size)
-            fresh[:kept] = held[:kept]
+        if node.keep and buffer is not None:
+            count = min(buffer.size, size)
+            fresh[:count] = buffer[:count]
         self._memory[node.buffer] = fresh
 
     def _forget(self, buffers: Sequence[BufferId], instr: Instr) -> None:
         """Poisons buffers that end at an instruction, except for the front that `thin` keeps."""
-        kept = np.zeros(0, np.uint8)
+        data = np.zeros(0, np.uint8)
         if isinstance(instr, CallOp) and instr.op == "thin":
-            kept = self._bytes(instr.outputs[0].buffer)
-        saved = kept.copy()
+            data = self._bytes(instr.outputs[0].buffer)
+        saved = data.copy()
         for buffer in buffers:
             place = self._program.buffers[buffer].place
             if isinstance(place, Arena | Symmetric) and buffer in self._memory:
                 self._memory[buffer][:] = _POISON
-        kept[:] = saved
+        data[:] = saved
 
     # ---- instructions -------------------------------------------------------------------------
 
@@ -273,8 +273,10 @@ class _Host:
             case Copy() | Collective() | Wait():
                 self._move(instr)
             case Branch():
-                taken = registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
-                self.run(instr.then if taken else instr.otherwise, outside)
+                condition = (
+                    registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
+                )
+                self.run(instr.then if condition else instr.otherwise, outside)
             case Loop():
                 self._loop(instr)
             case PlanArena():
@@ -377,8 +379,8 @@ class _Host:
         if function is None:
             raise InternalError(f"the program calls {node.op}, which the evaluator was not given")
         outputs = [self._tensor(t) for t in node.outputs]
-        found = function([self._tensor(t) for t in node.inputs], outputs, node.ints)
-        self._registers.update(zip(node.results, found, strict=True))
+        results = function([self._tensor(t) for t in node.inputs], outputs, node.ints)
+        self._registers.update(zip(node.results, results, strict=True))
         for ref, array in zip(node.outputs, outputs, strict=True):
             data = to_bytes(array, ref.dtype)
             self._bytes(ref.buffer)[: data.size] = data
@@ -409,8 +411,8 @@ class _Host:
         for ticket, (start, sent) in tuple(self._started.items()):
             if not np.array_equal(self._bytes(start.send)[: sent.size], sent):
                 raise InternalError(f"what {start} sends was changed")
-            found = to_bytes(self._exchange(start, from_bytes(sent, start.dtype)), start.dtype)
-            self._bytes(start.receive)[: found.size] = found
+            received = to_bytes(self._exchange(start, from_bytes(sent, start.dtype)), start.dtype)
+            self._bytes(start.receive)[: received.size] = received
             del self._started[ticket]
             if ticket == node.ticket:
                 return
@@ -429,8 +431,8 @@ class _Host:
     def _thin(self, source: TensorRef, target: TensorRef, every: Sequence[int]) -> None:
         """Writes every nth element along each dimension; source and target may begin at one
         address."""
-        kept = self._tensor(source)[tuple(slice(None, None, n) for n in every)].copy()
-        data = to_bytes(kept, target.dtype)
+        view = self._tensor(source)[tuple(slice(None, None, n) for n in every)].copy()
+        data = to_bytes(view, target.dtype)
         self._bytes(target.buffer)[: data.size] = data
 
     def _tensor(self, ref: TensorRef) -> Array:
@@ -487,10 +489,10 @@ def _last_uses(
     last: dict[BufferId, int] = {}
     for number, instr in enumerate(body):
         last.update(dict.fromkeys(_used([instr], views), number))
-    kept = _used(outside, views)
+    bases = _used(outside, views)
     dead: list[list[BufferId]] = [[] for _ in body]
     for buffer, number in last.items():
-        if buffer not in kept:
+        if buffer not in bases:
             dead[number].append(buffer)
     return dead
 
@@ -499,7 +501,7 @@ def _used(
     body: Sequence[Instr], views: Sequence[tuple[BufferId, BufferId]]
 ) -> dict[BufferId, None]:
     """Returns the buffers that `body` touches, directly or through views."""
-    found = dict.fromkeys(b for i in walk_instructions(body) for b in buffers_of(i))
+    buffers = dict.fromkeys(b for i in walk_instructions(body) for b in buffers_of(i))
     for _ in views:
-        found.update({base: None for alias, base in views if alias in found})
-    return found
+        buffers.update({base: None for alias, base in views if alias in buffers})
+    return buffers

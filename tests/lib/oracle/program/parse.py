@@ -78,10 +78,10 @@ class _Parser:
         return RankGroup(name, tuple(lists))
 
     def _repeated(self, word: str, item: Callable[[], _T]) -> tuple[_T, ...]:
-        found: list[_T] = []
+        nodes: list[_T] = []
         while self._cursor.take(word):
-            found.append(item())
-        return tuple(found)
+            nodes.append(item())
+        return tuple(nodes)
 
     def _listed(self, item: Callable[[], _T], ends: str = "()") -> tuple[_T, ...]:
         self._cursor.expect(ends[0])
@@ -101,10 +101,10 @@ class _Parser:
 
     def _body(self) -> tuple[Instr, ...]:
         self._cursor.expect("{")
-        found: list[Instr] = []
+        instructions: list[Instr] = []
         while not self._cursor.take("}"):
-            found.append(self._node(_INSTRUCTIONS, "no instruction has this name"))
-        return tuple(found)
+            instructions.append(self._node(_INSTRUCTIONS, "no instruction has this name"))
+        return tuple(instructions)
 
     def _node(self, rows: Mapping[str, Row], unknown: str) -> Any:
         """Parses an instruction or a place by its word, which may stand behind a register and
@@ -114,14 +114,14 @@ class _Parser:
         row = rows.get(token.text)
         if row is None:
             raise cursor.error(unknown, token)
-        found: dict[str, Any] = {"op": row.operation} if row.operation else {}
+        values: dict[str, Any] = {"op": row.operation} if row.operation else {}
         for part in row.text:
             if isinstance(part, Field):
-                found[part.name] = self._field(part)
+                values[part.name] = self._field(part)
                 continue
             for word in re.findall(r"\w+|[^\w\s]", part):
                 cursor.expect(word)
-        return row.node(**found)
+        return row.node(**values)
 
     def _field(self, field: Field) -> Any:
         kind, cursor = field.kind, self._cursor
@@ -133,10 +133,10 @@ class _Parser:
             return self._listed(partial(self._value, kind))
         if kind.absent is not None:
             is_next = cursor.peek().text[:1] == kind.letter
-            given = cursor.take(field.lead) if field.lead else is_next
+            has_lead = cursor.take(field.lead) if field.lead else is_next
             if kind is Kind.FLAG:
-                return given
-            if not given:
+                return has_lead
+            if not has_lead:
                 return kind.absent
         return self._value(kind)
 

@@ -49,9 +49,11 @@ def evaluate_kernel(
     """
     order = rng or np.random.default_rng(0)
     extents = [int(evaluate(extent(axis), sizes)) for axis in kernel.axes]
-    chosen = int(np.prod(extents, dtype=np.int64)) if units is None else np.asarray(units, np.int64)
+    order_of_units = (
+        int(np.prod(extents, dtype=np.int64)) if units is None else np.asarray(units, np.int64)
+    )
     with np.errstate(all="ignore"):
-        for unit in order.permutation(chosen):
+        for unit in order.permutation(order_of_units):
             at = np.unravel_index(unit, extents) if extents else ()
             env = dict(sizes) | {v.name: int(n) for v, n in zip(kernel.axes, at, strict=True)}
             memory = dict(zip(kernel.buffers, arrays, strict=True))
@@ -67,8 +69,8 @@ def _lanes(shape: tuple[int, ...]) -> dict[str, Array]:
 
 def _full(value: Array | int, shape: tuple[int, ...]) -> Array:
     """Does the work of `np.broadcast_to`, which would take longer than all else here."""
-    found = np.asarray(value)
-    return found if found.shape == shape else np.broadcast_to(found, shape)
+    array = np.asarray(value)
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def _poisoned(buffer: TileBuffer, env: Mapping[str, int]) -> Array:
@@ -108,8 +110,8 @@ class _Unit:
             case Broadcast():
                 self._define(node.out, _full(blocks[node.block], node.out.shape))
             case Relayout():
-                moved = blocks[node.block].transpose(node.order)
-                self._define(node.out, moved.reshape(node.out.shape))
+                transposed = blocks[node.block].transpose(node.order)
+                self._define(node.out, transposed.reshape(node.out.shape))
             case TileLoop():
                 self._loop(node)
             case If():
@@ -158,8 +160,8 @@ class _Unit:
         at, active = self._places(node, node.out.shape)
         array = self._memory[node.buffer]
         fill = np.asarray(node.fill).astype(array.dtype)
-        found = np.where(active, array[at], fill) if active.any() else fill
-        self._define(node.out, _full(found, node.out.shape))
+        loaded = np.where(active, array[at], fill) if active.any() else fill
+        self._define(node.out, _full(loaded, node.out.shape))
 
     def _store(self, node: Store) -> None:
         at, active = self._places(node, node.block.shape)
@@ -167,8 +169,8 @@ class _Unit:
         flat: Array | int = 0
         for index, size in zip(at, array.shape, strict=True):
             flat = flat * size + index
-        chosen, block = _full(active, node.block.shape), self._blocks[node.block]
-        array.flat[_full(flat, block.shape)[chosen]] = block[chosen]
+        mask, block = _full(active, node.block.shape), self._blocks[node.block]
+        array.flat[_full(flat, block.shape)[mask]] = block[mask]
 
     # ---- arithmetic ---------------------------------------------------------------------------
 
@@ -190,9 +192,9 @@ class _Unit:
             # Neighbours are combined in pairs, as in expressions, which keeps their order.
             while (count := len(lines[0])) > 1:
                 pairs = [line[first : count // 2 * 2 : 2] for first in (0, 1) for line in lines]
-                joined = evaluate_scalars(bodies, {}, pairs)
-                rest = [line[count // 2 * 2 :] for line in lines]
-                lines = [np.concatenate(pair) for pair in zip(joined, rest, strict=True)]
+                halves = evaluate_scalars(bodies, {}, pairs)
+                odd_lines = [line[count // 2 * 2 :] for line in lines]
+                lines = [np.concatenate(pair) for pair in zip(halves, odd_lines, strict=True)]
             parts = [np.moveaxis(line, 0, axis) for line in lines]
         for out, part in zip(node.outs, parts, strict=True):
             self._define(out, part)

@@ -124,12 +124,12 @@ class _Parser:
 
     def _body(self) -> tuple[Stmt, ...]:
         """Parses statements up to and including `}`; leaves a `yield` to the loop."""
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         while not self._cursor.at("}", "yield"):
-            found.append(self._statement())
+            statements.append(self._statement())
         if self._cursor.at("}"):
             self._cursor.next()
-        return tuple(found)
+        return tuple(statements)
 
     def _statement(self) -> Stmt:
         cursor = self._cursor
