@@ -68,10 +68,10 @@ def agree() -> Callable[..., None]:
         assert [v.name for v in after.outputs] == [v.name for v in before.outputs]
         rng = np.random.default_rng(7)
         feeds = {v.name: _sample(v.type, rng, sizes) for v in before.inputs}
-        want, got = evaluate_graph(before, feeds), evaluate_graph(after, feeds)
-        for name, array in want.items():
+        reference, results = evaluate_graph(before, feeds), evaluate_graph(after, feeds)
+        for name, array in reference.items():
             largest = np.abs(array).max(initial=1e-30) if array.dtype.kind == "f" else 0
-            np.testing.assert_allclose(got[name], array, rtol=0, atol=tolerance * largest)
+            np.testing.assert_allclose(results[name], array, rtol=0, atol=tolerance * largest)
 
     return check
 

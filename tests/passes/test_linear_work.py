@@ -63,20 +63,20 @@ def convolutions(layers: int) -> Graph:
 
 def work(graph: Graph, kernels: KernelChooser) -> dict[str, int]:
     """Returns the number of function calls of each step."""
-    plan, found, form = LoweringContext(kernels, arena_planner()), {}, graph
+    plan, calls, form = LoweringContext(kernels, arena_planner()), {}, graph
 
     def run(name: str, function: Callable[[Any], Any]) -> None:
         def step() -> None:
             nonlocal form
             form = function(form)
 
-        found[name] = calls_of(step)
+        calls[name] = calls_of(step)
 
     for steps, settings in ((GRAPH, PLAIN), (LOWER, plan)):
         for step in steps:
             if step.runs(settings):
                 run(step.name, partial(step.apply, settings=settings))
-    return found
+    return calls
 
 
 @pytest.mark.parametrize("network", [transformer, convolutions])

@@ -84,11 +84,11 @@ def test_every_form_is_verified_and_written(read: Read, tmp_path: Path, kind: st
         LoweringContext(PLANNERS[kind], arena_planner()),
         Trace(tmp_path, verifying=True),
     )
-    written = {path.stem.partition("-")[2]: path.read_text() for path in tmp_path.iterdir()}
-    assert written["partition"] == "0: relu %a : f32[2], neg %y : f32[2]\n"
-    assert "expr(p0: f32[2])" in written["assign-layouts"]
-    assert "launch k0" in written["emit"]
-    assert "kernel(" in written["plan-arena"]
+    texts = {path.stem.partition("-")[2]: path.read_text() for path in tmp_path.iterdir()}
+    assert texts["partition"] == "0: relu %a : f32[2], neg %y : f32[2]\n"
+    assert "expr(p0: f32[2])" in texts["assign-layouts"]
+    assert "launch k0" in texts["emit"]
+    assert "kernel(" in texts["plan-arena"]
 
 
 def broken_kernel(lowered: Lowered) -> Lowered:
@@ -261,7 +261,7 @@ def test_random_graphs_keep_their_meaning(seed: int, agree: Agree) -> None:
         before, 2, Trace(verifying=True), settings=GraphSettings(fold_factors=True)
     )
     agree(before, after, tolerance=2e-5)
-    left = {n.op.name for n in walk_nodes(after)}
-    assert not left & {"batch_normalization", "conv_transpose"}
+    op_names = {n.op.name for n in walk_nodes(after)}
+    assert not op_names & {"batch_normalization", "conv_transpose"}
     assert run_pipeline(after, 2, Trace(), settings=GraphSettings(fold_factors=True)) is after
     agree(before, run_pipeline(before, 0, Trace(verifying=True)))

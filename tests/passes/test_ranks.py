@@ -74,11 +74,13 @@ def assert_agrees(before: Graph, after: Graph, tolerance: float) -> None:
     verify_graph(after)
     feeds = drawn(before)
     for rank in range(RANKS):
-        want = evaluate_graph(of_rank(before, rank), feeds)
-        found = evaluate_rank(after, feeds, without_exchange, rank)
-        for name, array in want.items():
+        reference = evaluate_graph(of_rank(before, rank), feeds)
+        results = evaluate_rank(after, feeds, without_exchange, rank)
+        for name, array in reference.items():
             largest = tolerance * np.abs(array).max()
-            np.testing.assert_allclose(found[name], array, rtol=0, atol=largest, err_msg=f"{rank}")
+            np.testing.assert_allclose(
+                results[name], array, rtol=0, atol=largest, err_msg=f"{rank}"
+            )
 
 
 # ---- graphs --------------------------------------------------------------------------------------
@@ -95,8 +97,8 @@ def test_nodes_of_constants_are_folded_for_every_rank() -> None:
     arrays = folded.store.arrays(handle)
     assert len(arrays) == RANKS
     for rank, array in enumerate(arrays):
-        want = 3 * graph.store.on_rank(graph.constants[w], rank).T
-        np.testing.assert_array_equal(array, want)
+        reference = 3 * graph.store.on_rank(graph.constants[w], rank).T
+        np.testing.assert_array_equal(array, reference)
     assert_agrees(graph, folded, 0)
 
 
@@ -237,13 +239,13 @@ def test_every_rank_has_weights_of_its_own(
     lowered, feeds = lower(graph, on_core(precision), Trace()), drawn(graph)
     assert lowered.weights.ranks == RANKS
     for rank in range(RANKS):
-        (want,) = evaluate_graph(of_rank(graph, rank), feeds).values()
-        largest = np.abs(want).max()
+        (reference,) = evaluate_graph(of_rank(graph, rank), feeds).values()
+        largest = np.abs(reference).max()
         np.testing.assert_allclose(
-            run(lowered, feeds, rank), want, rtol=0, atol=tolerance * largest
+            run(lowered, feeds, rank), reference, rtol=0, atol=tolerance * largest
         )
-    alone = lower(of_rank(graph, 1), on_core(precision), Trace())
-    np.testing.assert_array_equal(section(alone, 0), section(lowered, 1))
+    single = lower(of_rank(graph, 1), on_core(precision), Trace())
+    np.testing.assert_array_equal(section(single, 0), section(lowered, 1))
 
 
 @pytest.mark.parametrize("dtype", [U8, I8])
@@ -259,5 +261,5 @@ def test_products_of_bytes_are_exact_on_every_rank(dtype: DType) -> None:
     lowered = lower(graph, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
     feeds = drawn(graph)
     for rank in range(RANKS):
-        (want,) = evaluate_graph(of_rank(graph, rank), feeds).values()
-        np.testing.assert_array_equal(run(lowered, feeds, rank), want)
+        (reference,) = evaluate_graph(of_rank(graph, rank), feeds).values()
+        np.testing.assert_array_equal(run(lowered, feeds, rank), reference)

@@ -37,9 +37,9 @@ def test_a_gather_moves_the_rows_it_takes() -> None:
     m = Model("table")
     ids = m.input("ids", 5, dtype=I64)
     graph = m.finish(m.op("gather", m.weight(1000, 16), ids, attrs=AxisAttrs(0)))
-    moved = 5 * 8 + 4 * (5 * 16 + 5 * 16)
-    assert unfused_bytes(graph) == moved
-    assert traffic(place_graph(graph), {}) == Traffic(1, moved, 4 * 5 * 16)
+    bytes_moved = 5 * 8 + 4 * (5 * 16 + 5 * 16)
+    assert unfused_bytes(graph) == bytes_moved
+    assert traffic(place_graph(graph), {}) == Traffic(1, bytes_moved, 4 * 5 * 16)
 
 
 def test_weights_count_once_and_views_nothing() -> None:
@@ -54,8 +54,8 @@ def test_weights_count_once_and_views_nothing() -> None:
 def test_a_body_counts_as_often_as_it_runs() -> None:
     body = GraphBuilder("body")
     state, step = body.input("s", tensor(F32, 8)), body.input("r", tensor(F32, 8))
-    (found,) = body.add(OPS["mul"], [state, step])
-    inner = body.finish([found, found])
+    (product,) = body.add(OPS["mul"], [state, step])
+    inner = body.finish([product, product])
     outer = GraphBuilder("scan")
     start, rows = outer.input("start", tensor(F32, 8)), outer.input("rows", tensor(F32, 10, 8))
     attrs = ScanAttrs(inner, 1, (0,), (False,), (0,), (False,))

@@ -22,8 +22,8 @@ def links_of(table: Table) -> dict[tuple[int, int], Link]:
 
 
 def total(places: Places, table: Table, picks: Picks) -> float:
-    own = sum(options[pick].price for options, pick in zip(places, picks, strict=True))
-    return own + sum(costs[picks[a]][picks[b]] for (a, b), costs in table.items())
+    own_price = sum(options[pick].price for options, pick in zip(places, picks, strict=True))
+    return own_price + sum(costs[picks[a]][picks[b]] for (a, b), costs in table.items())
 
 
 def test_places_alone_take_their_cheapest_option() -> None:

@@ -11,8 +11,8 @@ from tcc.schedule.alternatives import IMPOSSIBLE, Alternative, Decision, Seconds
 
 def decision(choice: str, **prices: float) -> Decision[Any]:
     options = [Alternative(name, Seconds(price), name=name) for name, price in prices.items()]
-    (chosen,) = [option for option in options if option.name == choice]
-    return Decision(Site("join", "x"), options[0], tuple(options[1:]), chosen, "")
+    (option_chosen,) = [option for option in options if option.name == choice]
+    return Decision(Site("join", "x"), options[0], tuple(options[1:]), option_chosen, "")
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def up_and_down() -> Graph:
     low = m.op("max_pool", x, attrs=PoolAttrs((2, 2), (0, 0), (0, 0), (1, 1), (2, 2)))
     attrs = ConvTransposeAttrs((2, 2), (0, 0), (0, 0), (1, 1), (0, 0), 1)
     high = m.op("conv_transpose", low, m.weight(4, 4, 2, 2), m.weight(4), attrs=attrs)
-    both = m.op("concat", x, high, attrs=ConcatAttrs(1))
-    return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)))
+    concatenated = m.op("concat", x, high, attrs=ConcatAttrs(1))
+    return m.finish(m.op("relu", m.conv(concatenated, 4, 3, pad=1)))
 
 
 def phases() -> Graph:
@@ -167,10 +167,10 @@ def matmul_gelu() -> Graph:
 def norm_residual() -> Graph:
     m = Model("norm_residual")
     x, y = m.input("x", symbol("n", 1), 3, 10), m.input("y", symbol("n", 1), 3, 10)
-    both = m.op("add", x, y)
+    residual_sum = m.op("add", x, y)
     attrs = NormAttrs(2)
-    scaled = m.op("layer_normalization", both, m.weight(10), m.weight(10), attrs=attrs)
-    return m.finish(scaled, both)
+    scaled = m.op("layer_normalization", residual_sum, m.weight(10), m.weight(10), attrs=attrs)
+    return m.finish(scaled, residual_sum)
 
 
 def masked_softmax() -> Graph:
@@ -178,8 +178,8 @@ def masked_softmax() -> Graph:
     s = symbol("s", 1)
     x, mask = m.input("x", 2, 3, s, s), m.input("mask", 2, 1, 1, s, dtype=BOOL)
     scaled = m.op("mul", x, m.scalar(0.125))
-    kept = m.op("where", mask, scaled, m.scalar(-1e9))
-    return m.finish(m.op("softmax", kept, attrs=AxisAttrs(3)))
+    masked = m.op("where", mask, scaled, m.scalar(-1e9))
+    return m.finish(m.op("softmax", masked, attrs=AxisAttrs(3)))
 
 
 def attention() -> Graph:
@@ -198,8 +198,8 @@ def attention() -> Graph:
     q, k, v = (heads_of(project(x)) for _ in range(3))
     scores = m.op("mul", m.op("matmul", q, m.transpose(k, 0, 1, 3, 2)), m.scalar(0.5))
     mixed = m.op("matmul", m.op("softmax", scores, attrs=AxisAttrs(3)), v)
-    joined = m.reshape(m.transpose(mixed, 0, 2, 1, 3), n, s, heads * width)
-    out = m.op("add", project(joined), x)
+    heads_together = m.reshape(m.transpose(mixed, 0, 2, 1, 3), n, s, heads * width)
+    out = m.op("add", project(heads_together), x)
     norm = m.op("layer_normalization", out, m.weight(8), m.weight(8), attrs=NormAttrs(2))
     return m.finish(norm)
 
@@ -257,8 +257,8 @@ def joined_maps() -> Graph:
     x = m.input("x", n, 3, h, 6)
     a = m.op("relu", m.conv(x, 5, 3, pad=1))
     b = m.conv(a, 4, 3, pad=1)
-    both = m.op("concat", a, x, b, a, attrs=ConcatAttrs(1))
-    return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)), m.conv(b, 2, 5, pad=2))
+    concatenated = m.op("concat", a, x, b, a, attrs=ConcatAttrs(1))
+    return m.finish(m.op("relu", m.conv(concatenated, 4, 3, pad=1)), m.conv(b, 2, 5, pad=2))
 
 
 def joined_twice() -> Graph:
@@ -280,8 +280,10 @@ def joined_along_windows() -> Graph:
     x = m.input("x", 2, 3, 7, 9)
     a = m.conv(x, 4, 3, pad=1)
     b = m.conv(x, 4, 3, pad=1)
-    both = m.op("concat", a, b, attrs=ConcatAttrs(2))
-    return m.finish(m.conv(a, 2, 3, pad=1), m.conv(b, 2, 3, pad=1), m.conv(both, 2, 3, pad=1))
+    concatenated = m.op("concat", a, b, attrs=ConcatAttrs(2))
+    return m.finish(
+        m.conv(a, 2, 3, pad=1), m.conv(b, 2, 3, pad=1), m.conv(concatenated, 2, 3, pad=1)
+    )
 
 
 def joined_rows() -> Graph:
@@ -291,8 +293,10 @@ def joined_rows() -> Graph:
     x, y = m.input("x", s, 6), m.input("y", t, 6)
     rows = [m.op("matmul", v, m.weight(6, 8)) for v in (x, y)]
     below = m.op("concat", *rows, attrs=ConcatAttrs(0))
-    beside = m.op("concat", m.op("matmul", below, m.weight(8, 3)), below, attrs=ConcatAttrs(1))
-    return m.finish(m.op("softmax", beside, attrs=AxisAttrs(1)), m.op("exp", rows[0]))
+    concatenated = m.op(
+        "concat", m.op("matmul", below, m.weight(8, 3)), below, attrs=ConcatAttrs(1)
+    )
+    return m.finish(m.op("softmax", concatenated, attrs=AxisAttrs(1)), m.op("exp", rows[0]))
 
 
 def slices() -> Graph:
@@ -301,8 +305,8 @@ def slices() -> Graph:
     x = m.input("x", n, 8)
     tail = SliceAttrs((as_index(2), as_index(7)), (1, -2), (n - 2, as_index(4)))
     one = m.op("slice", x, attrs=tail)
-    around = tuple(map(as_index, (1, 0)))
-    wide = m.op("pad", one, m.scalar(3), attrs=PadAttrs(around, around[::-1], "constant"))
+    pads = tuple(map(as_index, (1, 0)))
+    wide = m.op("pad", one, m.scalar(3), attrs=PadAttrs(pads, pads[::-1], "constant"))
     spread = m.op("expand", wide, attrs=ExpandAttrs((as_index(2), n - 1, as_index(5))))
     return m.finish(spread)
 

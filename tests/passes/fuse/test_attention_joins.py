@@ -59,10 +59,10 @@ def model(name: str, keys: int, heads: int = 8, twice: bool = False) -> onnx.Mod
         "projected": f"float[1, {keys}, {heads * 64}]",
     }.get(name, form)
     words = " ".join(ATTENTION[name])
-    made = "|".join(re.findall(r"(\w+) = [A-Z]", words))
-    first = re.sub(rf"\b({made})\b", r"\1_", words)
+    results = "|".join(re.findall(r"(\w+) = [A-Z]", words))
+    first = re.sub(rf"\b({results})\b", r"\1_", words)
     nodes = f"{re.sub(QUERY, 'u', first)} {words}" if twice else words
-    found = onnx.parser.parse_model(
+    proto = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
         g ({form} q, {form} k, {form} v{f", {form} u" if twice else ""}) =>
           ({result} y{f", {result} y_" if twice else ""}) {{ {nodes} }}"""
@@ -75,10 +75,10 @@ def model(name: str, keys: int, heads: int = 8, twice: bool = False) -> onnx.Mod
         "i": rng.standard_normal(heads * 64, np.float32),
         "o": rng.standard_normal((heads * 64, heads * 64), np.float32) / 8,
     }  # fmt: skip
-    read = {name for node in found.graph.node for name in node.input}
-    kept = {name: array for name, array in constants.items() if name in read}
-    found.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in kept.items())
-    return found
+    read = {name for node in proto.graph.node for name in node.input}
+    initializers = {name: array for name, array in constants.items() if name in read}
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in initializers.items())
+    return proto
 
 
 def graph(name: str, keys: int = 512, twice: bool = False) -> Graph:
@@ -101,17 +101,20 @@ def seconds(made: Graph, ends: Collection[Node] = ()) -> float:
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_kernels_are_predicted_to_take_less_than_one_for_each_node(name: str) -> None:
-    made = graph(name)
-    assert seconds(made) < 0.75 * seconds(made, made.nodes)
+    attention_graph = graph(name)
+    assert seconds(attention_graph) < 0.75 * seconds(attention_graph, attention_graph.nodes)
 
 
 @pytest.mark.parametrize(("name", "keys"), part("cuts", product(ATTENTION, [128, 512]), 2))
 def test_no_cut_behind_a_node_is_predicted_to_take_less(name: str, keys: int) -> None:
     """Fusion is decided node by node; the test prices each cut of a complete kernel in two."""
-    made = graph(name, keys)
-    whole = seconds(made)
-    cut = {f"{n.op.name} {n.outputs[0].name}": seconds(made, [n]) / whole for n in made.nodes}
-    assert min(cut.values()) > 0.98, cut
+    attention_graph = graph(name, keys)
+    joined_seconds = seconds(attention_graph)
+    ratios = {
+        f"{n.op.name} {n.outputs[0].name}": seconds(attention_graph, [n]) / joined_seconds
+        for n in attention_graph.nodes
+    }
+    assert min(ratios.values()) > 0.98, ratios
 
 
 @pytest.mark.parametrize("name", ["normalised", "cosine"])
@@ -129,10 +132,18 @@ def test_a_kernel_that_costs_less_whole_stays_whole() -> None:
 def test_tiles_hold_more_than_half_a_cache_where_that_costs_less() -> None:
     """Biased scores of 1500 keys take 3 MB per tile; normalised queries still fuse with their
     matmul."""
-    made = graph("cosine", 1500)
-    assert parts(made)[-1] == ["reduce_l2", "div", "matmul", "mul", "add", "softmax", "matmul"]
-    lengths = [n for n in made.nodes if n.outputs[0].name == "qr"]
-    assert seconds(made) < seconds(made, lengths)
+    attention_graph = graph("cosine", 1500)
+    assert parts(attention_graph)[-1] == [
+        "reduce_l2",
+        "div",
+        "matmul",
+        "mul",
+        "add",
+        "softmax",
+        "matmul",
+    ]
+    lengths = [n for n in attention_graph.nodes if n.outputs[0].name == "qr"]
+    assert seconds(attention_graph) < seconds(attention_graph, lengths)
 
 
 def test_rows_that_stream_may_lie_around_heads() -> None:
@@ -141,8 +152,8 @@ def test_rows_that_stream_may_lie_around_heads() -> None:
 
 
 def test_a_softmax_joins_its_products_and_leaves_the_projection() -> None:
-    found = parts(graph("projected"))
-    assert [names.count("matmul") for names in found if "softmax" in names] == [2]
+    groups = parts(graph("projected"))
+    assert [names.count("matmul") for names in groups if "softmax" in names] == [2]
 
 
 def test_equal_kernels_are_priced_once() -> None:
@@ -157,5 +168,5 @@ def test_the_kernels_compute_the_same(name: str) -> None:
     proto = model(name, 70, heads=2)
     rng = np.random.default_rng(1)
     feeds = {n: rng.standard_normal((1, 2, 70, 64)).astype(np.float32) for n in "qkv"}
-    found = tcc.compile(proto, jobs=1).run(feeds)
-    assert_agree(found, expected(session(proto), feeds), 1e-5)
+    outputs = tcc.compile(proto, jobs=1).run(feeds)
+    assert_agree(outputs, expected(session(proto), feeds), 1e-5)

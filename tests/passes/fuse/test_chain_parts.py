@@ -68,23 +68,23 @@ def test_attention_in_parts(mask: str, causal: bool, clean: bool) -> None:
     expr = attention(ROWS, KEYS, causal=causal, clean=clean)
     (parts,) = chain_parts(expr, (12,))
     with np.errstate(all="ignore"):
-        (whole,) = evaluate_expr(parts.expr, operands, sizes)
-    want = expected(*operands, causal=causal, clean=clean)
-    for result in (whole, computed(expr, operands, sizes)):
-        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
+        (exact_result,) = evaluate_expr(parts.expr, operands, sizes)
+    reference = expected(*operands, causal=causal, clean=clean)
+    for result in (exact_result, computed(expr, operands, sizes)):
+        np.testing.assert_allclose(result, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("keys", [1, 11, 12, 13, 24, 100])
 def test_a_last_part_of_any_length(keys: int) -> None:
     operands, sizes = inputs(1, keys), {"r": 1, "s": keys}
-    got = computed(attention(ROWS, KEYS), operands, sizes)
-    want = expected(*operands, causal=False, clean=False)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    output = computed(attention(ROWS, KEYS), operands, sizes)
+    reference = expected(*operands, causal=False, clean=False)
+    np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_no_part_of_no_keys() -> None:
-    got = computed(attention(ROWS, KEYS, clean=True), inputs(2, 0), {"r": 2, "s": 0})
-    assert not got.any()
+    output = computed(attention(ROWS, KEYS, clean=True), inputs(2, 0), {"r": 2, "s": 0})
+    assert not output.any()
 
 
 def test_a_sum_that_reads_no_state_is_in_parts_too() -> None:
@@ -101,10 +101,10 @@ def test_a_sum_that_reads_no_state_is_in_parts_too() -> None:
     (i,) = b.iters(3)
     b.stage((i,), b.read(total, i) + b.read(plain, i))
     x = np.random.default_rng(0).standard_normal((3, 50)).astype("f4")
-    got = computed(b.done(), [x], {"s": 50})
+    output = computed(b.done(), [x], {"s": 50})
     exact = x.astype("f8") ** 2
-    want = np.exp(exact - exact.max(1, keepdims=True)).sum(1) + exact.sum(1)
-    assert_within(got, want, 1e-6 * (50 + exact.sum(1)))
+    reference = np.exp(exact - exact.max(1, keepdims=True)).sum(1) + exact.sum(1)
+    assert_within(output, reference, 1e-6 * (50 + exact.sum(1)))
 
 
 def test_a_tile_leaves_out_the_blocks_of_other_parts() -> None:
@@ -113,8 +113,8 @@ def test_a_tile_leaves_out_the_blocks_of_other_parts() -> None:
     assert streamed(first.expr, TYPICAL_LIMITS) is not None
     group = tiles.build(first.expr).group
     assert len(limits_of(group)) == 3
-    (moved,) = (loop for loop in group.common if moves_with(group, loop))
-    assert evaluate(extent(moved), {"s": 100}) == 9
+    (moving_loop,) = (loop for loop in group.common if moves_with(group, loop))
+    assert evaluate(extent(moving_loop), {"s": 100}) == 9
     assert multiplied(first.expr.stages[-1])  # values stay a factor that no mask hides
     assert len(second.expr.stages) == 5
     assert streamed(second.expr, TYPICAL_LIMITS) is not None
@@ -131,8 +131,8 @@ def test_parts_under_any_schedule(seed: int) -> None:
         arrays = [by_name[v.name] for v in kernel.operands]
         results = tiles.run(kernel.expr, arrays, sizes, draw)
         by_name |= {v.name: array for v, array in zip(kernel.results, results, strict=True)}
-    want = expected(*operands, causal=False, clean=False)
-    np.testing.assert_allclose(by_name["r0"], want, rtol=1e-4, atol=1e-5)
+    reference = expected(*operands, causal=False, clean=False)
+    np.testing.assert_allclose(by_name["r0"], reference, rtol=1e-4, atol=1e-5)
 
 
 def test_no_parts_without_a_chain_or_with_one_part() -> None:

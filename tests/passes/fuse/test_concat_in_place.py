@@ -32,9 +32,9 @@ JOINED = [name for name in MODELS if name.startswith("joined")]
 
 def kernels(placed: Placed) -> list[tuple[list[str], list[str]]]:
     """Returns the names of the values that each kernel reads (except constants) and stores."""
-    known = placed.graph.constants
+    constants = placed.graph.constants
     return [
-        ([v.name for v in k.operands if v not in known], [v.name for v in k.results])
+        ([v.name for v in k.operands if v not in constants], [v.name for v in k.results])
         for k in (s.kernel for s in placed.steps)
         if k is not None
     ]
@@ -53,9 +53,9 @@ def skip(*, shown: bool = False) -> Graph:
 def test_kernels_store_into_parts_of_the_result() -> None:
     placed = place_graph(skip())
     assert len(kernels(placed)) == 3
-    (a, whole), (b, _) = placed.containers.items()
-    where = placed.layouts[whole]
-    assert halo_widths(whole, where) == (0, 0, 1, 1, 1, 1, 0, 0)
+    (a, container), (b, _) = placed.containers.items()
+    where = placed.layouts[container]
+    assert halo_widths(container, where) == (0, 0, 1, 1, 1, 1, 0, 0)
     assert placed.layouts[a] == part_of(where, a.type.shape, 1, as_index(0))
     assert placed.layouts[b] == part_of(where, b.type.shape, 1, as_index(4))
     assert placed.layouts[b].sizes == where.sizes
@@ -63,9 +63,9 @@ def test_kernels_store_into_parts_of_the_result() -> None:
 
 def test_outputs_of_the_graph_are_copied() -> None:
     placed = place_graph(skip(shown=True))
-    (shown,) = placed.graph.outputs[1:]
-    assert placed.layouts[shown] == row_major(shown.type.shape)
-    assert ([shown.name], ["concat.part1"]) in kernels(placed)
+    (output,) = placed.graph.outputs[1:]
+    assert placed.layouts[output] == row_major(output.type.shape)
+    assert ([output.name], ["concat.part1"]) in kernels(placed)
     assert len(kernels(placed)) == 4
 
 
@@ -88,25 +88,25 @@ def test_pointwise_operands_stay_one_kernel() -> None:
     starts = (tuple(map(as_index, (0, n))) for n in (0, 32))
     shape = tuple(map(as_index, (2, 32)))
     low, high = (m.op("slice", x, attrs=SliceAttrs(s, (1, 1), shape)) for s in starts)
-    turned = m.op("concat", m.op("neg", high), low, attrs=CHANNELS)
-    graph = m.finish(m.op("add", x, m.op("mul", turned, angle)))
+    rotated = m.op("concat", m.op("neg", high), low, attrs=CHANNELS)
+    graph = m.finish(m.op("add", x, m.op("mul", rotated, angle)))
     assert [k[0] for k in kernels(place_graph(graph))] == [["x", "angle"]]
 
 
 def test_many_small_copies_are_not_worth_it() -> None:
     m = Model("copies")
-    x, *rest = (m.input(f"x{n}", 1, 3, 4, 4) for n in range(9))
-    joined = m.op("concat", m.conv(x, 2, 1), *rest, attrs=CHANNELS)
-    placed = place_graph(m.finish(m.op("exp", joined)))
+    x, *other_inputs = (m.input(f"x{n}", 1, 3, 4, 4) for n in range(9))
+    concatenated = m.op("concat", m.conv(x, 2, 1), *other_inputs, attrs=CHANNELS)
+    placed = place_graph(m.finish(m.op("exp", concatenated)))
     assert not placed.containers
 
 
 def test_a_launch_of_a_gpu_is_worth_more_bytes() -> None:
     """The alternatives are two more launches, or a copy of 64 KiB."""
     m = Model("launches")
-    x, *rest = (m.input(f"x{n}", 1, 3, 32, 32) for n in range(3))
-    joined = m.op("concat", m.conv(x, 16, 1), *rest, attrs=CHANNELS)
-    graph = m.finish(m.op("exp", joined))
+    x, *other_inputs = (m.input(f"x{n}", 1, 3, 32, 32) for n in range(3))
+    concatenated = m.op("concat", m.conv(x, 16, 1), *other_inputs, attrs=CHANNELS)
+    graph = m.finish(m.op("exp", concatenated))
     assert place_graph(graph).containers
     assert not place_graph(graph, model=BlockChooser()).containers
 
@@ -125,9 +125,9 @@ def test_states_and_sizes_that_data_decide_keep_their_kernels() -> None:
 def test_joined_outputs_are_written_in_place() -> None:
     m = Model("shown")
     x = m.input("x", symbol("n", 1), 3, 6, 6)
-    both = m.op("concat", m.conv(x, 4, 1), m.conv(x, 5, 1), attrs=CHANNELS)
-    placed = place_graph(m.finish(both))
-    assert placed.layouts[both] == row_major(both.type.shape)
+    concatenated = m.op("concat", m.conv(x, 4, 1), m.conv(x, 5, 1), attrs=CHANNELS)
+    placed = place_graph(m.finish(concatenated))
+    assert placed.layouts[concatenated] == row_major(concatenated.type.shape)
     assert len(kernels(placed)) == 2
     program, _, _ = lowered(placed.graph, CoreModel(16, 32))
     assert len(program.buffers) == len({b.label for b in program.buffers})
@@ -139,17 +139,17 @@ def test_compiled_kernels_agree(name: str, compiled: Compiled) -> None:
     module = compiled(graph)
     for size in (1, 5, 17):
         inputs = inputs_of(graph, size)
-        given = module.run(inputs)
-        for output, wanted in evaluate_graph(graph, inputs).items():
-            np.testing.assert_allclose(given[output], wanted, rtol=0, atol=2e-5)
+        outputs = module.run(inputs)
+        for output, reference in evaluate_graph(graph, inputs).items():
+            np.testing.assert_allclose(outputs[output], reference, rtol=0, atol=2e-5)
 
 
-def _unshared(whole: Layout, shape: tuple[Index, ...], axis: int, start: Index) -> Layout:
-    return replace(part_of(whole, shape, axis, start), shared=())
+def _unshared(container: Layout, shape: tuple[Index, ...], axis: int, start: Index) -> Layout:
+    return replace(part_of(container, shape, axis, start), shared=())
 
 
-def _unmoved(whole: Layout, shape: tuple[Index, ...], axis: int, _start: Index) -> Layout:
-    return part_of(whole, shape, axis, as_index(0))
+def _unmoved(container: Layout, shape: tuple[Index, ...], axis: int, _start: Index) -> Layout:
+    return part_of(container, shape, axis, as_index(0))
 
 
 @pytest.mark.parametrize("bug", [_unshared, _unmoved])
@@ -179,8 +179,8 @@ graph g(%a : f32[1,2], %b : f32[1,3], %c : f32[1,4]) {
 }
 """)
     after = nest_concats(before)
-    found = [[v.name for v in n.inputs if v] for n in after.nodes]
-    assert found == [["a", "b"], ["c", "d"], ["e", "d"], ["b", "a", "c"]]
+    input_names = [[v.name for v in n.inputs if v] for n in after.nodes]
+    assert input_names == [["a", "b"], ["c", "d"], ["e", "d"], ["b", "a", "c"]]
     agree(before, after)
     assert nest_concats(after) is after
 
@@ -190,8 +190,10 @@ def test_growing_features_have_one_place_each() -> None:
     m = Model("dense")
     features: list[Value] = [m.conv(m.input("x", 1, 3, 6, 6), 4, 1)]
     for _ in range(3):
-        joined = m.op("concat", *features, attrs=CHANNELS) if len(features) > 1 else features[0]
-        features.append(m.conv(m.op("relu", joined), 3, 3, pad=1))
+        concatenated = (
+            m.op("concat", *features, attrs=CHANNELS) if len(features) > 1 else features[0]
+        )
+        features.append(m.conv(m.op("relu", concatenated), 3, 3, pad=1))
     graph = m.finish(m.op("relu", m.op("concat", *features, attrs=CHANNELS)))
     placed = place_graph(nest_concats(graph))
     assert not [k for k in kernels(placed) if "part" in k[1][0]]

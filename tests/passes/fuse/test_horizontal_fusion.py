@@ -52,7 +52,7 @@ def test_every_node_is_in_a_group_that_runs_after_what_it_reads(rows: int) -> No
     graph, _ = cell(rows=rows)
     ready = {*graph.inputs, *graph.constants}
     for group in united(graph):
-        own = {v for n in group.members for v in n.outputs}
-        assert {v for n in group.members for v in n.inputs if v is not None} <= ready | own
+        outputs = {v for n in group.members for v in n.outputs}
+        assert {v for n in group.members for v in n.inputs if v is not None} <= ready | outputs
         ready.update(group.results(graph, graph.users()))
     assert set(graph.outputs) <= ready

@@ -110,8 +110,8 @@ def test_a_factor_is_never_wrong(data: st.DataObject) -> None:
     change.stage((), replaced(factor, {argument(n, F32): read(n, (), F32) for n in range(2)}))
     (before,) = evaluate_expr(terms.done(), [x, v, old])
     (after,) = evaluate_expr(terms.done(), [x, v, new])
-    (moved,) = evaluate_expr(change.done(), [old, new])
-    np.testing.assert_allclose(before * moved, after, rtol=1e-3, atol=1e-5)
+    (rescaled,) = evaluate_expr(change.done(), [old, new])
+    np.testing.assert_allclose(before * rescaled, after, rtol=1e-3, atol=1e-5)
 
 
 # ---- chains -------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def attention(
     h, i, j = b.iters(2, rows, keys)
     value = fn("add", b.read(score, h, i, j), b.read(2, j))
     if causal:
-        seen = apply("le", index_value(j, I64), index_value(i, I64))
-        value = fn("select", seen, value, number(-np.inf))
+        is_visible = apply("le", index_value(j, I64), index_value(i, I64))
+        value = fn("select", is_visible, value, number(-np.inf))
     masked = b.stage((h, i, j), value)
     h, i, j = b.iters(2, rows, keys)
     top = b.stage((h, i), b.read(masked, h, i, j), over=(j,), monoid="max")
@@ -153,9 +153,9 @@ def attention(
 
 def inlined(expr: Expr) -> Expr:
     """Inlines stages that are read once, as the composition of nodes does."""
-    kept, _ = drop_unused(hoist_normalisers(expr))
-    kept, _ = drop_unused(inline_pointwise(kept, costly(kept, TYPICAL_LIMITS)))
-    return canonical(kept)
+    reduced, _ = drop_unused(hoist_normalisers(expr))
+    reduced, _ = drop_unused(inline_pointwise(reduced, costly(reduced, TYPICAL_LIMITS)))
+    return canonical(reduced)
 
 
 def expected(q: Array, k: Array, mask: Array, v: Array, *, causal: bool, clean: bool) -> Array:
@@ -204,9 +204,9 @@ def test_attention_in_runs(mask: str, causal: bool, clean: bool, open_: bool) ->
     operands = inputs(rows, keys)
     for where, value in MASKS[mask]:
         operands[2][where] = value
-    (got,) = tiles.run(expr, operands, sizes, short_runs)
-    want = expected(*operands, causal=causal, clean=clean)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    (output,) = tiles.run(expr, operands, sizes, short_runs)
+    reference = expected(*operands, causal=causal, clean=clean)
+    np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -217,11 +217,11 @@ def test_attention_over_keys_that_may_be_none(keys: int, causal: bool, clean: bo
     expr = attention(symbol("r"), symbol("s"), causal=causal, clean=clean)
     assert streamed(expr, TYPICAL_LIMITS) is not None
     operands = inputs(9, keys)
-    (got,) = tiles.run(expr, operands, {"r": 9, "s": keys}, short_runs)
-    (whole,) = evaluate_expr(expr, operands, {"r": 9, "s": keys})
-    want = expected(*operands, causal=causal, clean=clean) if keys else np.zeros((2, 9, 8))
-    for result in (got, whole):
-        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
+    (output,) = tiles.run(expr, operands, {"r": 9, "s": keys}, short_runs)
+    (direct,) = evaluate_expr(expr, operands, {"r": 9, "s": keys})
+    reference = expected(*operands, causal=causal, clean=clean) if keys else np.zeros((2, 9, 8))
+    for result in (output, direct):
+        np.testing.assert_allclose(result, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 9])
@@ -229,9 +229,11 @@ def test_attention_over_keys_that_may_be_none(keys: int, causal: bool, clean: bo
 def test_attention_under_any_schedule(seed: int, rows: int) -> None:
     operands = inputs(rows, 17)
     operands[2][:9] = -np.inf
-    (got,) = tiles.run(attention(rows, 17), operands, {}, tiles.drawn(np.random.default_rng(seed)))
-    want = expected(*operands, causal=False, clean=False)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    (output,) = tiles.run(
+        attention(rows, 17), operands, {}, tiles.drawn(np.random.default_rng(seed))
+    )
+    reference = expected(*operands, causal=False, clean=False)
+    np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -284,10 +286,10 @@ def chain(term: Scalar | None = None, *, keep: bool = False) -> Expr:
 def test_a_log_of_a_sum_streams() -> None:
     x = np.random.default_rng(0).standard_normal((3, 50)).astype("f4") * 9
     x[1] = -np.inf
-    (got,) = tiles.run(chain(), [x], {"n": 50}, short_runs)
+    (output,) = tiles.run(chain(), [x], {"n": 50}, short_runs)
     with np.errstate(all="ignore"):
-        want = x.max(1) + np.log(np.exp(x.astype("f8") - x.max(1, keepdims=True)).sum(1))
-    assert_within(got, want, 1e-6 * np.nan_to_num(np.abs(x).max(1), posinf=0))
+        reference = x.max(1) + np.log(np.exp(x.astype("f8") - x.max(1, keepdims=True)).sum(1))
+    assert_within(output, reference, 1e-6 * np.nan_to_num(np.abs(x).max(1), posinf=0))
 
 
 def test_values_read_after_the_streaming_loop_must_not_be_computed_in_it() -> None:
@@ -319,8 +321,8 @@ def test_totals_stay_where_weights_may_be_large(bounded: bool) -> None:
     expr = shares(bounded=bounded)
     assert (hoist_normalisers(expr) is expr) is not bounded
     x, v = np.full((3, 8), 86, "f4"), np.full((8, 4), 20, "f4")
-    (got,) = evaluate_expr(hoist_normalisers(expr), [x, v])
-    np.testing.assert_allclose(got, np.full((3, 4), 20), rtol=1e-6, atol=1e-5)
+    (output,) = evaluate_expr(hoist_normalisers(expr), [x, v])
+    np.testing.assert_allclose(output, np.full((3, 4), 20), rtol=1e-6, atol=1e-5)
 
 
 def test_a_sum_of_squares_does_not_follow_a_maximum() -> None:

@@ -34,8 +34,8 @@ def test_nothing_joins_an_end_or_completes_its_sums() -> None:
     graph = MODELS["conv_norm_relu"]()
     for end in graph.nodes:
         groups = partition(graph, planner(), ends=[end])
-        (own,) = (g for g in groups if end in g.members)
-        assert own.members == [end]
+        (group_of_end,) = (g for g in groups if end in g.members)
+        assert group_of_end.members == [end]
 
 
 def last_axis(rank: int) -> AxisAttrs:
@@ -85,8 +85,8 @@ def test_a_value_used_twice_in_the_epilogue_is_computed_once() -> None:
 def test_scale_and_mask_join_the_softmax_that_reads_them() -> None:
     m = Model("masked")
     x, mask = m.input("x", 4, 12, 512, 512), m.input("mask", 4, 1, 512, 512, dtype=BOOL)
-    seen = m.op("where", mask, m.op("mul", x, m.scalar(0.5)), m.scalar(-1e9))
-    graph = m.finish(m.op("softmax", seen, attrs=last_axis(4)))
+    masked = m.op("where", mask, m.op("mul", x, m.scalar(0.5)), m.scalar(-1e9))
+    graph = m.finish(m.op("softmax", masked, attrs=last_axis(4)))
     assert names(graph) == [["mul", "where", "softmax"]]
 
 
@@ -108,10 +108,10 @@ def test_a_cheap_norm_is_recomputed_for_each_matmul(rows: int, wide: int, joined
     x = m.input("x", rows, 64)
     norm = m.op("layer_normalization", x, m.weight(64), m.weight(64), attrs=NormAttrs(1))
     a, b = (m.op("matmul", norm, m.weight(64, wide)) for _ in range(2))
-    found = names(m.finish(a, m.op("relu", b)))
-    alone = "layer_normalization"
-    assert ([alone] in found) is not joined
-    assert sum(alone in group for group in found) == (2 if joined else 1)
+    groups = names(m.finish(a, m.op("relu", b)))
+    norm_name = "layer_normalization"
+    assert ([norm_name] in groups) is not joined
+    assert sum(norm_name in group for group in groups) == (2 if joined else 1)
 
 
 # Pointwise work joins the matmul that it completes, even if few columns leave vectors partly empty.
@@ -147,10 +147,10 @@ def test_reshapes_and_transposes_join_producers_and_readers() -> None:
     q = m.transpose(m.reshape(m.op("matmul", x, m.weight(8, 8)), 4, 6, 2, 4), 0, 2, 1, 3)
     k = m.transpose(m.reshape(m.op("matmul", x, m.weight(8, 8)), 4, 6, 2, 4), 0, 2, 3, 1)
     graph = m.finish(m.op("softmax", m.op("matmul", q, k), attrs=last_axis(4)))
-    found = names(graph)
+    groups = names(graph)
     movement = {"reshape", "transpose"}
-    assert not any(set(group) <= movement for group in found)
-    assert sum("matmul" in group for group in found) == 3
+    assert not any(set(group) <= movement for group in groups)
+    assert sum("matmul" in group for group in groups) == 3
 
 
 @pytest.mark.parametrize("rows", [1, 12, 40])
@@ -205,17 +205,19 @@ def test_a_value_of_two_kernels_is_stored() -> None:
 def test_a_movement_of_two_kernels_joins_both() -> None:
     m = Model("moved")
     x = m.input("x", 16, 8)
-    turned = m.transpose(m.op("exp", x), 1, 0)
-    graph = m.finish(m.op("relu", turned), m.op("neg", turned))
+    transposed = m.transpose(m.op("exp", x), 1, 0)
+    graph = m.finish(m.op("relu", transposed), m.op("neg", transposed))
     assert names(graph) == [["exp"], ["transpose", "relu"], ["transpose", "neg"]]
 
 
 def test_a_normalised_sum_is_stored_by_the_kernel_that_normalises_it() -> None:
     """The sum is no epilogue, so storing it in its first reader loses nothing."""
     m = Model("residual")
-    both = m.op("add", m.input("x", 300, 64), m.input("y", 300, 64))
-    norm = m.op("layer_normalization", both, m.weight(64), m.weight(64), attrs=NormAttrs(1))
-    result = m.op("add", both, m.op("matmul", m.op("exp", norm), m.weight(64, 64)))
+    sum_of_inputs = m.op("add", m.input("x", 300, 64), m.input("y", 300, 64))
+    norm = m.op(
+        "layer_normalization", sum_of_inputs, m.weight(64), m.weight(64), attrs=NormAttrs(1)
+    )
+    result = m.op("add", sum_of_inputs, m.op("matmul", m.op("exp", norm), m.weight(64, 64)))
     groups = names(m.finish(result, norm))
     assert groups[0] == ["add", "layer_normalization"]
     assert groups[-1] == ["matmul", "add"]
@@ -252,9 +254,9 @@ def test_values_that_bodies_read_are_stored() -> None:
 def test_unread_nodes_are_left_out() -> None:
     m = Model("unread")
     x = m.input("x", 4, 4)
-    kept = m.op("exp", x)
-    m.op("matmul", m.op("neg", kept), m.weight(4, 4))
-    assert names(m.finish(kept)) == [["exp"]]
+    exponential = m.op("exp", x)
+    m.op("matmul", m.op("neg", exponential), m.weight(4, 4))
+    assert names(m.finish(exponential)) == [["exp"]]
 
 
 def test_unread_results_of_a_node_are_not_stored() -> None:
@@ -262,8 +264,8 @@ def test_unread_results_of_a_node_are_not_stored() -> None:
     x = m.input("x", 4, 6)
     graph = MODELS["split_concat"]()
     users = graph.users()
-    stored = [v for g in partition(graph, TYPICAL) for v in g.results(graph, users)]
-    assert all(v in graph.outputs or users.get(v) for v in stored)
+    results = [v for g in partition(graph, TYPICAL) for v in g.results(graph, users)]
+    assert all(v in graph.outputs or users.get(v) for v in results)
     mean = m.op("reduce_mean", x, attrs=ReduceAttrs((1,), True))
     spread = m.op("expand", mean, attrs=ExpandAttrs(x.type.shape))
     one = m.finish(m.op("sub", x, spread))

@@ -51,13 +51,13 @@ def residual() -> Expr:
     """Returns x + y, which is a result, minus its mean."""
     b = ExprBuilder(tensor(F32, ROWS, N), tensor(F32, ROWS, N))
     i, j = b.iters(ROWS, N)
-    both = b.stage((i, j), apply("add", b.read(0, i, j), b.read(1, i, j)))
+    sum_stage = b.stage((i, j), apply("add", b.read(0, i, j), b.read(1, i, j)))
     i, j = b.iters(ROWS, N)
-    total = b.stage((i,), b.read(both, i, j), over=(j,), monoid="sum")
+    total = b.stage((i,), b.read(sum_stage, i, j), over=(j,), monoid="sum")
     i, j = b.iters(ROWS, N)
     mean = apply("mul", b.read(total, i), literal(1 / 8, F32))
-    last = b.stage((i, j), apply("sub", b.read(both, i, j), mean))
-    return b.done(both, last)
+    last = b.stage((i, j), apply("sub", b.read(sum_stage, i, j), mean))
+    return b.done(sum_stage, last)
 
 
 def turned() -> Expr:
@@ -73,9 +73,11 @@ def turned() -> Expr:
 
 def rounded() -> Expr:
     """Returns a softmax that is stored in a narrower type than its powers."""
-    whole = softmax()
-    *others, last = whole.stages
-    return replace(whole, stages=(*others, replace(last, body=(cast(last.body[0], BF16),))))
+    softmax_expr = softmax()
+    *other_stages, last = softmax_expr.stages
+    return replace(
+        softmax_expr, stages=(*other_stages, replace(last, body=(cast(last.body[0], BF16),)))
+    )
 
 
 def shares(x: Array) -> Array:
@@ -116,10 +118,10 @@ def test_results_under_many_schedules(name: str) -> None:
         x, y = (RNG.standard_normal(shape).astype(np.float32) for _ in range(2))
         operands = [x, y][: len(expr.params)]
         for chooser in (tiles.chosen, tiles.drawn(np.random.default_rng(seed))):
-            found = tiles.run(expr, operands, {"n": size}, chooser, limits=CORE_LIMITS)
-            for got, want in zip(found, wanted(name, x, y), strict=True):
-                got = got.astype(np.float64)
-                np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance / 10)
+            outputs = tiles.run(expr, operands, {"n": size}, chooser, limits=CORE_LIMITS)
+            for output, reference in zip(outputs, wanted(name, x, y), strict=True):
+                output = output.astype(np.float64)
+                np.testing.assert_allclose(output, reference, rtol=tolerance, atol=tolerance / 10)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +172,8 @@ def test_a_value_lies_as_its_result_does(size: int) -> None:
     assert not verify_kernel(kernel)
     assert len([n for n in walk_statements(kernel.body) if isinstance(n, Store)]) > 1
     x = RNG.standard_normal((ROWS, size)).astype(np.float32)
-    (found,) = tiles.run_kernel(kernel, [tensor(F32, N, ROWS)], [x], {"n": size})
-    np.testing.assert_allclose(found.T, shares(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
+    (output,) = tiles.run_kernel(kernel, [tensor(F32, N, ROWS)], [x], {"n": size})
+    np.testing.assert_allclose(output.T, shares(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
 
 
 def test_a_place_that_no_store_proves_is_refused() -> None:

@@ -23,11 +23,11 @@ def reductions(monoids: Sequence[str], rows: int = 5, sizes: Sequence[int] = (37
     """Returns consecutive reductions, each over the rows of the next operand; operands have these
     sizes."""
     b = ExprBuilder(*(tensor(F32, rows, size) for size in sizes))
-    found = []
+    stages = []
     for n, monoid in enumerate(monoids):
         i, k = b.iters(rows, sizes[n % len(sizes)])
-        found.append(b.stage((i,), b.read(n % len(sizes), i, k), over=(k,), monoid=monoid))
-    return canonical(b.done(*found))
+        stages.append(b.stage((i,), b.read(n % len(sizes), i, k), over=(k,), monoid=monoid))
+    return canonical(b.done(*stages))
 
 
 def monoids(expr: Expr) -> list[str | None]:
@@ -66,10 +66,12 @@ def test_each_result_is_that_of_its_reduction_under_any_schedule(names: Sequence
     expr = side_by_side(reductions(names))
     choosers = [tiles.chosen, *(tiles.drawn(np.random.default_rng(n)) for n in range(12))]
     for chooser in choosers:
-        got = tiles.run(expr, [data], {}, chooser)
-        for name, result in zip(names, got, strict=True):
-            want = FUNCTIONS[name](data.astype(np.float64), axis=1)  # the numbers are positive
-            np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5 * np.nanmin(want))
+        outputs = tiles.run(expr, [data], {}, chooser)
+        for name, result in zip(names, outputs, strict=True):
+            reference = FUNCTIONS[name](data.astype(np.float64), axis=1)  # the numbers are positive
+            np.testing.assert_allclose(
+                result, reference, rtol=1e-5, atol=1e-5 * np.nanmin(reference)
+            )
 
 
 def bound(expr: Expr) -> Bound:

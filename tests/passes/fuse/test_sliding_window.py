@@ -86,16 +86,16 @@ def check(graph: Graph, chooser: Chooser) -> Built:
     built = build(expr, chooser)
     assert built.unproved == ()
     rng = np.random.default_rng(3)
-    given: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for value in graph.inputs:
         shape = [d.const for d in value.type.shape]
-        given[value.name] = rng.standard_normal(shape).astype(np.float32)
+        inputs[value.name] = rng.standard_normal(shape).astype(np.float32)
     operands = [
-        graph.store.get(graph.constants[v]) if v in graph.constants else given[v.name]
+        graph.store.get(graph.constants[v]) if v in graph.constants else inputs[v.name]
         for v in values
     ]
     (actual,) = run_kernel(built.kernel, expr.types, operands, {})
-    expected = evaluate_graph(graph, given)[graph.outputs[0].name]
+    expected = evaluate_graph(graph, inputs)[graph.outputs[0].name]
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
     return built
 

@@ -32,16 +32,18 @@ def test_parts_compute_the_results_of_the_unsplit_kernel(case: Case) -> None:
     expr, arrays = composed(case, open_sizes=True)
     one = whole(expr)
     parts = pieces(one)
-    known: dict[Value, Array] = dict(zip(one.operands, arrays, strict=True))
+    arrays_by_value: dict[Value, Array] = dict(zip(one.operands, arrays, strict=True))
     sizes = {f"n{n}": n for a in arrays for n in a.shape}
     for part in parts:
         tiles.build(part.expr)  # refuses values that it cannot hold
-        found = evaluate_expr(part.expr, [known[v] for v in part.operands], sizes)
-        assert not set(part.results) & set(known)
-        known.update(zip(part.results, found, strict=True))
+        results = evaluate_expr(part.expr, [arrays_by_value[v] for v in part.operands], sizes)
+        assert not set(part.results) & set(arrays_by_value)
+        arrays_by_value.update(zip(part.results, results, strict=True))
     with np.errstate(all="ignore"):
-        check(case, tuple(known[v] for v in one.results), reference(case), case.op.tolerance)
-    names = [v.name for v in known]
+        check(
+            case, tuple(arrays_by_value[v] for v in one.results), reference(case), case.op.tolerance
+        )
+    names = [v.name for v in arrays_by_value]
     assert len(set(names)) == len(names)
 
 

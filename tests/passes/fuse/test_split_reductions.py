@@ -48,9 +48,9 @@ def pieces(expr: Expr) -> tuple[Kernel, ...]:
     kernels = planner()
 
     def seconds(expr: Expr) -> float:
-        found = kernels.alone(expr, [False] * len(expr.params))
-        assert found is not None
-        return found
+        parts = kernels.alone(expr, [False] * len(expr.params))
+        assert parts is not None
+        return parts
 
     results = tuple(Value("y" if n == 0 else f"y{n}", t) for n, t in enumerate(expr.types))
     return split(Kernel(expr, operands, results), limits=kernels.limits, seconds=seconds)
@@ -67,24 +67,24 @@ def run(kernels: Sequence[Kernel], *arrays: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("monoid", "numpy"), [("max", np.max), ("sum", np.sum)])
 def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
-    found = pieces(total(SHAPE, monoid))
-    assert [[len(s.iters) for s in p.expr.stages] for p in found] == [[1], [0]]
+    parts = pieces(total(SHAPE, monoid))
+    assert [[len(s.iters) for s in p.expr.stages] for p in parts] == [[1], [0]]
     assert callable(numpy)
     # a sequential sum of 153,600 terms would be off by less than 1e-6 of their magnitudes
     atol = 1e-6 * np.abs(X.astype(np.float64)).sum()
-    np.testing.assert_allclose(run(found, X), numpy(X.astype(np.float64)), rtol=0, atol=atol)
+    np.testing.assert_allclose(run(parts, X), numpy(X.astype(np.float64)), rtol=0, atol=atol)
 
 
 def test_a_small_total_is_a_kernel() -> None:
-    (found,) = pieces(small := total((2, 3, 10), "sum"))
-    assert found.expr is small
+    (part,) = pieces(small := total((2, 3, 10), "sum"))
+    assert part.expr is small
 
 
 def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
-    found = pieces(centred(SHAPE))
+    parts = pieces(centred(SHAPE))
     # Every tile of the second kernel repeats the short reduction over parts.
-    assert [len(p.expr.stages) for p in found] == [1, 2]
-    np.testing.assert_array_equal(run(found, X), X - X.max())
+    assert [len(p.expr.stages) for p in parts] == [1, 2]
+    np.testing.assert_array_equal(run(parts, X), X - X.max())
 
 
 def spread(*sources: int) -> Expr:
@@ -107,10 +107,10 @@ def test_totals_of_the_same_operands_are_one_kernel(
 ) -> None:
     expr = spread(*sources)
     arrays = [X, np.float32(2) * X[::-1]][: len(expr.params)]
-    found = pieces(expr)
-    assert [len(p.expr.stages) for p in found] == kernels
+    parts = pieces(expr)
+    assert [len(p.expr.stages) for p in parts] == kernels
     low, high = arrays[sources[0]].min(), arrays[sources[1]].max()
-    np.testing.assert_array_equal(run(found, *arrays), (X - low) / (high - low))
+    np.testing.assert_array_equal(run(parts, *arrays), (X - low) / (high - low))
 
 
 def test_small_chains_and_shared_loops_stay_whole() -> None:
@@ -128,11 +128,11 @@ def test_results_that_the_first_kernel_computes_are_read_by_later_kernels() -> N
     threads compute the levels."""
     op = OPS["dynamic_quantize_linear"]
     assert op.expr is not None
-    found = pieces(op.expr([TensorType(F32, SHAPE)], op.attrs()))
-    assert [v.name for v in found[-1].results] == ["y"]
-    assert {v.name for v in found[-1].operands} == {"x0", "y1", "y2"}
-    assert len(found[-1].expr.stages) == 1
-    np.testing.assert_array_equal(run(found, X), op.reference([X], op.attrs())[0])
+    parts = pieces(op.expr([TensorType(F32, SHAPE)], op.attrs()))
+    assert [v.name for v in parts[-1].results] == ["y"]
+    assert {v.name for v in parts[-1].operands} == {"x0", "y1", "y2"}
+    assert len(parts[-1].expr.stages) == 1
+    np.testing.assert_array_equal(run(parts, X), op.reference([X], op.attrs())[0])
 
 
 # ---- windows ------------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ def windows(x: np.ndarray, kernel: int, fill: float) -> np.ndarray:
     half = (kernel // 2, kernel // 2)
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *[half] * rank), constant_values=fill)
     axes = tuple(range(2, x.ndim))
-    found = np.lib.stride_tricks.sliding_window_view(padded, (kernel,) * rank, axes)
-    return found.reshape(*found.shape[: x.ndim], -1)
+    views = np.lib.stride_tricks.sliding_window_view(padded, (kernel,) * rank, axes)
+    return views.reshape(*views.shape[: x.ndim], -1)
 
 
 with seeded("test_partial: image"):
@@ -171,8 +171,8 @@ def test_a_total_over_one_loop_has_parts_that_divide_it(
     form = next(in_parts(total((count,), monoid)))
     assert [extent(v).key for v in form.stages[0].iters] == [const(parts).key]
     x = np.random.default_rng(6).integers(-9, 9, count).astype(np.float32)
-    (found,) = evaluate_expr(form, [x])
-    assert found == {"sum": np.sum, "max": np.max}[monoid](x)
+    (result,) = evaluate_expr(form, [x])
+    assert result == {"sum": np.sum, "max": np.max}[monoid](x)
 
 
 @pytest.mark.parametrize("shape", [(50261,), (0,), (1,)], ids=["prime", "none", "one"])
@@ -192,8 +192,8 @@ def test_windows_one_apart_are_reduced_along_one_axis_and_then_along_the_other()
         [const(n).key for n in shape] for shape in ((2, 3, 9, 6), (2, 3, 7, 8))
     ]
     for form in forms:
-        (found,) = evaluate_expr(form, [IMAGE])
-        np.testing.assert_array_equal(found, windows(IMAGE, 3, -np.inf).max(-1))
+        (result,) = evaluate_expr(form, [IMAGE])
+        np.testing.assert_array_equal(result, windows(IMAGE, 3, -np.inf).max(-1))
 
 
 def test_windows_of_three_axes_and_sums_are_reduced_in_steps() -> None:
@@ -201,20 +201,20 @@ def test_windows_of_three_axes_and_sums_are_reduced_in_steps() -> None:
     forms = list(in_parts(pool("lp_pool", x.shape, 3)))
     assert [[len(s.reduce) for s in form.stages] for form in forms] == [[2, 1, 0]] * 3
     for form in forms:
-        (found,) = evaluate_expr(form, [x])
-        wanted = np.sqrt((windows(x, 3, 0) ** 2).sum(-1))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * wanted.max())
+        (result,) = evaluate_expr(form, [x])
+        reference = np.sqrt((windows(x, 3, 0) ** 2).sum(-1))
+        np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-6 * reference.max())
 
 
 def test_the_first_of_equal_maxima_stays_the_first() -> None:
     x = np.round(IMAGE)
     expr = pool("max_pool_indices", x.shape, 3)
-    wanted = evaluate_expr(expr, [x])
+    references = evaluate_expr(expr, [x])
     forms = list(in_parts(expr))
     assert len(forms) == 2
     for form in forms:
-        for found, want in zip(evaluate_expr(form, [x]), wanted, strict=True):
-            np.testing.assert_array_equal(found, want)
+        for result, reference in zip(evaluate_expr(form, [x]), references, strict=True):
+            np.testing.assert_array_equal(result, reference)
 
 
 @pytest.mark.parametrize(("stride", "dilation"), [(2, 1), (1, 2), (3, 2)])
@@ -224,7 +224,7 @@ def test_windows_that_share_no_column_stay_whole(stride: int, dilation: int) -> 
 
 def test_a_large_window_is_two_kernels_and_a_small_one_is_one() -> None:
     x = np.random.default_rng(5).standard_normal((1, 64, 20, 20)).astype(np.float32)
-    found = pieces(pool("max_pool", x.shape, 5))
-    assert [[len(s.reduce) for s in p.expr.stages] for p in found] == [[1], [1]]
-    np.testing.assert_array_equal(run(found, x), windows(x, 5, -np.inf).max(-1))
+    parts = pieces(pool("max_pool", x.shape, 5))
+    assert [[len(s.reduce) for s in p.expr.stages] for p in parts] == [[1], [1]]
+    np.testing.assert_array_equal(run(parts, x), windows(x, 5, -np.inf).max(-1))
     assert len(pieces(pool("max_pool", (1, 64, 20, 20), 2, stride=2))) == 1

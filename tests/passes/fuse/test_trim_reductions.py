@@ -85,15 +85,17 @@ def made(body: Body, monoid: str, results: int, terms: int) -> Expr:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_that_of_all_terms(name: str) -> None:
-    body, monoid, results, terms, left = CASES[name]
+    body, monoid, results, terms, indices_left = CASES[name]
     expr = made(body, monoid, results, terms)
     trimmed = trim_reductions(expr)
     (var,) = trimmed.stages[0].reduce
-    assert as_int(extent(var)) == len(left)
+    assert as_int(extent(var)) == len(indices_left)
     x = np.random.default_rng(0).standard_normal((1, 7), np.float32)
-    for wanted, found in zip(evaluate_expr(expr, [x]), evaluate_expr(trimmed, [x]), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * np.abs(x).sum())
-    if len(left) == terms:
+    for reference, result in zip(
+        evaluate_expr(expr, [x]), evaluate_expr(trimmed, [x]), strict=True
+    ):
+        np.testing.assert_allclose(result, reference, rtol=1e-6, atol=1e-6 * np.abs(x).sum())
+    if len(indices_left) == terms:
         assert trimmed is expr
 
 

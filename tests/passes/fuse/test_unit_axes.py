@@ -35,16 +35,18 @@ def test_neighbours_of_the_only_element(size: int, shift: int, total: bool, devi
     b.stage((i, j), b.read(first, i, j + shift, fill=5.0))
     graph = GraphBuilder("unit")
     x = graph.input("x", tensor(F32, 3, 1))
-    made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
+    network = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
     lowered = (
-        lower(made, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
+        lower(network, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
         if device
-        else lower(made, LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner(), FULL), Trace())
+        else lower(
+            network, LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner(), FULL), Trace()
+        )
     )
-    given = np.array([[0.0], [1.0], [2.0]], np.float32)
-    (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
-    wanted = np.exp(given) if size and not shift else np.full((3, 1), 5.0)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    x_array = np.array([[0.0], [1.0], [2.0]], np.float32)
+    (output,) = evaluate_program(lowered.program, lowered.kernels, [x_array], np.zeros(0, np.uint8))
+    reference = np.exp(x_array) if size and not shift else np.full((3, 1), 5.0)
+    np.testing.assert_allclose(output, reference, rtol=1e-6, atol=1e-6)
 
 
 def test_an_operand_without_elements_is_its_fill_all_over() -> None:
@@ -53,10 +55,10 @@ def test_an_operand_without_elements_is_its_fill_all_over() -> None:
     b.stage((i, j), fn("add", b.read(0, i, j - 1, fill=5.0), 1.0))
     graph = GraphBuilder("none")
     x = graph.input("x", tensor(F32, 0, 40))
-    made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
+    network = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
     lowered = lower(
-        made, LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner(), FULL), Trace()
+        network, LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner(), FULL), Trace()
     )
-    given = np.zeros((0, 40), np.float32)
-    (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
-    np.testing.assert_array_equal(found, np.full((1, 44), 6.0, np.float32))
+    empty = np.zeros((0, 40), np.float32)
+    (output,) = evaluate_program(lowered.program, lowered.kernels, [empty], np.zeros(0, np.uint8))
+    np.testing.assert_array_equal(output, np.full((1, 44), 6.0, np.float32))

@@ -49,11 +49,11 @@ def test_results_are_those_of_the_expression() -> None:
     x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
     for count, by in ((10, 1), (11, 1), (12, 3), (13, 3), (1, 1)):
         expr = weave(count, by)
-        wanted = evaluate_expr(expr, [x])
+        reference = evaluate_expr(expr, [x])
         choosers = [tiles.chosen, *(tiles.drawn(np.random.default_rng(n)) for n in range(4))]
         for choose_schedule in choosers:
-            got = tiles.run(expr, [x], {}, choose_schedule)
-            np.testing.assert_array_equal(got[0], wanted[0])
+            outputs = tiles.run(expr, [x], {}, choose_schedule)
+            np.testing.assert_array_equal(outputs[0], reference[0])
 
 
 def test_open_sizes_are_unrolled_too() -> None:
@@ -61,8 +61,8 @@ def test_open_sizes_are_unrolled_too() -> None:
     expr = weave(symbol("n", 1, 60))
     assert split(expr.stages[0]) is not None
     for n in (1, 6, 7):
-        (wanted,) = evaluate_expr(expr, [x], {"n": n})
-        np.testing.assert_array_equal(tiles.run(expr, [x], {"n": n})[0], wanted)
+        (reference,) = evaluate_expr(expr, [x], {"n": n})
+        np.testing.assert_array_equal(tiles.run(expr, [x], {"n": n})[0], reference)
 
 
 def test_choices_between_many_formulas_stay() -> None:

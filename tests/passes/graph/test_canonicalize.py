@@ -187,11 +187,11 @@ def test_taps_that_meet_zeros_alone_go(
     w = b.constant(np.arange(1, 1 + kernel, dtype=np.float32).reshape(1, 1, -1), "w")
     attrs = OPS["conv"].attrs((1,), (before,), (after,), (dilation,), 1)
     graph = b.finish(b.add(OPS["conv"], [x, w], attrs, names=["y"]))
-    found = canonicalize(graph)
-    (node,) = found.nodes
+    canonical = canonicalize(graph)
+    (node,) = canonical.nodes
     assert node.inputs[1] is not None
     assert node.inputs[1].type.static_shape == (1, 1, taps)
-    agree(graph, found, tolerance=1e-6)
+    agree(graph, canonical, tolerance=1e-6)
 
 
 def test_taps_of_infinite_weights_stay() -> None:

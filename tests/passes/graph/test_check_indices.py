@@ -42,10 +42,12 @@ CONSTANTS = {"zero": 0, "eight": 8, "nine": 9, "low": -10, "k": np.arange(9).res
 
 
 def graph_of(read: Read, steps: str, result: str) -> Graph:
-    held = {name: np.array(value) for name, value in CONSTANTS.items()}
-    known = "".join(f"  %{n} = const @{n} : i64{list(a.shape)}\n" for n, a in held.items())
+    constants = {name: np.array(value) for name, value in CONSTANTS.items()}
+    declarations = "".join(
+        f"  %{n} = const @{n} : i64{list(a.shape)}\n" for n, a in constants.items()
+    )
     head = "graph g(%x : f32[9], %n : i64[3,3], %c : bool[3,3]) {\n"
-    return read(f"{head}{known.replace(', ', ',')}  {steps}\n  {result}\n}}\n", **held)
+    return read(f"{head}{declarations.replace(', ', ',')}  {steps}\n  {result}\n}}\n", **constants)
 
 
 def gathered(read: Read, steps: str) -> Graph:

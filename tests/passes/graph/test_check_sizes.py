@@ -58,8 +58,8 @@ REFUSED: tuple[tuple[str, np.ndarray, str], ...] = (
 def test_the_ends_of_all_ranges_are_taken_and_other_arrays_refused(compiled: Run) -> None:
     module = compiled(sized())
     for n, m in ((2, 1), (64, 1), (4, 100)):
-        found = module.run(arrays(n, m))
-        assert [found[f"{name}.out"].shape for name in "xyz"] == [(n, 3), (2 * n,), (n + m, m)]
+        outputs = module.run(arrays(n, m))
+        assert [outputs[f"{name}.out"].shape for name in "xyz"] == [(n, 3), (2 * n,), (n + m, m)]
     for name, array, why in REFUSED:
         with pytest.raises(RuntimeError, match=re.escape(why)):
             module.run({**arrays(4, 1), name: array})

@@ -49,9 +49,9 @@ def agree(graph: Graph) -> Graph:
         v.name: rng.standard_normal([d.const for d in v.type.shape]).astype(np.float32)
         for v in graph.inputs
     }
-    want, got = (evaluate_graph(g, inputs) for g in (graph, changed))
-    for name in want:
-        np.testing.assert_array_equal(got[name], want[name])
+    reference, outputs = (evaluate_graph(g, inputs) for g in (graph, changed))
+    for name in reference:
+        np.testing.assert_array_equal(outputs[name], reference[name])
     return changed
 
 
@@ -103,9 +103,9 @@ def test_gathers_at_other_constant_places() -> None:
     x = m.input("x", 6, 8)
     flat = np.stack(np.broadcast_arrays(np.arange(5)[:, None], np.arange(3) * 2 + 1), axis=-1)
     pairs = m.builder.constant(flat.astype(np.int64), "pairs")
-    each = m.builder.constant((np.arange(6)[:, None] + np.arange(8)) % 6, "each")
+    places = m.builder.constant((np.arange(6)[:, None] + np.arange(8)) % 6, "each")
     one = m.op("gather_nd", x, pairs, attrs=GatherNdAttrs(0))
-    two = m.op("gather_elements", x, each, attrs=AxisAttrs(0))
+    two = m.op("gather_elements", x, places, attrs=AxisAttrs(0))
     assert chosen(agree(m.finish(one, two))) == 0
 
 
@@ -123,8 +123,8 @@ def test_places_outside_are_refused_before() -> None:
 def test_factors_stay_as_they_are() -> None:
     m = Model("factors")
     x = m.input("x", 8, 16)
-    ones = m.builder.constant(np.tril(np.ones((16, 16), np.float32)), "ones")
-    graph = m.finish(m.op("matmul", x, ones))
+    triangle = m.builder.constant(np.tril(np.ones((16, 16), np.float32)), "ones")
+    graph = m.finish(m.op("matmul", x, triangle))
     assert compute_constants(graph, TYPICAL) is graph
 
 
@@ -145,13 +145,13 @@ def test_numbers_that_are_added() -> None:
     for mask in computed:
         changed = agree(added(mask))
         assert not changed.constants
-    kept: Sequence[Array] = (
+    masks: Sequence[Array] = (
         np.where(causal, np.float32(0), np.float32(np.nan)),
         np.where(causal, np.float32(0), np.float32(1)) + 2 * np.eye(24, 40, dtype=np.float32),
         np.full((24, 40), 2, np.float32),
         np.arange(960, dtype=np.float32).reshape(24, 40) / 7,
     )
-    for mask in kept:
+    for mask in masks:
         graph = added(mask)
         assert compute_constants(graph, TYPICAL) is graph
 
@@ -204,9 +204,11 @@ def test_an_update_of_a_state_keeps_its_op() -> None:
 def test_constants_behind_a_condition() -> None:
     m = Model("behind")
     x = m.input("x", 8, 16)
-    known = m.builder.constant(np.tril(np.ones((8, 16), np.float32)), "known")
-    both = [m.op("concat", *pair, attrs=ConcatAttrs(1)) for pair in ((known, x), (x, known))]
-    agree(m.finish(*both))
+    constant = m.builder.constant(np.tril(np.ones((8, 16), np.float32)), "known")
+    concatenations = [
+        m.op("concat", *pair, attrs=ConcatAttrs(1)) for pair in ((constant, x), (x, constant))
+    ]
+    agree(m.finish(*concatenations))
 
 
 def masked(rows: int, columns: int) -> Graph:
@@ -227,16 +229,16 @@ def masked(rows: int, columns: int) -> Graph:
 )
 def test_kernels_compute_masks_and_ranges(planner: Callable[[], KernelChooser]) -> None:
     graph = masked(24, 40)
-    made = lower(graph, LoweringContext(planner(), arena_planner(), FULL), Trace())
-    (kernel,) = [s.kernel for s in made.placed.steps if s.kernel is not None]
+    lowering = lower(graph, LoweringContext(planner(), arena_planner(), FULL), Trace())
+    (kernel,) = [s.kernel for s in lowering.placed.steps if s.kernel is not None]
     assert [v.name for v in kernel.operands if v.type.rank > 1] == ["x"]
-    section = [part() for part in made.weights.parts()]
+    section = [part() for part in lowering.weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
-    check(graph, (made.program, list(made.kernels), packed), 1)
+    check(graph, (lowering.program, list(lowering.kernels), packed), 1)
     x = np.random.default_rng(0).standard_normal((2, 24, 40)).astype(np.float32)
-    want = evaluate_graph(graph, {"x": x})[graph.outputs[0].name]
-    assert (want[:, 0, 3:36] == 0).all()
-    assert (want[:, :, 36:] == -1).all()
+    reference = evaluate_graph(graph, {"x": x})[graph.outputs[0].name]
+    assert (reference[:, 0, 3:36] == 0).all()
+    assert (reference[:, :, 36:] == -1).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])

@@ -253,9 +253,9 @@ def test_transposed_convolutions_of_infinities_make_no_other_nan() -> None:
         assert graph is not None
         feeds = {v.name: random(*(v.type.static_shape or ())) for v in graph.inputs}
         feeds["x"][0, 0, 1, 1], feeds["x"][1, 2, 3, 0] = np.inf, np.nan
-        (want,) = evaluate_graph(graph, feeds).values()
-        (got,) = evaluate_graph(decompose_transposed(graph), feeds).values()
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        (reference,) = evaluate_graph(graph, feeds).values()
+        (output,) = evaluate_graph(decompose_transposed(graph), feeds).values()
+        np.testing.assert_allclose(output, reference, rtol=1e-5, atol=1e-5)
 
 
 def test_transposed_convolutions_of_symbolic_size(agree: Agree) -> None:

@@ -52,9 +52,9 @@ def grid(values: Array) -> dict[str, Array]:
 @pytest.mark.parametrize("name", list(TABLES))
 def test_tables_have_a_form_that_gives_all_elements(name: str) -> None:
     values = TABLES[name]
-    found = index_form(values, iterators(values))
-    assert found is not None
-    np.testing.assert_array_equal(evaluate(found.index, grid(values)) + 0 * values, values)
+    form = index_form(values, iterators(values))
+    assert form is not None
+    np.testing.assert_array_equal(evaluate(form.index, grid(values)) + 0 * values, values)
 
 
 def test_large_arrays_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,10 +81,10 @@ def test_random_tables_have_no_form_or_the_right_one() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         values = rng.integers(0, rng.integers(2, 5), rng.integers(1, 4, 2))
-        found = index_form(values, iterators(values))
-        if found is not None:
-            got = evaluate(found.index, grid(values)) + 0 * values
-            np.testing.assert_array_equal(got, values)
+        form = index_form(values, iterators(values))
+        if form is not None:
+            elements = evaluate(form.index, grid(values)) + 0 * values
+            np.testing.assert_array_equal(elements, values)
     assert index_form(rng.permutation(40), iterators(np.zeros(40))) is None
     assert index_form(np.zeros((0, 3), np.int64), iterators(np.zeros((0, 3)))) is None
 
@@ -93,10 +93,10 @@ def condition(mask: Array) -> Array | None:
     """Returns the values of the comparisons that the search found for `mask`; None if it found
     none."""
     at = iterators(mask)
-    found = condition_form(mask, at)
-    if found is None:
+    form = condition_form(mask, at)
+    if form is None:
         return None
-    stage = Stage(tuple(free_vars(i)[0] for i in at), (), None, (found,))
+    stage = Stage(tuple(free_vars(i)[0] for i in at), (), None, (form,))
     return evaluate_expr(Expr((), (stage,), (StageRef(0),)), [])[0]
 
 
@@ -114,13 +114,13 @@ def test_bands_are_recognised() -> None:
             distance <= (np.inf if high is None else high)
         )
         mask = np.broadcast_to(inside, shape)
-        for each in (mask, ~mask, mask[..., ::-1]):
-            found = condition(each)
+        for variant in (mask, ~mask, mask[..., ::-1]):
+            elements = condition(variant)
             if inside.all() or not inside.any():
-                assert found is None
+                assert elements is None
             else:
-                assert found is not None, (low, high, shape)
-                np.testing.assert_array_equal(found, each)
+                assert elements is not None, (low, high, shape)
+                np.testing.assert_array_equal(elements, variant)
 
 
 def test_other_runs_are_recognised() -> None:
@@ -135,9 +135,9 @@ def test_other_runs_are_recognised() -> None:
         np.array([True, False]),
     )
     for mask in masks:
-        found = condition(mask)
-        assert found is not None
-        np.testing.assert_array_equal(found, mask)
+        elements = condition(mask)
+        assert elements is not None
+        np.testing.assert_array_equal(elements, mask)
 
 
 def _changed(mask: Array, at: tuple[int, ...]) -> Array:

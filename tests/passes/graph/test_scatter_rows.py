@@ -28,9 +28,9 @@ def bag(*, reshaped: bool = False, read_again: bool = False, axis: int = 0) -> G
         (rows,) = b.add(OPS["reshape"], [rows], OPS["reshape"].attrs((const(4), const(6))))
     if axis:
         (rows,) = b.add(OPS["transpose"], [rows], OPS["transpose"].attrs((1, 0)))
-    found = b.add(OPS["scatter_nd"], [x, where, rows], ScatterNdAttrs("max"), names=["y"])
+    results = b.add(OPS["scatter_nd"], [x, where, rows], ScatterNdAttrs("max"), names=["y"])
     more = b.add(OPS["relu"], [rows], names=["z"]) if read_again else ()
-    return b.finish([*found, *more])
+    return b.finish([*results, *more])
 
 
 def ops_of(graph: Graph) -> list[str]:
@@ -38,10 +38,10 @@ def ops_of(graph: Graph) -> list[str]:
 
 
 def test_a_gather_joins_its_scatter() -> None:
-    joined = scatter_rows(bag())
-    assert ops_of(joined) == ["scatter_rows"]
-    assert joined.nodes[0].attrs.reduction == "max"
-    assert [v.name for v in joined.nodes[0].inputs if v] == ["x", "where", "table", "ids"]
+    fused = scatter_rows(bag())
+    assert ops_of(fused) == ["scatter_rows"]
+    assert fused.nodes[0].attrs.reduction == "max"
+    assert [v.name for v in fused.nodes[0].inputs if v] == ["x", "where", "table", "ids"]
 
 
 def test_a_reshaped_gather_joins_its_scatter() -> None:
@@ -74,11 +74,11 @@ def test_compiled_bags_are_equal_for_all_threads(tmp_path: Path) -> None:
             "ids": rng.integers(-50, 50, 2000),
             "where": (rng.random((2000, 1)) ** 4 * 600 - 300).astype(np.int64),
         }
-        want = x.copy()
-        np.add.at(want, feeds["where"][:, 0], table[feeds["ids"]])  # sequentially, in f32
+        reference = x.copy()
+        np.add.at(reference, feeds["where"][:, 0], table[feeds["ids"]])  # sequentially, in f32
         for threads in (1, 2, 4):
             module = tcc.load(artifact, threads=threads)
-            assert module.run(feeds)["y"].tobytes() == want.tobytes()
+            assert module.run(feeds)["y"].tobytes() == reference.tobytes()
             for name, bad in (("ids", 50), ("where", -301)):
                 wrong = feeds[name].copy()
                 wrong.flat[1234] = bad

@@ -39,12 +39,12 @@ def run(graph: Graph, sizes: tuple[int, ...]) -> object:
     shapes = (tuple(names.get(d.key, d.const) for d in v.type.shape) for v in graph.inputs)
     arrays = (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes)
     try:
-        (found,) = evaluate_graph(
+        (output,) = evaluate_graph(
             graph, {v.name: a for v, a in zip(graph.inputs, arrays, strict=True)}
         ).values()
     except UserError:
         return None
-    return found.tolist()
+    return output.tolist()
 
 
 def _open(graph: Graph) -> list:  # type: ignore[type-arg]
@@ -59,24 +59,24 @@ def test_a_sum_of_two_symbolic_sizes_stays_symbolic() -> None:
 @pytest.mark.parametrize("name", LATER)
 def test_a_size_that_is_demanded_to_be_another_is_that_one(name: str) -> None:
     graph = load_model(model_of(LATER[name]))
-    settled = settle_sizes(graph)
-    verify_graph(settled)
+    settled_graph = settle_sizes(graph)
+    verify_graph(settled_graph)
     assert "broadcast_size" in ops(graph)
-    assert "broadcast_size" not in ops(settled)
-    assert "slice" not in ops(settled)
+    assert "broadcast_size" not in ops(settled_graph)
+    assert "slice" not in ops(settled_graph)
     count = len(_open(graph))
-    taken = 0
+    accepted = 0
     for sizes in np.ndindex(*(4,) * count):
-        wanted = run(graph, sizes)
-        assert run(settled, sizes) == wanted, sizes
-        taken += wanted is not None
-    assert 3 < taken < 4**count
+        reference = run(graph, sizes)
+        assert run(settled_graph, sizes) == reference, sizes
+        accepted += reference is not None
+    assert 3 < accepted < 4**count
 
 
 def test_known_sizes_leave_nothing_to_repeat_or_check() -> None:
     graph = load_model(model_of(ADDED))
-    both = settle_sizes(fix_sizes(graph, {"n": 4, "m": 4}))
-    assert [name for name in ops(both) if name != "require"] == ["add"]
+    settled_graph = settle_sizes(fix_sizes(graph, {"n": 4, "m": 4}))
+    assert [name for name in ops(settled_graph) if name != "require"] == ["add"]
     one = settle_sizes(fix_sizes(graph, {"n": 1, "m": 4}))
     assert one.outputs[0].type.static_shape == (4,)
 
@@ -91,22 +91,22 @@ def test_our_own_faults_are_not_the_users_sizes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_name_for_a_number_is_that_number() -> None:
-    cut = " ".join(
+    halvings = " ".join(
         f"s{n} = Shape (x{n}) h{n} = Div (s{n}, two) p{n} = Slice (x{n}, h{n}, s{n})"
         f" q{n} = Slice (x{n}, one, h{n}) x{n + 1} = Concat <axis = 0> (p{n}, q{n}, p{n})"
         for n in range(6)
     )
     constants = "<int64[1] one = {1}, int64[1] two = {2}>"
-    graph = load_model(model_of(f"g (float[n] x0) => (float[k] x6) {constants} {{ {cut} }}"))
+    graph = load_model(model_of(f"g (float[n] x0) => (float[k] x6) {constants} {{ {halvings} }}"))
     assert "name_size" in ops(graph)
     fixed = fix_sizes(graph, {"n": 20})
     verify_graph(fixed)
     assert "name_size" not in ops(fixed)
     x = np.arange(20, dtype=np.float32)
     for form in (graph, fixed):
-        (found,) = evaluate_graph(form, {"x0": x}).values()
+        (output,) = evaluate_graph(form, {"x0": x}).values()
         due = x
         for _ in range(6):
             half = len(due) // 2
             due = np.concatenate([due[half:], due[1:half], due[half:]])
-        assert np.array_equal(found, due)
+        assert np.array_equal(output, due)

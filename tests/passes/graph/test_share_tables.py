@@ -19,10 +19,10 @@ def test_rows_are_read_from_the_transpose_if_it_is_equal(
 ) -> None:
     b = GraphBuilder("tied")
     index, x = b.input("i", tensor(I64, *shape)), b.input("x", tensor(F32, 2, 128))
-    turned = _TABLE.T.copy()
-    turned[-1, -1] += change
+    transposed = _TABLE.T.copy()
+    transposed[-1, -1] += change
     rows = emit(b, "gather", b.constant(_TABLE, "w"), index, axis=0)
-    product = emit(b, "matmul", x, b.constant(turned, "wt"))
+    product = emit(b, "matmul", x, b.constant(transposed, "wt"))
     graph = b.finish([rows, product])
     shared = share_tables(graph)
     assert len(shared.constants) == (2 if change else 1)

@@ -269,8 +269,8 @@ def random_node(b: GraphBuilder, values: list[Value]) -> Value:
                 return emit(b, "concat", x, other, axis=axis)
             return emit(b, "relu", x)
         case 4:
-            others = [v for v in values if v.type == x.type]
-            return emit(b, "add", x, others[RNG.integers(len(others))])
+            peers = [v for v in values if v.type == x.type]
+            return emit(b, "add", x, peers[RNG.integers(len(peers))])
         case 5:
             perm = tuple(map(int, RNG.permutation(x.type.rank)))
             return emit(b, "transpose", x, perm=perm)
@@ -359,8 +359,8 @@ def test_the_last_layer_of_a_classifier(numerics: str) -> None:
         for v in model.graph.input
     }
     (expected,) = session.run(None, feeds)
-    found = tcc.compile(model, numerics=numerics).run(feeds)["y"]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    output = tcc.compile(model, numerics=numerics).run(feeds)["y"]
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_positions_that_a_sum_combines_are_not_independent() -> None:

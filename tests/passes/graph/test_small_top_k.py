@@ -47,24 +47,24 @@ def test_as_the_op_says(name: str, axis: int, count: int) -> None:
     graph = best(ROWS[name], axis, count)
     changed = small_top_k(graph)
     assert [n.op.name for n in changed.nodes] == ["expression"]
-    want = evaluate_graph(graph, {"x": ROWS[name]})
-    got = evaluate_graph(changed, {"x": ROWS[name]})
+    reference = evaluate_graph(graph, {"x": ROWS[name]})
+    outputs = evaluate_graph(changed, {"x": ROWS[name]})
     for value, other in zip(graph.outputs, changed.outputs, strict=True):
-        np.testing.assert_array_equal(got[other.name], want[value.name])
+        np.testing.assert_array_equal(outputs[other.name], reference[value.name])
 
 
 def test_block_kernels_find_them() -> None:
     graph = best(ROWS["equal"], 1, 3)
-    made = lower(
+    lowering = lower(
         run_pipeline(graph, 2, Trace(), settings=GraphSettings(small_top_k=True)),
         LoweringContext(BlockChooser(), arena_planner(), FULL),
         Trace(),
     )
     section = np.zeros(0, np.uint8)
-    found = evaluate_program(made.program, made.kernels, [ROWS["equal"]], section)
-    want = evaluate_graph(graph, {"x": ROWS["equal"]})
-    for value, array in zip(graph.outputs, found, strict=True):
-        np.testing.assert_array_equal(array, want[value.name])
+    outputs = evaluate_program(lowering.program, lowering.kernels, [ROWS["equal"]], section)
+    reference = evaluate_graph(graph, {"x": ROWS["equal"]})
+    for value, array in zip(graph.outputs, outputs, strict=True):
+        np.testing.assert_array_equal(array, reference[value.name])
 
 
 def test_many_and_smallest_ones_are_left() -> None:

@@ -51,11 +51,11 @@ def test_a_cache_is_updated_in_the_callers_array(compiled: Run, reader_behind: b
     for row in (2, 0, 2):
         x = np.full((1, 3), row + 10.0, np.float32)
         feeds = {"x": x, "at": np.array([[row]])}
-        want = evaluate_graph(graph, {**feeds, "past": mirror})
-        got = module.run({**feeds, "past": past})
-        np.testing.assert_array_equal(got["y"], want["y"])
-        mirror = want["present"]
-        assert got["present"] is past
+        reference = evaluate_graph(graph, {**feeds, "past": mirror})
+        outputs = module.run({**feeds, "past": past})
+        np.testing.assert_array_equal(outputs["y"], reference["y"])
+        mirror = reference["present"]
+        assert outputs["present"] is past
         np.testing.assert_array_equal(past, mirror)
 
 
@@ -67,10 +67,10 @@ def test_states_may_trade_places(compiled: Run) -> None:
     swap = bind_states(b.finish([two, one, sum_]), [("one", "two"), ("two", "one")])
     module = compiled(swap)
     a, c = np.array([1, 2, 3], np.float32), np.array([4, 5, 6], np.float32)
-    got = module.run({"one": a, "two": c})
+    outputs = module.run({"one": a, "two": c})
     np.testing.assert_array_equal(a, [4, 5, 6])
     np.testing.assert_array_equal(c, [1, 2, 3])
-    np.testing.assert_array_equal(got["sum"], [5, 7, 9])
+    np.testing.assert_array_equal(outputs["sum"], [5, 7, 9])
 
 
 @pytest.mark.parametrize("reader_behind", [False, True])
@@ -141,16 +141,16 @@ def test_a_growing_cache_gets_room_for_its_new_rows(
     memory[:, :old] = normal(2, old, 3)
     for n in (2, 1) if new is S else (new, new) if rows is P else (new,):
         x = normal(2, n, 3) * n
-        want = evaluate_graph(model, {"past": memory[:, :old], "x": x})
-        given = np.ascontiguousarray(memory[:, : old + n * parts])
-        same = evaluate_graph(graph, {"past": given, "x": x})
-        got = module.run({"past": given, "x": x})
-        assert got["present"] is given
-        for name, array in want.items():
-            np.testing.assert_array_equal(same[name], array, err_msg=name)
-            np.testing.assert_allclose(got[name], array, rtol=1e-6, atol=1e-6, err_msg=name)
+        reference = evaluate_graph(model, {"past": memory[:, :old], "x": x})
+        caller_view = np.ascontiguousarray(memory[:, : old + n * parts])
+        evaluated = evaluate_graph(graph, {"past": caller_view, "x": x})
+        outputs = module.run({"past": caller_view, "x": x})
+        assert outputs["present"] is caller_view
+        for name, array in reference.items():
+            np.testing.assert_array_equal(evaluated[name], array, err_msg=name)
+            np.testing.assert_allclose(outputs[name], array, rtol=1e-6, atol=1e-6, err_msg=name)
         old += n * parts
-        memory[:, :old] = given
+        memory[:, :old] = caller_view
 
 
 def test_a_cache_may_be_appended_to_itself(compiled: Run) -> None:
@@ -159,9 +159,9 @@ def test_a_cache_may_be_appended_to_itself(compiled: Run) -> None:
     twice = b.add(OPS["concat"], [past, past], OPS["concat"].attrs(0), names=["present"])
     module = compiled(bind_states(b.finish(twice), [("past", "present")]))
     room = normal(6, 3)
-    want = np.concatenate([room[:3], room[:3]])
+    reference = np.concatenate([room[:3], room[:3]])
     module.run({"past": room})
-    np.testing.assert_array_equal(room, want)
+    np.testing.assert_array_equal(room, reference)
     with pytest.raises(RuntimeError, match=r"dimension 0: 2\*p is due"):
         module.run({"past": normal(5, 3)})
 

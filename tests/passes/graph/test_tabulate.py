@@ -81,10 +81,10 @@ def tabulated(expr: Expr) -> tuple[Expr, list[np.ndarray[Any, Any]]]:
 )
 def test_values_of_one_index_become_a_table(formula: Formula, lengths: list[int]) -> None:
     expr = expr_of(formula)
-    found, tables = tabulated(expr)
+    tabulated_expr, tables = tabulated(expr)
     assert sorted(map(len, tables)) == lengths
-    (got,), (want,) = evaluate_expr(found, [X, *tables]), evaluate_expr(expr, [X])
-    np.testing.assert_array_equal(got, want)
+    (output,), (reference,) = evaluate_expr(tabulated_expr, [X, *tables]), evaluate_expr(expr, [X])
+    np.testing.assert_array_equal(output, reference)
 
 
 @pytest.mark.parametrize("formula", [short, joint, given])
@@ -105,5 +105,5 @@ def test_no_table_is_long_or_of_symbolic_length_or_read_once() -> None:
     b = ExprBuilder(TensorType(F32, (ROWS,)))
     (i,) = b.iters(ROWS)
     b.stage((i,), b.read(0, i) * half(i))
-    alone = b.done()
-    assert tabulated(alone) == (alone, [])
+    lone_expr = b.done()
+    assert tabulated(lone_expr) == (lone_expr, [])

@@ -88,8 +88,8 @@ def test_padding_that_is_hardly_read_is_checked_instead() -> None:
     """The pool has three results of two elements each, a million elements apart."""
     m = Model("far")
     y = m.op("relu", m.input("x", 1, 1, 4))
-    far = 1 << 20
-    pool = PoolAttrs((far,), (far,), (far,), (1,), (2,))
+    width = 1 << 20
+    pool = PoolAttrs((width,), (width,), (width,), (1,), (2,))
     where = next(iter(stored(place_graph(m.finish(m.op("max_pool", y, attrs=pool)))).values()))
     assert where.fill is None
 
@@ -100,13 +100,13 @@ def test_an_input_that_needs_a_halo_is_copied_once() -> None:
     graph = m.finish(m.conv(x, 5, 3, pad=1), m.conv(x, 5, 3, pad=1))
     placed = place_graph(graph)
     assert placed.layouts[x] == row_major(x.type.shape)
-    first, *others = (s.kernel for s in placed.steps if s.kernel is not None)
+    first, *other_kernels = (s.kernel for s in placed.steps if s.kernel is not None)
     (copy,) = first.results
     assert first.operands == (x,)
     assert copy.type.shape == tuple(map(const, (1, 3, 10, 10)))
     assert placed.layouts[copy] == permuted(copy.type.shape, (0, 2, 3, 1))
-    assert len(others) == 2
-    assert all(copy in k.operands and x not in k.operands for k in others)
+    assert len(other_kernels) == 2
+    assert all(copy in k.operands and x not in k.operands for k in other_kernels)
 
 
 def test_operands_of_calls_are_row_major() -> None:
@@ -124,8 +124,8 @@ def is_row_major(where: Layout, shape: tuple[Index, ...]) -> bool:
     ignored."""
     plain = row_major(shape)
     one = {v: const(0) for v in plain.axes if v.extent is not None and as_int(v.extent) == 1}
-    same = substitute(offset(where, axis_vars(shape)), one)
-    return same is substitute(offset(plain, axis_vars(shape)), one) and (
+    element = substitute(offset(where, axis_vars(shape)), one)
+    return element is substitute(offset(plain, axis_vars(shape)), one) and (
         element_count(where.sizes) is element_count(shape)
     )
 

@@ -105,16 +105,16 @@ def convolutions(channels: int = 32) -> Graph:
 
 def test_windows_over_few_channels_run_along_rows() -> None:
     placed = place_graph(blurred())
-    found = choose(placed)
-    assert set(moved(placed, found).values()) == {(0, 1, 2, 3)}
-    assert len(moved(placed, found)) == 3  # both results, and the padded copy of the input
-    assert seconds(found) < 0.5 * seconds(placed)
+    choice = choose(placed)
+    assert set(moved(placed, choice).values()) == {(0, 1, 2, 3)}
+    assert len(moved(placed, choice)) == 3  # both results, and the padded copy of the input
+    assert seconds(choice) < 0.5 * seconds(placed)
 
 
 def test_halos_move_with_their_dimensions() -> None:
     placed = place_graph(blurred())
-    found = choose(placed)
-    for value, where in found.layouts.items():
+    choice = choose(placed)
+    for value, where in choice.layouts.items():
         before = placed.layouts[value]
         assert where.fill == before.fill
         widths = halo_widths(value, before)
@@ -125,9 +125,9 @@ def test_halos_move_with_their_dimensions() -> None:
 
 def test_keys_of_scores_lie_as_their_products_run() -> None:
     placed = place_graph(scores())
-    found = choose(placed)
-    assert list(moved(placed, found).values()) == [(0, 2, 1)]
-    assert seconds(found) < 0.8 * seconds(placed)
+    choice = choose(placed)
+    assert list(moved(placed, choice).values()) == [(0, 2, 1)]
+    assert seconds(choice) < 0.8 * seconds(placed)
 
 
 def test_the_rule_stays_where_it_is_right() -> None:
@@ -163,9 +163,9 @@ def test_the_budget_limits_the_number_of_prices(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_visible_values_stay_row_major() -> None:
-    found = choose(place_graph(blurred()))
-    for value in (*found.graph.inputs, *found.graph.outputs):
-        assert order(found.layouts[value]) == (0, 1, 2, 3)
+    choice = choose(place_graph(blurred()))
+    for value in (*choice.graph.inputs, *choice.graph.outputs):
+        assert order(choice.layouts[value]) == (0, 1, 2, 3)
 
 
 def test_parts_move_with_their_wholes() -> None:
@@ -173,13 +173,13 @@ def test_parts_move_with_their_wholes() -> None:
     pool = PoolAttrs((1, 1), (1, 1), (1, 1), (1, 1), (3, 3))
     x = m.input("x", 1, 2, 64, 64)
     parts = [m.op(f"{kind}_pool", x, attrs=pool) for kind in ("average", "max")]
-    whole = m.op("concat", *parts, attrs=ConcatAttrs(1))
-    placed = place_graph(m.finish(m.op("max_pool", whole, attrs=pool)))
-    found = choose(placed)
+    concatenated = m.op("concat", *parts, attrs=ConcatAttrs(1))
+    placed = place_graph(m.finish(m.op("max_pool", concatenated, attrs=pool)))
+    choice = choose(placed)
     assert placed.containers
-    for part, around in found.containers.items():
-        assert order(found.layouts[part]) == order(found.layouts[around]) == (0, 1, 2, 3)
-        assert found.layouts[part].sizes == found.layouts[around].sizes
+    for part, container in choice.containers.items():
+        assert order(choice.layouts[part]) == order(choice.layouts[container]) == (0, 1, 2, 3)
+        assert choice.layouts[part].sizes == choice.layouts[container].sizes
 
 
 def test_equal_graphs_get_equal_layouts_and_open_sizes_are_typical_ones() -> None:
@@ -223,17 +223,17 @@ def test_any_order_gives_the_same_results(
         for v in graph.inputs
     }
     monkeypatch.setattr("tests.passes.conftest.place_graph", every)
-    got, want = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
+    outputs, reference = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
+    for name, array in reference.items():
+        np.testing.assert_allclose(outputs[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
 
 
 def windows(channels: int, size: int, count: int = 1) -> Graph:
     """Returns depthwise windows over an input."""
     m = Model(f"windows_{channels}_{size}")
     x = m.input("x", 2, channels, size, size)
-    made = [m.conv(x, channels, 3, stride=2, pad=1, group=channels) for _ in range(count)]
-    return m.finish(*(m.op("relu", y) for y in made))
+    conv_results = [m.conv(x, channels, 3, stride=2, pad=1, group=channels) for _ in range(count)]
+    return m.finish(*(m.op("relu", y) for y in conv_results))
 
 
 @pytest.mark.parametrize("graph", [windows(48, 56), windows(37, 112)], ids=lambda g: g.name)
@@ -241,17 +241,17 @@ def test_a_padded_copy_is_made_by_the_window_that_alone_reads_it(
     graph: Graph, compiled: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed = place_graph(graph)
-    found = choose(placed)
+    choice = choose(placed)
     assert len(kernels_of(placed)) == 2
-    (kernel,) = kernels_of(found)
+    (kernel,) = kernels_of(choice)
     assert kernel.operands[0] is graph.inputs[0]
-    assert seconds(found) < seconds(placed)
+    assert seconds(choice) < seconds(placed)
     monkeypatch.setattr("tests.passes.conftest.place_graph", lambda g: choose(place_graph(g)))
     shape = [as_int(n) or 1 for n in graph.inputs[0].type.shape]
     feeds = {"x": np.random.default_rng(5).standard_normal(shape).astype(np.float32)}
-    got, want = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
+    outputs, reference = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
+    for name, array in reference.items():
+        np.testing.assert_allclose(outputs[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
 
 
 def test_a_copy_that_two_kernels_read_stays() -> None:
@@ -263,8 +263,8 @@ def test_a_copy_that_two_kernels_read_stays() -> None:
 def test_a_copy_that_is_a_result_stays() -> None:
     """The caller gets the padded image, and the window reads it in place."""
     m = Model("result")
-    around = (const(0), const(0), const(1), const(1))
-    wide = m.op("pad", m.input("x", 2, 48, 56, 56), attrs=PadAttrs(around, around, "constant"))
+    pads = (const(0), const(0), const(1), const(1))
+    wide = m.op("pad", m.input("x", 2, 48, 56, 56), attrs=PadAttrs(pads, pads, "constant"))
     placed = place_graph(m.finish(m.conv(wide, 48, 3, stride=2, group=48), wide))
     assert kernels_of(choose(placed)) == kernels_of(placed)
     assert len(kernels_of(placed)) == 2
@@ -272,15 +272,15 @@ def test_a_copy_that_is_a_result_stays() -> None:
 
 def test_a_copy_that_is_a_part_of_a_concatenation_stays() -> None:
     m = Model("part")
-    around = (const(0), const(0), const(1), const(1))
+    pads = (const(0), const(0), const(1), const(1))
     x = m.input("x", 2, 48, 56, 56)
-    wide = m.op("pad", x, attrs=PadAttrs(around, around, "constant"))
+    wide = m.op("pad", x, attrs=PadAttrs(pads, pads, "constant"))
     window = m.conv(wide, 48, 3, stride=2, group=48)
-    whole = m.op("concat", wide, m.conv(x, 48, 3, pad=2), attrs=ConcatAttrs(1))
-    placed = place_graph(m.finish(window, m.conv(whole, 8, 3)))
-    found = choose(placed)
-    assert found.containers
-    assert found.containers.keys() <= {v for k in kernels_of(found) for v in k.results}
+    concatenated = m.op("concat", wide, m.conv(x, 48, 3, pad=2), attrs=ConcatAttrs(1))
+    placed = place_graph(m.finish(window, m.conv(concatenated, 8, 3)))
+    choice = choose(placed)
+    assert choice.containers
+    assert choice.containers.keys() <= {v for k in kernels_of(choice) for v in k.results}
 
 
 def test_operands_of_pair_matmuls_have_the_chosen_order() -> None:

@@ -29,9 +29,11 @@ def product(m: IndexLike, n: IndexLike, k: IndexLike) -> Expr:
     b = ExprBuilder(tensor(F32, m, k), tensor(F32, k, n))
     i, j = b.iters(m, n)
     (c,) = b.iters(k)
-    made = b.stage((i, j), apply("mul", b.read(0, i, c), b.read(1, c, j)), over=(c,), monoid="sum")
+    product_stage = b.stage(
+        (i, j), apply("mul", b.read(0, i, c), b.read(1, c, j)), over=(c,), monoid="sum"
+    )
     i, j = b.iters(m, n)
-    b.stage((i, j), apply("exp", b.read(made, i, j)))
+    b.stage((i, j), apply("exp", b.read(product_stage, i, j)))
     return b.done()
 
 
@@ -61,10 +63,10 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
         results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
         values.update(zip(piece.results, results, strict=True))
     wide = x.astype(np.float64), w.astype(np.float64)
-    want, magnitudes = np.exp(wide[0] @ wide[1]), np.abs(wide[0]) @ np.abs(wide[1])
+    reference, magnitudes = np.exp(wide[0] @ wide[1]), np.abs(wide[0]) @ np.abs(wide[1])
     # the error of the exponent is relative to its magnitudes, and is the relative error of the
     # power
-    assert_within(values[y], want, 1e-6 * (1 + magnitudes) * want)
+    assert_within(values[y], reference, 1e-6 * (1 + magnitudes) * reference)
 
 
 @pytest.mark.parametrize(("rows", "order"), [(1, (1, 0)), (3, (0, 2, 1))])
@@ -95,28 +97,28 @@ def test_parts_cost_less_than_the_whole() -> None:
     that sums them."""
     planner = BlockChooser(DEVICE)
     expr = product(1, 40, 8192)
-    whole = planner.best(expr)
-    found = split_k(expr, DEVICE, planner.best)
-    assert found is not None
-    assert whole is not None
-    first = Expr(found[0].params, found[0].stages[: found[1] + 1], (StageRef(found[1], 0),))
+    undivided = planner.best(expr)
+    split = split_k(expr, DEVICE, planner.best)
+    assert split is not None
+    assert undivided is not None
+    first = Expr(split[0].params, split[0].stages[: split[1] + 1], (StageRef(split[1], 0),))
     parts = planner.best(first)
     assert parts is not None
-    assert parts.units > whole.units
-    assert parts.seconds + LAUNCH < whole.seconds
+    assert parts.units > undivided.units
+    assert parts.seconds + LAUNCH < undivided.seconds
 
 
 def test_halves_are_priced_as_halves() -> None:
     """Values that will be rounded move half the bytes, and their matmuls use matrix units."""
     exact, halves = (BlockChooser(DEVICE, floats) for floats in (F32, BF16))
     expr = product(512, 512, 4096)
-    whole, rounded = exact.best(expr), halves.best(expr)
-    assert whole is not None
+    unrounded, rounded = exact.best(expr), halves.best(expr)
+    assert unrounded is not None
     assert rounded is not None
-    assert rounded.compute < whole.compute / 4
-    stored = stored_as(expr, BF16)
-    assert [p.dtype for p in stored.params if p is not None] == [BF16, BF16]
-    assert [t.dtype for t in stored.types] == [BF16]
+    assert rounded.compute < unrounded.compute / 4
+    stored_expr = stored_as(expr, BF16)
+    assert [p.dtype for p in stored_expr.params if p is not None] == [BF16, BF16]
+    assert [t.dtype for t in stored_expr.types] == [BF16]
     assert stored_as(expr, F32) is expr
 
 

@@ -25,11 +25,11 @@ def planes(count: int, size: IndexLike, *, together: bool = True, seen: bool = F
     b = GraphBuilder("planes")
     op, attrs = OPS["expression"], OPS["expression"].attrs
     x = b.input("x", tensor(F32, size, count))
-    made = ExprBuilder(x.type)
-    p, i = made.iters(count, size)
-    (k,) = made.iters(count)
-    made.stage((p, i), fn("mul", made.read(0, i, k), made.read(0, i, p)), over=(k,), monoid="sum")
-    (v,) = b.add(op, [x], attrs(made.done()))
+    body = ExprBuilder(x.type)
+    p, i = body.iters(count, size)
+    (k,) = body.iters(count)
+    body.stage((p, i), fn("mul", body.read(0, i, k), body.read(0, i, p)), over=(k,), monoid="sum")
+    (v,) = b.add(op, [x], attrs(body.done()))
     read = ExprBuilder(v.type)
     (j,) = read.iters(size)
     total = read.read(0, count - 1, j)
@@ -49,8 +49,8 @@ def first(placed: Placed) -> tuple[Value, Layout]:
 
 def distance(value: Value, where: Layout) -> int:
     """Returns the bytes between planes."""
-    rest = [const(0)] * (value.type.rank - 1)
-    here, there = (as_int(offset(where, (const(p), *rest))) for p in (0, 1))
+    zeros = [const(0)] * (value.type.rank - 1)
+    here, there = (as_int(offset(where, (const(p), *zeros))) for p in (0, 1))
     assert here == 0
     assert there is not None
     return there * value.type.dtype.bytes
@@ -106,10 +106,10 @@ def test_planes_of_a_symbolic_size_begin_in_sets_of_their_own_at_every_size(chan
     do not overlap."""
     size = symbol("n", 1)
     value, where = first(place_graph(planes(16, size * channels)))
-    apart = offset(where, (const(1), const(0))) - offset(where, (const(0), const(0)))
+    plane_distance = offset(where, (const(1), const(0))) - offset(where, (const(0), const(0)))
     sets = PAGE // LINE
     for count in (*range(1, 70), 127, 128, 255, 256, 1000):
-        step = evaluate(apart, {"n": count}) * value.type.dtype.bytes
+        step = evaluate(plane_distance, {"n": count}) * value.type.dtype.bytes
         assert step >= count * channels * value.type.dtype.bytes
         assert step - count * channels * value.type.dtype.bytes < 2 * LINE
         assert len({plane * step // LINE % sets for plane in range(sets)}) == sets

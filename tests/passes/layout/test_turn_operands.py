@@ -62,12 +62,12 @@ def test_a_row_major_second_operand_is_copied_and_results_are_equal() -> None:
     assert axis_order(after.layouts[copy.results[0]]) == (1, 0)
     rng = np.random.default_rng(0)
     values = {v: rng.standard_normal((256, 256)).astype(np.float32) for v in (a, b)}
-    want = values[a].astype(np.float64) @ values[b].astype(np.float64)
+    reference = values[a].astype(np.float64) @ values[b].astype(np.float64)
     magnitudes = np.abs(values[a]).astype(np.float64) @ np.abs(values[b])
     for kernel in after.kernels:
         results = evaluate_expr(kernel.expr, [values[v] for v in kernel.operands])
         values.update(zip(kernel.results, results, strict=True))
-    assert_within(values[y], want, 1e-5 * magnitudes)
+    assert_within(values[y], reference, 1e-5 * magnitudes)
 
 
 def test_two_readers_share_a_copy() -> None:

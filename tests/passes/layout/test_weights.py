@@ -121,12 +121,12 @@ def test_offsets_are_aligned_and_parts_lie_at_them() -> None:
         array = rng.standard_normal(count).astype(np.float32)
         where = row_major(dims(array.shape))
         placed.append((array, table.place(store.put(array), F32, where)))
-    whole = section(table)
-    assert len(whole) == table.size
+    contents = section(table)
+    assert len(contents) == table.size
     for array, (offset, size) in placed:
         assert offset % 64 == 0
-        assert whole[offset : offset + size] == array.tobytes()
-        assert not any(whole[offset + size : offset + -(-size // 64) * 64])
+        assert contents[offset : offset + size] == array.tobytes()
+        assert not any(contents[offset + size : offset + -(-size // 64) * 64])
 
 
 def test_no_weights_are_no_bytes() -> None:
@@ -138,12 +138,12 @@ def test_a_large_weight_begins_with_a_page() -> None:
     table = WeightTable(store)
     arrays = [np.full(count, count, np.float32) for count in (3, 1 << 14, 5, (1 << 14) + 1, 7)]
     places = [table.place(store.put(a), F32, row_major(dims(a.shape))) for a in arrays]
-    whole = section(table)
-    assert len(whole) == table.size
+    contents = section(table)
+    assert len(contents) == table.size
     assert [offset % 4096 for offset, _ in places] == [0, 0, 0, 0, 64]
     assert places[3][0] == places[1][0] + (1 << 16) + 4096
     for array, (offset, size) in zip(arrays, places, strict=True):
-        assert whole[offset : offset + size] == array.tobytes()
+        assert contents[offset : offset + size] == array.tobytes()
 
 
 def test_a_weight_is_never_copied_to_be_padded() -> None:
@@ -163,8 +163,8 @@ def test_equal_contents_in_one_layout_are_stored_once() -> None:
     one = np.arange(128, dtype=np.float32).reshape(4, 32)
     a = table.place(store.put(one), F32, row_major(shape))
     b = table.place(store.put(one.copy()), F32, row_major(shape))
-    turned = table.place(store.put(one), F32, permuted(shape, (1, 0)))
+    transposed = table.place(store.put(one), F32, permuted(shape, (1, 0)))
     assert a == b
-    assert turned != a
+    assert transposed != a
     assert table.size == 2 * one.nbytes
     assert section(table) == one.tobytes() + np.ascontiguousarray(one.T).tobytes()

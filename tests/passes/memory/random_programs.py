@@ -131,9 +131,9 @@ class Memory:
             Life(first, last + 1, max(self.values[size], 1), UNIT, over)
             for size, (first, last, over) in zip(node.sizes, spans, strict=True)
         ]
-        found = Planner(planner_library()).plan(lives, steps=0)
-        self.values.update(zip(node.offsets, found.offsets, strict=True))
-        self.values[node.end] = found.peak
+        arena = Planner(planner_library()).plan(lives, steps=0)
+        self.values.update(zip(node.offsets, arena.offsets, strict=True))
+        self.values[node.end] = arena.peak
 
     def let(self, op: IntOp, a: int, b: int) -> int:
         if op is IntOp.CONST:
@@ -203,28 +203,28 @@ class Author:
                 self.w.out.append(View(view, self.rng.choice(ready), self.w.const(0)))
                 ready.append(view)
             else:
-                made = self.fresh()
-                self.w.launch(*self.some(ready), made)
-                ready.append(made)
+                target = self.fresh()
+                self.w.launch(*self.some(ready), target)
+                ready.append(target)
         return ready
 
     def nested(self, ready: list[BufferId], depth: int) -> tuple[list[Instr], list[BufferId]]:
         """Returns the instructions of a body, and the buffers that are written at its end."""
         outer, self.w.out = self.w.out, []
         inside = self.body(ready, depth + 1)
-        made, self.w.out = self.w.out, outer
-        return made, inside
+        instructions, self.w.out = self.w.out, outer
+        return instructions, inside
 
     def loop(self, ready: list[BufferId], depth: int) -> list[BufferId]:
         """Adds a loop with a carried value, which is set before the loop, used in a trip, and set
         again at its end."""
         carried = self.fresh()
         self.w.launch(self.rng.choice(ready), carried)
-        made, inside = self.nested([*ready, carried], depth)
-        made.append(Launch(0, self.w.size(1), (*self.some(inside), carried), ()))
+        instructions, inside = self.nested([*ready, carried], depth)
+        instructions.append(Launch(0, self.w.size(1), (*self.some(inside), carried), ()))
         trips = self.w.const(self.rng.randint(0, 3))
         condition = self.rng.choice([-1, *ready])
-        self.w.out.append(Loop(trips, condition, self.w.register(), tuple(made)))
+        self.w.out.append(Loop(trips, condition, self.w.register(), tuple(instructions)))
         return [carried]
 
     def scan(self, ready: list[BufferId], depth: int) -> list[BufferId]:
@@ -233,20 +233,20 @@ class Author:
         trips = self.rng.randint(1, 4)
         stack, row = self.w.arena(trips), self.w.buffer(Alias())
         counter, offset = self.w.register(), self.w.register()
-        made, inside = self.nested(ready, depth)
+        instructions, inside = self.nested(ready, depth)
         unit = self.w.const(UNIT)
-        made.append(Let(offset, IntOp.MUL, counter, unit))
-        made.append(View(row, stack, offset))
-        made.append(Launch(0, self.w.size(1), (*self.some(inside), row), ()))
-        self.w.out.append(Loop(self.w.const(trips), -1, counter, tuple(made)))
+        instructions.append(Let(offset, IntOp.MUL, counter, unit))
+        instructions.append(View(row, stack, offset))
+        instructions.append(Launch(0, self.w.size(1), (*self.some(inside), row), ()))
+        self.w.out.append(Loop(self.w.const(trips), -1, counter, tuple(instructions)))
         return [stack]
 
     def branch(self, ready: list[BufferId], depth: int) -> list[BufferId]:
         result = self.fresh()
-        sides = []
+        bodies = []
         for _ in range(2):
-            made, inside = self.nested(ready, depth)
-            made.append(Launch(0, self.w.size(1), (*self.some(inside), result), ()))
-            sides.append(tuple(made))
-        self.w.out.append(Branch(self.rng.choice(ready), sides[0], sides[1]))
+            instructions, inside = self.nested(ready, depth)
+            instructions.append(Launch(0, self.w.size(1), (*self.some(inside), result), ()))
+            bodies.append(tuple(instructions))
+        self.w.out.append(Branch(self.rng.choice(ready), bodies[0], bodies[1]))
         return [result]

@@ -19,14 +19,14 @@ def program_of(graph: Graph) -> Program:
 
 def test_a_shortcut_keeps_its_elements_at_the_front_of_its_operand() -> None:
     """The tests of all programs check that the results stay the same."""
-    found = program_of(strided_shortcut())
-    known = {i.target: i.a for i in found.body if isinstance(i, Let) and i.op is IntOp.CONST}
-    (call,) = (i for i in found.body if isinstance(i, CallOp) and i.op == "thin")
-    old, new = (found.buffers[t.buffer].place for t in (*call.inputs, *call.outputs))
+    program = program_of(strided_shortcut())
+    numbers = {i.target: i.a for i in program.body if isinstance(i, Let) and i.op is IntOp.CONST}
+    (call,) = (i for i in program.body if isinstance(i, CallOp) and i.op == "thin")
+    old, new = (program.buffers[t.buffer].place for t in (*call.inputs, *call.outputs))
     assert isinstance(old, Arena)
     assert isinstance(new, Arena)
-    assert known[old.offset] == known[new.offset]
-    assert [known[d] for t in (*call.inputs, *call.outputs) for d in t.dims] == [
+    assert numbers[old.offset] == numbers[new.offset]
+    assert [numbers[d] for t in (*call.inputs, *call.outputs) for d in t.dims] == [
         *(2, 9, 7, 16),
         *(2, 5, 4, 16),
     ]
@@ -35,9 +35,9 @@ def test_a_shortcut_keeps_its_elements_at_the_front_of_its_operand() -> None:
 
 def test_the_arena_is_smaller_than_the_live_bytes_without_compaction() -> None:
     wide, narrow, strided = (4 * 2 * n for n in (16 * 9 * 7, 8 * 10 * 8, 8 * 5 * 4))
-    found = program_of(strided_shortcut())
-    known = {i.target: i.a for i in found.body if isinstance(i, Let) and i.op is IntOp.CONST}
-    assert known[found.arena] < wide + narrow + strided
+    program = program_of(strided_shortcut())
+    numbers = {i.target: i.a for i in program.body if isinstance(i, Let) and i.op is IntOp.CONST}
+    assert numbers[program.arena] < wide + narrow + strided
 
 
 @pytest.mark.parametrize(

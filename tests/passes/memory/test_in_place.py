@@ -45,21 +45,23 @@ def chain(*, read_again: bool = False, copied: bool = False) -> tuple[Program, l
     m = Model("twice")
     x = m.input("x", COUNT)
     graph = m.finish(m.op("add", x, x))
-    made, table, _ = lower_program(place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node)
-    (launch,) = (i for i in made.body if isinstance(i, Launch))
+    lowered_program, table, _ = lower_program(
+        place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
+    )
+    (launch,) = (i for i in lowered_program.body if isinstance(i, Launch))
     source, target = launch.buffers
-    size = made.registers
-    a, b = len(made.buffers), len(made.buffers) + 1
-    body: list[Instr] = [i for i in made.body if not isinstance(i, Launch | Allocate)]
+    size = lowered_program.registers
+    a, b = len(lowered_program.buffers), len(lowered_program.buffers) + 1
+    body: list[Instr] = [i for i in lowered_program.body if not isinstance(i, Launch | Allocate)]
     body.append(Let(size, IntOp.CONST, 4 * COUNT))
     body += [_run(launch, source, a), _run(launch, a, b)]
     body += [Copy(b, a, size)] if copied else []
-    body += [i for i in made.body if isinstance(i, Allocate)]
+    body += [i for i in lowered_program.body if isinstance(i, Allocate)]
     body.append(_run(launch, a if read_again else b, target))
     arenas = (Buffer(Arena(-1, size), "a"), Buffer(Arena(-1, size), "b"))
     program = replace(
-        made,
-        buffers=(*made.buffers, *arenas),
+        lowered_program,
+        buffers=(*lowered_program.buffers, *arenas),
         registers=size + 1,
         body=tuple(body),
         kernels=("k",),
@@ -73,8 +75,8 @@ def _run(launch: Launch, source: BufferId, target: BufferId) -> Launch:
 
 def arena_buffers(program: Program) -> int:
     """Returns the number of arena buffers that an instruction touches."""
-    used = dict.fromkeys(b for i in program.body for b in buffers_of(i))
-    return sum(isinstance(program.buffers[b].place, Arena) for b in used)
+    buffers = dict.fromkeys(b for i in program.body for b in buffers_of(i))
+    return sum(isinstance(program.buffers[b].place, Arena) for b in buffers)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +96,10 @@ def test_a_result_lies_over_an_operand_that_dies(
     assert kernels[0].in_place == (((0, 1),) if buffers == 1 else ())
     assert verify_kernel(kernels[0]) == ()
     x = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)
-    (found,) = evaluate_program(
+    (output,) = evaluate_program(
         plan_arena(merged, arena_planner()), kernels, [x], np.zeros(0, np.uint8)
     )
-    np.testing.assert_array_equal(found, factor * x)
+    np.testing.assert_array_equal(output, factor * x)
 
 
 def test_the_callers_arrays_stay_apart() -> None:
@@ -111,10 +113,12 @@ def test_the_callers_arrays_stay_apart() -> None:
 def test_operands_that_functions_made_do_not_share_a_buffer() -> None:
     m = Model("sum")
     x, y = m.input("x", 4, 4), m.input("y", 4, 4)
-    found = m.op("add", m.op("cholesky", x), m.op("cholesky", y))
-    graph = m.finish(m.op("cholesky", found))
-    made, table, _ = lower_program(place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node)
-    merged, _ = update_in_place(made, table.bounds)
+    factor = m.op("add", m.op("cholesky", x), m.op("cholesky", y))
+    graph = m.finish(m.op("cholesky", factor))
+    program, table, _ = lower_program(
+        place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
+    )
+    merged, _ = update_in_place(program, table.bounds)
     (launch,) = (i for i in merged.body if isinstance(i, Launch))
     first, second, total = launch.buffers
     assert first != second

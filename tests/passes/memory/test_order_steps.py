@@ -127,9 +127,9 @@ def test_a_value_is_computed_behind_the_scores() -> None:
 
 def block(w: Writer, scale: int, *between: Instr) -> None:
     """Writes `ATTENTION` with sizes times `scale`, and the instructions `between` after step 2."""
-    made = [w.arena(size * scale) for size, _ in ATTENTION]
+    buffers = [w.arena(size * scale) for size, _ in ATTENTION]
     for n, (_, sources) in enumerate(ATTENTION):
-        w.launch(*(made[source] for source in sources), made[n])
+        w.launch(*(buffers[source] for source in sources), buffers[n])
         w.out += between if n == 2 else ()
 
 
@@ -235,10 +235,10 @@ def test_reordered_programs_compute_the_same(open_: bool, seed: int) -> None:
     that were read before."""
     rng = random.Random(seed)
     author = Author(rng, open_)
-    made = author.program()
-    arenas = [n for n, b in enumerate(made.buffers) if isinstance(b.place, Arena)]
+    program = author.program()
+    arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
     again = (Launch(0, 0, tuple(rng.choices(arenas, k=3)), ()) for _ in range(rng.randint(0, 4)))
-    before, after = ordered(replace(made, body=(*made.body, *again)))
+    before, after = ordered(replace(program, body=(*program.body, *again)))
     assert Terms(after).run() == Terms(before).run()
     verify_program(plan_arena(after, arena_planner()))
 
@@ -254,8 +254,8 @@ def attention(*between: Instr, w: Writer) -> tuple[Program, Program]:
 
 def call(w: Writer, op: str, outputs: int, results: int) -> CallOp:
     one = TensorRef(w.arena(1), F32, (w.size(1),))
-    made = tuple(w.register() for _ in range(results))
-    return CallOp(op, (one,), (one,) * outputs, (), made)
+    registers = tuple(w.register() for _ in range(results))
+    return CallOp(op, (one,), (one,) * outputs, (), registers)
 
 
 def collective(w: Writer) -> Instr:
@@ -293,10 +293,10 @@ def test_allocations_stay_behind_sizes() -> None:
     """A shape may depend on sizes that the allocation does not name; here a size is read before
     it."""
     w = Writer()
-    size, kept, output = w.const(64), w.arena(1), w.buffer(Dynamic())
-    read = Launch(0, size, (kept,), ())
+    size, reserved, output = w.const(64), w.arena(1), w.buffer(Dynamic())
+    read = Launch(0, size, (reserved,), ())
     block(w, 1, read, Let(size, IntOp.CONST, 128), Allocate(output, w.size(1)))
-    w.launch(kept, w.arena(1))
+    w.launch(reserved, w.arena(1))
     before, after = ordered(w.program())
     assert after is not before
     assert [i for i in after.body if isinstance(i, Let | Allocate)] == [
@@ -311,20 +311,20 @@ def test_readers_of_a_view_stay_behind_the_writer_of_its_base() -> None:
     aim, read = View(view, base, w.const(0)), Launch(0, w.size(1), (view, other), ())
     before, after = attention(write, aim, read, w=w)
     assert after is not before
-    found = [i for i in after.body if base in buffers_of(i) or view in buffers_of(i)]
-    assert [type(i) for i in found] == [Launch, View, Launch]
+    instructions = [i for i in after.body if base in buffers_of(i) or view in buffers_of(i)]
+    assert [type(i) for i in instructions] == [Launch, View, Launch]
 
 
 def test_bodies_are_ordered_too() -> None:
     w = Writer()
-    _, moved = attention(w=w)
-    sizes = [i for i in moved.body if isinstance(i, Let)]
+    _, program = attention(w=w)
+    sizes = [i for i in program.body if isinstance(i, Let)]
     inside = [i for i in attention(w=Writer())[0].body if not isinstance(i, Let)]
-    trips, counter = moved.registers, moved.registers + 1
+    trips, counter = program.registers, program.registers + 1
     loop = Loop(trips, -1, counter, tuple(inside))
     body = (*sizes, Let(trips, IntOp.CONST, 2), loop)
-    _, after = ordered(replace(moved, registers=counter + 1, body=body))
-    assert bodies_of(after.body[-1])[0] == tuple(i for i in moved.body if not isinstance(i, Let))
+    _, after = ordered(replace(program, registers=counter + 1, body=body))
+    assert bodies_of(after.body[-1])[0] == tuple(i for i in program.body if not isinstance(i, Let))
 
 
 # ---- sizes that inputs decide --------------------------------------------------------------------
@@ -335,9 +335,9 @@ def tasks(rows: int) -> tuple[Program, Program]:
     second has `rows` units times an input's size."""
     w = Writer()
     small = [w.arena(50), w.arena(10)]
-    for large, made in zip((w.arena(100), w.arena(rows, open_=True)), small, strict=True):
+    for large, small_buffer in zip((w.arena(100), w.arena(rows, open_=True)), small, strict=True):
         w.launch(large)
-        w.launch(large, made)
+        w.launch(large, small_buffer)
     w.launch(*small, w.arena(1))
     return ordered(w.program())
 

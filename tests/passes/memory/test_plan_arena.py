@@ -143,10 +143,10 @@ def test_symbolic_sizes_take_the_live_bytes() -> None:
 
 def test_a_buffer_that_nothing_touches_takes_no_memory() -> None:
     w = Writer()
-    used = w.arena(1)
+    buffer = w.arena(1)
     w.arena(1000)
     w.arena(1000, open_=True)
-    w.launch(used)
+    w.launch(buffer)
     planned = plan_arena(w.program(), arena_planner())
     verify_program(planned)
     assert Memory(planned, 1, random.Random(0)).run() == UNIT

@@ -42,8 +42,8 @@ def program(
     body: list[Instr] = [Let(k, IntOp.CONST, (k + 1) * 64) for k in range(KINDS)]
     for number, kind in enumerate(kinds):
         body.append(fill(number + 1, kind))
-        used = tuple(r + 1 for r in reads[number]) or (0,)
-        body.append(Launch(0, 0, (*used, number + 1), ()))
+        operands = tuple(r + 1 for r in reads[number]) or (0,)
+        body.append(Launch(0, 0, (*operands, number + 1), ()))
     if copied:
         body.append(Copy(0, len(kinds), 0))
     return Program((), (), KINDS, tuple(buffers), ("k",), 0, -1, tuple(body))
@@ -61,16 +61,16 @@ def run(found: Program) -> list[tuple[object, ...]]:
     """Returns for each launch a term of the values that it read, with the halos that it saw."""
     values: dict[BufferId, object] = {0: "input"}
     halos: dict[BufferId, int] = {}
-    seen: list[tuple[object, ...]] = []
+    terms: list[tuple[object, ...]] = []
     for instr in found.body:
         if isinstance(instr, CallOp):
             halos[instr.outputs[0].buffer] = instr.ints[0]
         elif isinstance(instr, Launch):
-            *used, target = instr.buffers
-            term = (*((values[b], halos.get(b)) for b in used), halos[target])
+            *operands, target = instr.buffers
+            term = (*((values[b], halos.get(b)) for b in operands), halos[target])
             values[target] = term
-            seen.append(term)
-    return seen
+            terms.append(term)
+    return terms
 
 
 def peak(found: Program) -> int:
@@ -93,30 +93,30 @@ def peak(found: Program) -> int:
 
 
 def test_every_other_value_of_a_chain_shares() -> None:
-    found = share_halos(program([1, 1, 1, 1], [[], [0], [1], [2]]))
-    assert results(found) == [1, 2, 1, 2]
-    assert fills(found) == [1, 2]
+    shared = share_halos(program([1, 1, 1, 1], [[], [0], [1], [2]]))
+    assert results(shared) == [1, 2, 1, 2]
+    assert fills(shared) == [1, 2]
 
 
 def test_other_kinds_do_not_share() -> None:
-    given = program([0, 1, 2], [[], [0], [1]])
-    assert share_halos(given) is given
+    original = program([0, 1, 2], [[], [0], [1]])
+    assert share_halos(original) is original
 
 
 def test_a_value_that_is_still_needed_keeps_its_buffer() -> None:
-    found = share_halos(program([1, 1, 1], [[], [0], [0, 1]]))
-    assert results(found) == [1, 2, 3]
+    shared = share_halos(program([1, 1, 1], [[], [0], [0, 1]]))
+    assert results(shared) == [1, 2, 3]
 
 
 def test_sharing_takes_no_more_memory() -> None:
     # Between the two small values, one large value is computed from another.
-    given = program([0, 2, 2, 0], [[], [0], [1], [2]])
-    assert share_halos(given) is given
+    original = program([0, 2, 2, 0], [[], [0], [1], [2]])
+    assert share_halos(original) is original
 
 
 def test_buffers_that_copies_use_stay() -> None:
-    found = share_halos(program([1, 1, 1], [[], [0], [1]], copied=True))
-    assert results(found) == [1, 2, 3]
+    shared = share_halos(program([1, 1, 1], [[], [0], [1]], copied=True))
+    assert results(shared) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -124,7 +124,7 @@ def test_random_programs_compute_the_same(seed: int) -> None:
     rng = random.Random(seed)
     kinds = [rng.randrange(KINDS) for _ in range(12)]
     reads = [[rng.randrange(max(0, n - 3), n) for _ in range(2)] if n else [] for n in range(12)]
-    given = program(kinds, reads)
-    found = share_halos(given)
-    assert run(found) == run(given)
-    assert peak(found) <= peak(given)
+    original = program(kinds, reads)
+    shared = share_halos(original)
+    assert run(shared) == run(original)
+    assert peak(shared) <= peak(original)

@@ -32,17 +32,17 @@ def several(tokens: int, top: int, depth: int, width: int) -> Graph:
     x = m.input("x", tokens, 1, 1, depth)
     index = m.input("index", tokens, top, dtype=I64)
     share = m.input("share", tokens, top, 1, 1, dtype=F32)
-    chosen = m.op("gather", m.weight(EXPERTS, depth, width), index, attrs=AxisAttrs(0))
-    made = m.op("mul", m.op("matmul", x, chosen), share)
-    return m.finish(m.op("reduce_sum", made, attrs=ReduceAttrs((1,), False)))
+    matrices = m.op("gather", m.weight(EXPERTS, depth, width), index, attrs=AxisAttrs(0))
+    products = m.op("mul", m.op("matmul", x, matrices), share)
+    return m.finish(m.op("reduce_sum", products, attrs=ReduceAttrs((1,), False)))
 
 
 def rows_of_a_table(tokens: int, depth: int, width: int) -> Graph:
     """Returns rows that are gathered one by one, times weights: no data-dependent matrices."""
     m = Model("rows_of_a_table")
     index = m.input("index", tokens, dtype=I64)
-    chosen = m.op("gather", m.weight(EXPERTS, depth), index, attrs=AxisAttrs(0))
-    return m.finish(m.op("matmul", chosen, m.weight(depth, width)))
+    vectors = m.op("gather", m.weight(EXPERTS, depth), index, attrs=AxisAttrs(0))
+    return m.finish(m.op("matmul", vectors, m.weight(depth, width)))
 
 
 GRAPHS = MappingProxyType(

@@ -29,13 +29,13 @@ WAYS: dict[str, tuple[KernelModel, Callable[[Graph], Any]]] = {
 
 def stored(graph: Graph, model: KernelModel) -> list[Sequence[int]]:
     """Returns the shapes of the values that kernels exchange, including results."""
-    found = []
+    shapes = []
     for group in partition(graph, model):
         for value in group.results(graph, graph.users()):
             shape = value.type.static_shape
             assert shape is not None
-            found.append(shape)
-    return found
+            shapes.append(shape)
+    return shapes
 
 
 @pytest.mark.parametrize("way", list(WAYS))
@@ -43,8 +43,8 @@ def stored(graph: Graph, model: KernelModel) -> list[Sequence[int]]:
 def test_chosen_matrices_are_not_copied(name: str, way: str) -> None:
     graph = GRAPHS[name]()
     model, lower = WAYS[way]
-    chosen = {v.type.static_shape[-2:] for v in graph.constants if v.type.static_shape}
-    assert not chosen & {tuple(shape[-2:]) for shape in stored(graph, model)}
+    matrix_shapes = {v.type.static_shape[-2:] for v in graph.constants if v.type.static_shape}
+    assert not matrix_shapes & {tuple(shape[-2:]) for shape in stored(graph, model)}
     check(graph, lower(graph), 1)
 
 

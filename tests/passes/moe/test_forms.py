@@ -17,18 +17,18 @@ def _check(index: np.ndarray, matrices: int, tile: int) -> None:
     grouping = Grouping(tensor(I64, *index.shape), const(matrices), tile)
     forms: tuple[Expr, Expr] = places(grouping), rows(grouping)
     flat = index.reshape(-1)
-    place, matrix, *rest = evaluate_expr(forms[0], [flat])
-    (row,) = evaluate_expr(forms[1], [place, matrix, *rest])
-    chosen = flat % matrices
+    place, matrix, *other_values = evaluate_expr(forms[0], [flat])
+    (row,) = evaluate_expr(forms[1], [place, matrix, *other_values])
+    matrix_numbers = flat % matrices
     # Groups follow each other, and each begins at a multiple of the tile.
-    want, at = np.empty(len(flat), int), 0
+    reference, at = np.empty(len(flat), int), 0
     for group in range(matrices):
-        (own,) = np.nonzero(chosen == group)
-        want[own] = at + np.arange(len(own))
-        at += -(-len(own) // tile) * tile
-    np.testing.assert_array_equal(place, want)
+        (members,) = np.nonzero(matrix_numbers == group)
+        reference[members] = at + np.arange(len(members))
+        at += -(-len(members) // tile) * tile
+    np.testing.assert_array_equal(place, reference)
     np.testing.assert_array_equal(row[place], np.arange(len(flat)))
-    np.testing.assert_array_equal(matrix[place // tile], chosen)
+    np.testing.assert_array_equal(matrix[place // tile], matrix_numbers)
     assert at <= len(row) == (as_int(grouping.tiles) or 0) * tile
     assert row.min() >= 0
     assert row.max() < len(flat)

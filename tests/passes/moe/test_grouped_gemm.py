@@ -58,42 +58,42 @@ def test_a_chain_of_products_stays_in_tiles(agree: Agree) -> None:
     hidden = m.op("mul", m.op("relu", up), m.weight(WIDTH))
     down = m.product(m.reshape(hidden, TOKENS, TOP, 1, WIDTH), WIDTH, DEPTH)
     graph = m.finish(m.reshape(down, TOKENS, TOP, DEPTH))
-    made = group_gemms(graph, tile_of_four)
+    grouped = group_gemms(graph, tile_of_four)
     # Places, rows, rows to tiles, and one expression back.
-    assert ops(made).count("expression") == 4
-    agree(graph, made, tolerance=1e-6)
+    assert ops(grouped).count("expression") == 4
+    agree(graph, grouped, tolerance=1e-6)
 
 
 @pytest.mark.parametrize("how", ["split", "slice"])
 def test_gates_are_cut_in_tiles(how: str, agree: Agree) -> None:
     m = Layer("gated")
-    both = m.reshape(m.product(m.x, DEPTH, 2 * WIDTH), TOKENS * TOP, 2 * WIDTH)
+    gate_and_up = m.reshape(m.product(m.x, DEPTH, 2 * WIDTH), TOKENS * TOP, 2 * WIDTH)
     if how == "split":
-        gate, up = m.ops("split", both, attrs=SplitAttrs(1, (const(WIDTH), const(WIDTH))))
+        gate, up = m.ops("split", gate_and_up, attrs=SplitAttrs(1, (const(WIDTH), const(WIDTH))))
     else:
         size = (const(TOKENS * TOP), const(WIDTH))
         gate, up = (
-            m.op("slice", both, attrs=SliceAttrs((const(0), const(n)), (1, 2), size))
+            m.op("slice", gate_and_up, attrs=SliceAttrs((const(0), const(n)), (1, 2), size))
             for n in range(2)
         )
     met = m.op("mul", m.op("sigmoid", gate), up)
     down = m.product(m.reshape(met, TOKENS, TOP, 1, WIDTH), WIDTH, DEPTH)
     graph = m.finish(down)
-    made = group_gemms(graph, tile_of_four)
-    assert ops(made).count("expression") == 4
-    agree(graph, made, tolerance=1e-6)
+    grouped = group_gemms(graph, tile_of_four)
+    assert ops(grouped).count("expression") == 4
+    agree(graph, grouped, tolerance=1e-6)
 
 
 def test_matrices_on_the_left_and_transposed(agree: Agree) -> None:
     m = Layer("left")
     columns = m.reshape(m.x, TOKENS, 1, DEPTH, 1)
-    left = m.op("matmul", m.chosen(WIDTH, DEPTH), columns)
-    turned = m.transpose(m.chosen(WIDTH, DEPTH), 0, 1, 3, 2)
-    right = m.op("matmul", m.x, turned)
-    graph = m.finish(left, right)
-    made = group_gemms(graph, tile_of_four)
-    assert ops(made).count("expression") == 6
-    agree(graph, made, tolerance=1e-6)
+    lhs = m.op("matmul", m.chosen(WIDTH, DEPTH), columns)
+    transposed = m.transpose(m.chosen(WIDTH, DEPTH), 0, 1, 3, 2)
+    right = m.op("matmul", m.x, transposed)
+    graph = m.finish(lhs, right)
+    grouped = group_gemms(graph, tile_of_four)
+    assert ops(grouped).count("expression") == 6
+    agree(graph, grouped, tolerance=1e-6)
 
 
 def test_readers_in_another_order_get_the_original_rows(agree: Agree) -> None:
@@ -102,8 +102,8 @@ def test_readers_in_another_order_get_the_original_rows(agree: Agree) -> None:
     other = m.input("other", TOKENS, TOP, 1, WIDTH)
     scaled = m.op("mul", up, m.input("share", TOKENS, TOP, 1, 1))
     graph = m.finish(m.op("add", up, other), m.product(scaled, WIDTH, DEPTH))
-    made = group_gemms(graph, tile_of_four)
-    agree(graph, made, tolerance=1e-6)
+    grouped = group_gemms(graph, tile_of_four)
+    agree(graph, grouped, tolerance=1e-6)
 
 
 def test_other_matmuls_stay() -> None:
@@ -121,21 +121,21 @@ def test_another_index_has_an_order_of_its_own(agree: Agree) -> None:
     first = m.product(m.x, DEPTH, WIDTH)
     m.index = m.input("second", TOKENS, TOP, dtype=I64)
     graph = m.finish(m.product(first, WIDTH, DEPTH))
-    made = group_gemms(graph, tile_of_four)
-    assert ops(made).count("expression") == 8
-    agree(graph, made, tolerance=1e-6)
+    grouped = group_gemms(graph, tile_of_four)
+    assert ops(grouped).count("expression") == 8
+    agree(graph, grouped, tolerance=1e-6)
 
 
 def test_indices_are_checked_once_where_that_is_asked(agree: Agree) -> None:
     m = Layer("checked")
     graph = m.finish(m.op("relu", m.product(m.x, DEPTH, WIDTH)))
     assert "check_indices" not in ops(group_gemms(graph, tile_of_four))
-    made = group_gemms(graph, tile_of_four, checks=True)
-    (check,) = (n for n in made.nodes if n.op.name == "check_indices")
+    grouped = group_gemms(graph, tile_of_four, checks=True)
+    (check,) = (n for n in grouped.nodes if n.op.name == "check_indices")
     (index,) = check.inputs
     assert index is not None
     assert (index.name, check.attrs.size) == (m.index.name, const(EXPERTS))
-    agree(graph, made, tolerance=1e-6)
+    agree(graph, grouped, tolerance=1e-6)
 
 
 def test_prices_take_tiles_where_matrices_would_be_read_often() -> None:

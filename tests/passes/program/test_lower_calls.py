@@ -22,9 +22,9 @@ Run = Callable[[Graph], Module]
 
 
 def equal(graph: Graph, module: Module, feeds: dict[str, Array]) -> None:
-    want, got = evaluate_graph(graph, feeds), module.run(feeds)
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    reference, outputs = evaluate_graph(graph, feeds), module.run(feeds)
+    for name, array in reference.items():
+        np.testing.assert_array_equal(outputs[name], array, err_msg=name)
 
 
 def data_dependent() -> Graph:
@@ -101,8 +101,8 @@ def test_max_unpool_and_suppression(compiled: Run) -> None:
     boxes, scores = b.input("boxes", tensor(F32, 2, 9, 4)), b.input("scores", tensor(F32, 2, 3, 9))
     most, iou = b.constant(np.asarray(4), "most"), b.input("iou", tensor(F32))
     op = OPS["non_max_suppression"]
-    (kept,) = b.add(op, [boxes, scores, most, iou], op.attrs(0, symbol("kept")), names=["kept"])
-    graph = b.finish([wide, kept])
+    (indices,) = b.add(op, [boxes, scores, most, iou], op.attrs(0, symbol("kept")), names=["kept"])
+    graph = b.finish([wide, indices])
     module = compiled(graph)
     rng = np.random.default_rng(2)
     feeds = {

@@ -104,8 +104,8 @@ def graph_on_ranks(graph: Graph, feeds: list[Feeds]) -> list[dict[str, Array]]:
 
 
 def sums(program: Program) -> list[Collective]:
-    found = (i for i in program.body if isinstance(i, Collective))
-    return [i for i in found if i.kind is CollectiveKind.ALL_REDUCE]
+    collectives = (i for i in program.body if isinstance(i, Collective))
+    return [i for i in collectives if i.kind is CollectiveKind.ALL_REDUCE]
 
 
 def test_ranks_agree_with_numpy_and_with_their_program() -> None:
@@ -113,8 +113,8 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
     rng = np.random.default_rng(3)
     feeds = [{"x": rng.standard_normal((4, 3)).astype(np.float32)} for _ in range(2)]
     a, b = (np.maximum(f["x"], 0) for f in feeds)
-    want = graph_on_ranks(graph, feeds)
-    for rank, found in enumerate(want):
+    references = graph_on_ranks(graph, feeds)
+    for rank, expected in enumerate(references):
         half = slice(2 * rank, 2 * rank + 2)
         for name, array in {
             "all_reduce": np.maximum(a, b),
@@ -123,9 +123,9 @@ def test_ranks_agree_with_numpy_and_with_their_program() -> None:
             "all_to_all": np.concatenate([a[half], b[half]]),
             "broadcast": b,
         }.items():
-            np.testing.assert_array_equal(found[f"{name}_twice"], 2 * array, err_msg=name)
+            np.testing.assert_array_equal(expected[f"{name}_twice"], 2 * array, err_msg=name)
 
-    program = check_program(graph, feeds, want)
+    program = check_program(graph, feeds, references)
     assert places(program) == [{Symmetric}]
     assert int.from_bytes(encode_program(program)[8:16], "little") == COLLECTIVES
 
@@ -141,10 +141,12 @@ def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]
     program, table, _ = lower_program(
         place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
     )
-    apart = overlap_collectives(program)
-    own = plan_arena(apart, arena_planner(), shared=False)  # without memory that all ranks read
-    assert not any(isinstance(buffer.place, Symmetric) for buffer in own.buffers)
-    program = plan_arena(apart, arena_planner())
+    overlapped = overlap_collectives(program)
+    separate = plan_arena(
+        overlapped, arena_planner(), shared=False
+    )  # without memory that all ranks read
+    assert not any(isinstance(buffer.place, Symmetric) for buffer in separate.buffers)
+    program = plan_arena(overlapped, arena_planner())
     kernels = [bound.kernel for bound in table.bounds]
     program = replace(program, kernels=tuple(f"k{n}" for n in range(len(kernels))))
     verify_program(program)
@@ -168,8 +170,8 @@ def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]
             rank=rank.number,
         )
 
-    for found, expected in zip(in_lockstep(len(feeds), run), want, strict=True):
-        for array, name in zip(found, [p.name for p in program.outputs], strict=True):
+    for results, expected in zip(in_lockstep(len(feeds), run), want, strict=True):
+        for array, name in zip(results, [p.name for p in program.outputs], strict=True):
             np.testing.assert_array_equal(array, expected[name], err_msg=name)
     return program
 
@@ -183,13 +185,13 @@ def test_ranks_of_a_group_agree_with_a_job_of_their_own(group: str) -> None:
     feeds: list[Feeds] = [{"x": rng.standard_normal((4, 3)).astype(np.float32)} for _ in range(4)]
     graph = every_kind(group, MESH[group])
     assert graph_text(parse_graph(graph_text(graph), OPS, graph.store)) == graph_text(graph)
-    want = graph_on_ranks(graph, feeds)
+    references = graph_on_ranks(graph, feeds)
     for ranks in MESH[group]:
-        alone = graph_on_ranks(every_kind(), [feeds[rank] for rank in ranks])
-        for rank, results in zip(ranks, alone, strict=True):
+        group_results = graph_on_ranks(every_kind(), [feeds[rank] for rank in ranks])
+        for rank, results in zip(ranks, group_results, strict=True):
             for name, array in results.items():
-                np.testing.assert_array_equal(want[rank][name], array, err_msg=name)
-    program = check_program(graph, feeds, want)
+                np.testing.assert_array_equal(references[rank][name], array, err_msg=name)
+    program = check_program(graph, feeds, references)
     assert program.groups == (RankGroup(group, MESH[group]),)
     assert places(program) == [{Symmetric}]
     assert int.from_bytes(encode_program(program)[8:16], "little") == GROUPS
@@ -200,21 +202,22 @@ def uneven(ranks: int) -> Graph:
     received); then an all_gather of x, of which rank r has `each[r]` rows."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, symbol("n", 0, 100), 3))
-    counts, each = b.input("counts", tensor(I64, 2 * ranks)), b.input("each", tensor(I64, ranks))
+    counts, shares = b.input("counts", tensor(I64, 2 * ranks)), b.input("each", tensor(I64, ranks))
 
     def elements(name: str, vector: Value) -> tuple[Index, ...]:
-        found = tuple(symbol(f"{name}{n}", 0, 1000) for n in range(2 * ranks))
+        symbols = tuple(symbol(f"{name}{n}", 0, 1000) for n in range(2 * ranks))
         for n in range(as_int(vector.type.shape[0]) or 0):
-            b.add(OPS["bind_size"], [vector], OPS["bind_size"].attrs(found[n], n))
-        return found
+            b.add(OPS["bind_size"], [vector], OPS["bind_size"].attrs(symbols[n], n))
+        return symbols
 
     (twice,) = b.add(OPS["add"], [x, x])
     attrs = CollectiveAttrs(ranks, rows=elements("c", counts))
-    (own,) = b.add(OPS["all_to_all"], [twice], attrs)
-    attrs = replace(attrs, rows=(x.type.shape[0], *elements("e", each)[:ranks]))
+    (own_blocks,) = b.add(OPS["all_to_all"], [twice], attrs)
+    attrs = replace(attrs, rows=(x.type.shape[0], *elements("e", shares)[:ranks]))
     (all_,) = b.add(OPS["all_gather"], [twice], attrs)
     outputs = [
-        b.add(OPS["add"], [v, v], names=[name])[0] for name, v in (("own", own), ("all", all_))
+        b.add(OPS["add"], [v, v], names=[name])[0]
+        for name, v in (("own", own_blocks), ("all", all_))
     ]
     return b.finish(outputs)
 
@@ -224,11 +227,11 @@ def uneven_feeds(matrix: Sequence[Sequence[int]]) -> list[dict[str, Array]]:
     sent, rng = np.array(matrix), np.random.default_rng(5)
     return [
         {
-            "x": rng.standard_normal((own.sum(), 3)).astype(np.float32),
-            "counts": np.concatenate([own, sent[:, rank]]),
+            "x": rng.standard_normal((row_counts.sum(), 3)).astype(np.float32),
+            "counts": np.concatenate([row_counts, sent[:, rank]]),
             "each": sent.sum(1),
         }
-        for rank, own in enumerate(sent)
+        for rank, row_counts in enumerate(sent)
     ]
 
 
@@ -238,12 +241,12 @@ MATRIX = [[1, 2, 0], [0, 0, 0], [3, 1, 2]]
 def test_ranks_exchange_blocks_of_any_sizes() -> None:
     graph, feeds = uneven(3), uneven_feeds(MATRIX)
     parts = [np.split(4 * f["x"], np.cumsum(n)[:-1]) for f, n in zip(feeds, MATRIX, strict=True)]
-    want = graph_on_ranks(graph, feeds)
-    for rank, found in enumerate(want):
-        np.testing.assert_array_equal(found["own"], np.concatenate([p[rank] for p in parts]))
-        np.testing.assert_array_equal(found["all"], np.concatenate([4 * f["x"] for f in feeds]))
+    references = graph_on_ranks(graph, feeds)
+    for rank, expected in enumerate(references):
+        np.testing.assert_array_equal(expected["own"], np.concatenate([p[rank] for p in parts]))
+        np.testing.assert_array_equal(expected["all"], np.concatenate([4 * f["x"] for f in feeds]))
     assert graph_text(parse_graph(graph_text(graph), OPS, graph.store)) == graph_text(graph)
-    program = check_program(graph, feeds, want)
+    program = check_program(graph, feeds, references)
     starts = [i for i in program.body if isinstance(i, Collective)]
     assert [len(start.counts) for start in starts] == [6, 4]
 
@@ -262,10 +265,10 @@ def test_counts_of_blocks_that_cannot_be(
 ) -> None:
     """The counts do not add up to all rows, differ from another rank's, or are negative."""
     graph, feeds = uneven(3), uneven_feeds(MATRIX)
-    want = graph_on_ranks(graph, feeds)
+    references = graph_on_ranks(graph, feeds)
     feeds[rank][name][at] = value
     with pytest.raises((UserError, Stuck), match=why):
-        check_program(graph, feeds, want)
+        check_program(graph, feeds, references)
 
 
 def test_a_rank_whose_counts_are_refused_has_not_begun() -> None:
@@ -276,9 +279,9 @@ def test_a_rank_whose_counts_are_refused_has_not_begun() -> None:
     for counts in ((0,), (0, 1, 2, 3)):
         start = Collective(CollectiveKind.ALL_TO_ALL, Reduction.SUM, 0, 1, counts, F32, 2)
         body = (*lets, launch, check, start, Wait(0, 0, 1))
-        found = overlap_collectives(Program((), (), 4, buffers, ("k",), 0, 0, body)).body
+        instructions = overlap_collectives(Program((), (), 4, buffers, ("k",), 0, 0, body)).body
         due = (launch, check, start) if len(counts) > 1 else (start, launch, check)
-        assert tuple(i for i in found if not isinstance(i, Let)) == (*due, Wait(0, 0, 1))
+        assert tuple(i for i in instructions if not isinstance(i, Let)) == (*due, Wait(0, 0, 1))
 
 
 @pytest.mark.parametrize(("counts", "place"), [((0, 1, 2, 3), Arena), ((4, 4, 4, 4), Symmetric)])
@@ -292,11 +295,11 @@ def test_ranks_with_programs_of_their_own_share_no_memory(
     for pair in ((1, 2), (3, 4)):
         body.append(Launch(0, 0, pair[:1], ()))
         kind = CollectiveKind.ALL_TO_ALL if pair[0] == 1 else CollectiveKind.ALL_REDUCE
-        given = counts if pair[0] == 1 else (0,)
-        body += [Collective(kind, Reduction.SUM, *pair, given, F32, 2), Wait(0, *pair)]
+        amounts = counts if pair[0] == 1 else (0,)
+        body += [Collective(kind, Reduction.SUM, *pair, amounts, F32, 2), Wait(0, *pair)]
     program = Program((), (), 5, tuple(buffers), ("k",), 0, 0, tuple(body))
-    found = [type(b.place) for b in plan_arena(program, arena_planner()).buffers]
-    assert found == [Input, Arena, Arena, place, place]
+    place_types = [type(b.place) for b in plan_arena(program, arena_planner()).buffers]
+    assert place_types == [Input, Arena, Arena, place, place]
 
 
 def test_ranks_have_numbers() -> None:
@@ -305,9 +308,9 @@ def test_ranks_have_numbers() -> None:
     (wide,) = b.add(OPS["cast"], [number], OPS["cast"].attrs(F32))
     graph = b.finish(b.add(OPS["add"], [x, wide], names=["y"]))
     feeds: list[Feeds] = [{"x": np.arange(3, dtype=np.float32)} for _ in range(3)]
-    want = graph_on_ranks(graph, feeds)
-    assert [r["y"].tolist() for r in want] == [[n, n + 1, n + 2] for n in range(3)]
-    program = check_program(graph, feeds, want)
+    references = graph_on_ranks(graph, feeds)
+    assert [r["y"].tolist() for r in references] == [[n, n + 1, n + 2] for n in range(3)]
+    program = check_program(graph, feeds, references)
     assert int.from_bytes(encode_program(program)[8:16], "little") == COLLECTIVES
     with pytest.raises(UserError, match="evaluated with all its ranks together"):
         evaluate_graph(graph, feeds[0])
@@ -328,9 +331,9 @@ def test_collectives_of_crossing_groups_overlap() -> None:
     ]
     graph = b.finish(outputs)
     feeds: list[Feeds] = [{"x": np.full(64, 1 << rank, np.float32)} for rank in range(4)]
-    want = graph_on_ranks(graph, feeds)
-    assert [set(r[name]) for r in want for name in r] == [{15.0}] * 12
-    program = check_program(graph, feeds, want)
+    references = graph_on_ranks(graph, feeds)
+    assert [set(r[name]) for r in references for name in r] == [{15.0}] * 12
+    program = check_program(graph, feeds, references)
     assert [g.name for g in program.groups] == ["rows", "columns"]
     assert [s.group for s in sums(program)] == [0, 1, 1, 0, -1]
     assert max(s.ticket for s in sums(program)) > 0
@@ -339,10 +342,10 @@ def test_collectives_of_crossing_groups_overlap() -> None:
 def test_a_sum_lies_over_its_operand_where_that_dies() -> None:
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, 64))
-    (kept,) = b.add(OPS["relu"], [x])
-    (once,) = b.add(OPS["all_reduce"], [kept], CollectiveAttrs())
+    (activated,) = b.add(OPS["relu"], [x])
+    (once,) = b.add(OPS["all_reduce"], [activated], CollectiveAttrs())
     (again,) = b.add(OPS["all_reduce"], [once], CollectiveAttrs())
-    graph = b.finish(b.add(OPS["add"], [again, kept]))
+    graph = b.finish(b.add(OPS["add"], [again, activated]))
     program, table, _ = lower_program(
         place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
     )
@@ -379,8 +382,8 @@ def test_a_wait_that_never_ends_is_reported() -> None:
     feeds: list[Feeds] = [
         {"x": np.full(2, rank, np.float32), "count": np.array(1 + 2 * rank)} for rank in range(2)
     ]
-    found = graph_on_ranks(trips(own=False), feeds)
-    assert [r["y"].tolist() for r in found] == [[4.0, 4.0]] * 2
+    results = graph_on_ranks(trips(own=False), feeds)
+    assert [r["y"].tolist() for r in results] == [[4.0, 4.0]] * 2
     with pytest.raises(Stuck, match=r"rank 1 waits in \('all_reduce'.*; rank 0 has ended"):
         graph_on_ranks(trips(own=True), feeds)
     wrong = [{"x": np.zeros((2 + 2 * rank, 3), np.float32)} for rank in range(2)]

@@ -93,12 +93,12 @@ def test_a_body_sees_what_was_before_it_and_gives_nothing_back() -> None:
     inner, body = registers.inner(), []
     assert inner.load(N * 2, body) == before
     assert body == []
-    own = inner.load(N * 5, body)
+    product_in_body = inner.load(N * 5, body)
     after = registers.load(N * 5, out)
-    assert after != own
+    assert after != product_in_body
     assert registers.load(N * 5, out) == after
     run([*out, *body], values)
-    assert values[own] == values[after] == 15
+    assert values[product_in_body] == values[after] == 15
 
 
 def test_a_symbol_of_a_body_is_unknown_around_it() -> None:
@@ -116,7 +116,7 @@ def test_a_late_symbol_makes_sizes_late_and_is_computed_anew() -> None:
     registers, values = bound(n=3, k=7)
     k = symbol("k")
     out: list[Instr] = []
-    old, kept = registers.load(k + N, out), registers.load(N + 1, out)
+    old, sum_before = registers.load(k + N, out), registers.load(N + 1, out)
     assert not registers.is_late(k + N)
     changed = registers.fresh()
     registers.bind("k", changed, late=True)
@@ -124,7 +124,7 @@ def test_a_late_symbol_makes_sizes_late_and_is_computed_anew() -> None:
     assert registers.is_late(minimum(k, N))
     assert not registers.is_late(N * 4)
     new = registers.load(k + N, out)
-    assert registers.load(N + 1, out) == kept
+    assert registers.load(N + 1, out) == sum_before
     run(out, values)
     assert (values[old], values[new]) == (10, 53)
 
@@ -143,9 +143,9 @@ def test_a_symbol_that_stands_for_a_formula_is_computed_where_it_is_needed() -> 
     registers.define("t", symbol("s") // 2)
     registers.define("unused", N * (1 << 62))
     out: list[Instr] = []
-    held = registers.load(symbol("t") + symbol("s"), out)
+    register = registers.load(symbol("t") + symbol("s"), out)
     assert registers.bound("t")
-    assert run(out, values)[held] == 23 // 2 + 23
+    assert run(out, values)[register] == 23 // 2 + 23
     assert len(out) == len({(i.op, i.a, i.b) for i in out if isinstance(i, Let)})
 
 

@@ -119,13 +119,13 @@ LOOP = "loop r3 < r0 { copy b5 = b0 r1 }"
     ],
 )  # fmt: skip
 def test_programs(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    found = overlap_collectives(program(*before))
-    assert program_text(found) == program_text(program(*after))
+    overlapped = overlap_collectives(program(*before))
+    assert program_text(overlapped) == program_text(program(*after))
 
 
 def test_a_program_without_collectives_is_left_alone() -> None:
-    made = program(copy(0, 1))
-    assert overlap_collectives(made) is made
+    original = program(copy(0, 1))
+    assert overlap_collectives(original) is original
 
 
 def on_two_ranks(made: Program, xs: list[Array]) -> list[Array]:
@@ -146,19 +146,23 @@ def test_overlapped_random_programs_compute_the_same(seed: int) -> None:
     Arena bytes are poisoned where the plan says that nothing is live."""
     rng = random.Random(seed)
 
-    def some(n: int, made: set[int]) -> list[str]:
+    def some(n: int, written_buffers: set[int]) -> list[str]:
         lines = []
         for _ in range(n):
             target = rng.choice([2, 3, 4, 5, 6])
-            source = rng.choice(sorted(made - {target}))
+            source = rng.choice(sorted(written_buffers - {target}))
             lines.append(rng.choice([copy, copy, both])(source, target))
-            made.add(target)
+            written_buffers.add(target)
         return lines
 
-    made = {0, 8}
-    lines = some(8, made)
-    inside = " ".join(some(4, set(made)))
-    lines += [f"loop r3 < r4 {{ {inside} }}", *some(6, made), copy(rng.choice(sorted(made)), 1)]
+    written_buffers = {0, 8}
+    lines = some(8, written_buffers)
+    inside = " ".join(some(4, set(written_buffers)))
+    lines += [
+        f"loop r3 < r4 {{ {inside} }}",
+        *some(6, written_buffers),
+        copy(rng.choice(sorted(written_buffers)), 1),
+    ]
     before = program("r4 = const 2", *lines)
     xs = [np.float32(10 * rank) + np.arange(16, dtype=np.float32) for rank in range(2)]
     after = overlap_collectives(before)
@@ -174,8 +178,8 @@ def test_overlapped_random_programs_compute_the_same(seed: int) -> None:
 def test_buffers_of_a_pending_collective_stay_reserved() -> None:
     """The operand of the first sum has no other reader, but nothing else lies there before its
     wait."""
-    made = program(copy(0, 2), both(2, 4), copy(8, 3), both(3, 5), copy(5, 6), copy(4, 1))
-    planned = plan_arena(overlap_collectives(made), arena_planner())
+    original = program(copy(0, 2), both(2, 4), copy(8, 3), both(3, 5), copy(5, 6), copy(4, 1))
+    planned = plan_arena(overlap_collectives(original), arena_planner())
     xs = [np.float32(10 * rank) + np.arange(16, dtype=np.float32) for rank in range(2)]
-    for found in on_two_ranks(planned, xs):
-        np.testing.assert_array_equal(found, xs[0] + xs[1])
+    for output in on_two_ranks(planned, xs):
+        np.testing.assert_array_equal(output, xs[0] + xs[1])

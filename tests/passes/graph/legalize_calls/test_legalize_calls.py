@@ -70,19 +70,19 @@ def check(graph: Graph, given: dict[str, Array]) -> None:
     changed = legalize_calls(graph)
     assert changed is not graph
     assert not {n.op.name for n in changed.nodes} & {*EXPRESSED, *SCATTERS}
-    want = evaluate_graph(graph, given)
-    got = evaluate_graph(changed, given)
-    made = lower(
+    reference = evaluate_graph(graph, given)
+    outputs = evaluate_graph(changed, given)
+    lowering = lower(
         run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form)),
         LoweringContext(BlockChooser(), arena_planner(), FULL),
         Trace(),
     )
-    assert not any("call" in type(i).__name__.lower() for i in made.program.body)
+    assert not any("call" in type(i).__name__.lower() for i in lowering.program.body)
     section = np.zeros(0, np.uint8)
-    ran = evaluate_program(made.program, made.kernels, list(given.values()), section)
+    ran = evaluate_program(lowering.program, lowering.kernels, list(given.values()), section)
     for value, other, array in zip(graph.outputs, changed.outputs, ran, strict=True):
-        agree(got[other.name], want[value.name])
-        agree(array, want[value.name])
+        agree(outputs[other.name], reference[value.name])
+        agree(array, reference[value.name])
 
 
 def agree(got: Array, want: Array) -> None:
@@ -121,9 +121,9 @@ def test_running_totals_of_lines_of_symbolic_length() -> None:
     x = b.input("x", TensorType(I64, (symbol("n", lo=1),)))
     graph = legalize_calls(b.finish(b.add(OPS["cum_sum"], [x], CumSumAttrs(0, False, False))))
     for count in (1, BLOCK, BLOCK + 1, 3 * DIRECT):
-        given = np.random.default_rng(count).integers(-9, 9, count)
-        (found,) = evaluate_graph(graph, {"x": given}).values()
-        np.testing.assert_array_equal(found, np.cumsum(given))
+        numbers = np.random.default_rng(count).integers(-9, 9, count)
+        (output,) = evaluate_graph(graph, {"x": numbers}).values()
+        np.testing.assert_array_equal(output, np.cumsum(numbers))
 
 
 def test_totals_of_blocks_of_blocks() -> None:
@@ -134,8 +134,8 @@ def test_totals_of_blocks_of_blocks() -> None:
     assert totals.outer.within is not None
     (at,) = b.iters(x.size)
     b.stage((at,), totals.before((), at))
-    (found,) = evaluate_expr(b.done(), [x])
-    np.testing.assert_array_equal(found, np.arange(x.size))
+    (output,) = evaluate_expr(b.done(), [x])
+    np.testing.assert_array_equal(output, np.arange(x.size))
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -168,8 +168,8 @@ def test_more_than_there_are_is_refused() -> None:
     attrs = TopKAttrs(0, const(9), True, True)
     graph = legalize_calls(b.finish(b.add(OPS["top_k"], [x], attrs, loc="best")))
     assert {node.loc for node in graph.nodes} == {"best"}  # also the check of n
-    found = evaluate_graph(graph, {"x": np.arange(12, dtype=np.float32)})
-    np.testing.assert_array_equal(found[graph.outputs[1].name], range(11, 2, -1))
+    outputs = evaluate_graph(graph, {"x": np.arange(12, dtype=np.float32)})
+    np.testing.assert_array_equal(outputs[graph.outputs[1].name], range(11, 2, -1))
     with pytest.raises(TccError, match="no more elements"):
         evaluate_graph(graph, {"x": np.arange(8, dtype=np.float32)})
 
@@ -181,11 +181,13 @@ def test_updates_that_nothing_is_there_for_are_dropped() -> None:
         ("scatter_nd", ScatterNdAttrs("none"), np.array([[4], [-5], [2]])),
     ):
         graph = legalize_calls(graph_of(name, (x, at, u), attrs))
-        (found,) = evaluate_graph(graph, feeds((x, at, u))).values()
-        want = [[0, 0], [2, 0], [0, 0], [0, 1]] if name == "scatter_elements" else [[0] * 2] * 4
+        (output,) = evaluate_graph(graph, feeds((x, at, u))).values()
+        reference = (
+            [[0, 0], [2, 0], [0, 0], [0, 1]] if name == "scatter_elements" else [[0] * 2] * 4
+        )
         if name == "scatter_nd":
-            want[2] = [1, 1]
-        np.testing.assert_array_equal(found, want)
+            reference[2] = [1, 1]
+        np.testing.assert_array_equal(output, reference)
 
 
 def test_zeros_that_nothing_is_added_to_keep_their_sign() -> None:
@@ -193,8 +195,8 @@ def test_zeros_that_nothing_is_added_to_keep_their_sign() -> None:
     graph = legalize_calls(
         graph_of("scatter_nd", (x, np.array([[1]]), np.ones(1, np.float32)), ScatterNdAttrs("add"))
     )
-    (found,) = evaluate_graph(graph, feeds((x, np.array([[1]]), np.ones(1, np.float32)))).values()
-    np.testing.assert_array_equal(np.signbit(found), [True, False, True])
+    (output,) = evaluate_graph(graph, feeds((x, np.array([[1]]), np.ones(1, np.float32)))).values()
+    np.testing.assert_array_equal(np.signbit(output), [True, False, True])
 
 
 def test_last_of_several_updates_wins_and_small_integers_wrap() -> None:

@@ -44,18 +44,18 @@ def scatter_graph(name: str, operands: Sequence[Array], reduction: str, axis: in
 
 
 def lowered(graph: Graph) -> Lowered:
-    made = run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form))
-    return lower(made, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
+    legalized = run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form))
+    return lower(legalized, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
 
 
 def results_of(graph: Graph, operands: Sequence[Array]) -> tuple[Array, Array]:
     """Returns the results of the expressions, and the results of the program's block kernels."""
     changed = legalize_calls(graph)
     (one,) = evaluate_graph(changed, {f"x{n}": x for n, x in enumerate(operands)}).values()
-    made = lowered(graph)
-    assert not any("call" in type(i).__name__.lower() for i in made.program.body)
+    lowering = lowered(graph)
+    assert not any("call" in type(i).__name__.lower() for i in lowering.program.body)
     section = np.zeros(0, np.uint8)
-    (other,) = evaluate_program(made.program, made.kernels, list(operands), section)
+    (other,) = evaluate_program(lowering.program, lowering.kernels, list(operands), section)
     return np.asarray(one), np.asarray(other)
 
 
@@ -81,14 +81,14 @@ def test_floats_by_order(kind: str, reduction: str) -> None:
     updates = rng.uniform(0.99, 1.01, (count, width)).astype(np.float32)
     updates[9, 0], updates[70, 1], updates[71, 2] = np.nan, np.inf, -np.inf
     where = places(kind, count, rows)
-    want = x.astype(np.float64)
-    UFUNCS[reduction].at(want, where, updates.astype(np.float64))
+    reference = x.astype(np.float64)
+    UFUNCS[reduction].at(reference, where, updates.astype(np.float64))
     operands = (x, where[:, None], updates)
     graph = scatter_graph("scatter_nd", operands, reduction)
-    for found in results_of(graph, operands):
+    for output in results_of(graph, operands):
         # any order of `count` roundings, each of a value of the result's size
-        bound = count * 2.0**-24 * np.where(np.isfinite(want), np.abs(want), 0.0)
-        assert_within(found, want, bound)
+        bound = count * 2.0**-24 * np.where(np.isfinite(reference), np.abs(reference), 0.0)
+        assert_within(output, reference, bound)
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i8", "u2"])
@@ -97,11 +97,11 @@ def test_integers_are_exact(dtype: str, reduction: str) -> None:
     rng = np.random.default_rng(2)
     x, updates = (rng.integers(0, 100, size).astype(dtype) for size in (40, 90))
     where = places("skewed", 90, 40)
-    want = x.copy()
-    UFUNCS[reduction].at(want, where, updates)
+    reference = x.copy()
+    UFUNCS[reduction].at(reference, where, updates)
     operands = (x, where[:, None], updates)
-    for found in results_of(scatter_graph("scatter_nd", operands, reduction), operands):
-        np.testing.assert_array_equal(found, want)
+    for output in results_of(scatter_graph("scatter_nd", operands, reduction), operands):
+        np.testing.assert_array_equal(output, reference)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -113,23 +113,25 @@ def test_lines_of_places_of_their_own(axis: int, reduction: str) -> None:
     shape[axis], size[axis] = 50, 36
     x, updates = (rng.integers(-9, 9, dims).astype(np.float32) for dims in (size, shape))
     at = rng.integers(-40, 40, shape)
-    want = x.copy()
+    reference = x.copy()
     for spot in np.ndindex(*shape):
         row = at[spot]
         if -36 <= row < 36:
             target = (*spot[:axis], row, *spot[axis + 1 :])
-            want[target] = updates[spot] + (want[target] if reduction == "add" else 0)
+            reference[target] = updates[spot] + (reference[target] if reduction == "add" else 0)
     operands = (x, at, updates)
-    for found in results_of(scatter_graph("scatter_elements", operands, reduction, axis), operands):
-        np.testing.assert_array_equal(found, want)
+    for output in results_of(
+        scatter_graph("scatter_elements", operands, reduction, axis), operands
+    ):
+        np.testing.assert_array_equal(output, reference)
 
 
 def test_no_updates() -> None:
     x = np.arange(70.0, dtype=np.float32).reshape(35, 2)
     operands = (x, np.zeros((0, 1), np.int64), np.zeros((0, 2), np.float32))
     for reduction in ("none", "add"):
-        for found in results_of(scatter_graph("scatter_nd", operands, reduction), operands):
-            np.testing.assert_array_equal(found, x)
+        for output in results_of(scatter_graph("scatter_nd", operands, reduction), operands):
+            np.testing.assert_array_equal(output, x)
 
 
 def test_symbolic_counts() -> None:
@@ -148,10 +150,10 @@ def test_symbolic_counts() -> None:
     for size in (0, 1, 37, 300):
         x, u = rng.integers(-9, 9, 40).astype("f4"), rng.integers(-9, 9, size).astype("f4")
         at = rng.integers(-40, 40, size)
-        want = x.copy()
-        np.add.at(want, at, u)
-        (found,) = evaluate_graph(changed, {"x": x, "i": at[:, None], "u": u}).values()
-        np.testing.assert_array_equal(found, want)
+        reference = x.copy()
+        np.add.at(reference, at, u)
+        (output,) = evaluate_graph(changed, {"x": x, "i": at[:, None], "u": u}).values()
+        np.testing.assert_array_equal(output, reference)
 
 
 # ---- work ----------------------------------------------------------------------------------------
@@ -194,19 +196,19 @@ def test_few_updates_are_compared_by_price() -> None:
     rng = np.random.default_rng(0)
     operands = (rng.random((99, 4), "f4"), np.zeros((20, 1), np.int64), rng.random((20, 4), "f4"))
     graph = scatter_graph("scatter_nd", operands, "add")
-    asked: list[int] = []
+    numbers: list[int] = []
 
     def take(number: int) -> int:
-        asked.append(number)
+        numbers.append(number)
         return number
 
     direct = legalize_calls(graph, lambda forms: take(0))
     by_order = legalize_calls(graph, lambda forms: take(len(forms) - 1))
-    assert asked == [0, 1]
+    assert numbers == [0, 1]
     assert len(direct.nodes) < len(by_order.nodes)
     feeds = {f"x{n}": x for n, x in enumerate(operands)}
-    found = [next(iter(evaluate_graph(g, feeds).values())) for g in (direct, by_order)]
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+    outputs = [next(iter(evaluate_graph(g, feeds).values())) for g in (direct, by_order)]
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
 
 
 def test_bisections_do_each_step_once() -> None:

@@ -51,10 +51,13 @@ def scratch(graph: Graph) -> list[int]:
 
 
 def test_37_parts_hold_36_products_and_their_operands() -> None:
-    (whole,) = scratch(transformed(32, 32))
-    apart = scratch(transformed(32, 48))
-    assert whole % (37 * 32) == 0
-    assert apart == [whole // 37 * 36, whole // 37 * 36 // 32 * 48]
+    (scratch_of_square,) = scratch(transformed(32, 32))
+    scratch_of_wide = scratch(transformed(32, 48))
+    assert scratch_of_square % (37 * 32) == 0
+    assert scratch_of_wide == [
+        scratch_of_square // 37 * 36,
+        scratch_of_square // 37 * 36 // 32 * 48,
+    ]
 
 
 def test_results_are_those_of_the_graph() -> None:
@@ -64,9 +67,9 @@ def test_results_are_those_of_the_graph() -> None:
     largest = max(kernels, key=lambda k: sum(as_int(b.sizes[0]) or 0 for b in k.locals))
     assert len(largest.locals) == 1
     inputs = inputs_of(graph, 1)
-    (found,) = evaluate_program(program, kernels, [inputs[v.name] for v in graph.inputs], weights)
-    (wanted,) = evaluate_graph(graph, inputs).values()
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    (output,) = evaluate_program(program, kernels, [inputs[v.name] for v in graph.inputs], weights)
+    (reference,) = evaluate_graph(graph, inputs).values()
+    np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("channels", "filters"), [(16, 32), (32, 16), (20, 20)])
@@ -84,8 +87,8 @@ def test_values_shared_by_tiles_and_reordered_loops_stay() -> None:
         replace(n, order=(*n.order[1:], n.order[0])) if n.stages == (1,) else n
         for n in schedule.nests
     ]
-    turned = replace(schedule, nests=tuple(nests))
-    assert overlaid(group, turned, resident, ()) == resident
+    reordered = replace(schedule, nests=tuple(nests))
+    assert overlaid(group, reordered, resident, ()) == resident
     laid = overlaid(group, schedule, resident, ())
     assert laid[StageRef(0, 0)].start == 32
     assert laid[StageRef(0, 0)].buffer is laid[StageRef(1, 0)].buffer

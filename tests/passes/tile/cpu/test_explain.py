@@ -212,7 +212,7 @@ CORES = {"avx512": AVX512, "avx2": AVX2, "masked": CoreModel(16, 32, masked=True
 
 def check_all(groups: Iterable[TileGroup], core: CoreModel) -> set[str]:
     """Checks the schedules of each group for each setting of each knob; returns the rules."""
-    known, named = rules_in_source(), set()
+    known_rules, named = rules_in_source(), set()
     for group in groups:
         plain = check(group, core)
         assert not any("by price" in rule for rule in plain)
@@ -226,7 +226,7 @@ def check_all(groups: Iterable[TileGroup], core: CoreModel) -> set[str]:
             clears = cleared and not any(getattr(nest, cleared) for nest in schedule.nests)
             if schedule != choose(group, core) and not clears:
                 assert any(f"knob {knob}, by price" in rule for rule in rules)
-    assert named <= known
+    assert named <= known_rules
     return named
 
 

@@ -64,8 +64,8 @@ def kernel_of(expr: Expr, skips: bool = True, block: int = BLOCK) -> TileKernel:
 def run(
     expr: Expr, q: Array, k: Array, v: Array, sizes: Mapping[str, int], skips: bool = True
 ) -> Array:
-    (found,) = run_kernel(kernel_of(expr, skips), expr.types, [q, k, v], sizes)
-    return found
+    (output,) = run_kernel(kernel_of(expr, skips), expr.types, [q, k, v], sizes)
+    return output
 
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
@@ -75,8 +75,8 @@ close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 def test_masked_attention_of_part_of_the_keys(name: str) -> None:
     mask = MASKS[name]
     q, k, v = arrays(1, 24, 40)
-    found = run(attention(mask, 1, 24, 40), q, k, v, {})
-    close(found, expected(mask, q, k, v))
+    output = run(attention(mask, 1, 24, 40), q, k, v, {})
+    close(output, expected(mask, q, k, v))
 
 
 def test_skipped_blocks_change_no_bit() -> None:
@@ -91,28 +91,28 @@ def test_open_rows_and_keys(rows: int, keys: int) -> None:
     for name in ("window", "nothing_first"):
         q, k, v = arrays(1, rows, keys)
         expr = attention(MASKS[name], 1, symbol("n", 1), symbol("m", 1))
-        found = run(expr, q, k, v, {"n": rows, "m": keys})
-        close(found, expected(MASKS[name], q, k, v))
+        output = run(expr, q, k, v, {"n": rows, "m": keys})
+        close(output, expected(MASKS[name], q, k, v))
 
 
 def blocks_run(kernel: TileKernel, block: int, keys: int) -> dict[tuple[int, ...], set[int]]:
     """Returns, for each tile, the blocks of the streaming loop that run by its bounds and
     conditions."""
 
-    def visit(body: tuple[Stmt, ...], at: Mapping[str, int], found: set[int]) -> None:
+    def visit(body: tuple[Stmt, ...], at: Mapping[str, int], blocks: set[int]) -> None:
         for node in body:
             if isinstance(node, If):
-                taken = evaluate(node.lhs, at) < evaluate(node.rhs, at)
-                inner = node.then if taken else node.otherwise
+                is_taken = evaluate(node.lhs, at) < evaluate(node.rhs, at)
+                inner = node.then if is_taken else node.otherwise
                 # The remainder of the loop has no counter: it is the body of its conditions.
-                if taken and any(isinstance(n, TileLoop) for n in inner) and node is not body[0]:
-                    found.add(keys // block)
-                visit(inner, at, found)
+                if is_taken and any(isinstance(n, TileLoop) for n in inner) and node is not body[0]:
+                    blocks.add(keys // block)
+                visit(inner, at, blocks)
             elif (
                 isinstance(node, TileLoop) and node.step == block and extent(node.var).const == keys
             ):
                 start, stop = (int(evaluate(i, at)) for i in (node.start, node.stop))
-                found.update(range(start // block, stop // block))
+                blocks.update(range(start // block, stop // block))
 
     counts = [int(evaluate(extent(a), {})) for a in kernel.axes]
     every: dict[tuple[int, ...], set[int]] = {}
@@ -126,18 +126,18 @@ def blocks_run(kernel: TileKernel, block: int, keys: int) -> dict[tuple[int, ...
 @pytest.mark.parametrize("name", list(MASKS))
 def test_tiles_take_the_blocks_that_they_need(name: str, keys: int) -> None:
     mask, rows = MASKS[name], 128
-    seen = mask.seen(rows, keys)
-    for unit, taken in blocks_run(kernel_of(attention(mask, 2, rows, keys)), BLOCK, keys).items():
-        (visible,) = np.nonzero(seen[unit[-1] * ROWS : (unit[-1] + 1) * ROWS].any(axis=0))
-        assert taken == {int(n) // BLOCK for n in visible}
+    mask_values = mask.seen(rows, keys)
+    for unit, blocks in blocks_run(kernel_of(attention(mask, 2, rows, keys)), BLOCK, keys).items():
+        (visible,) = np.nonzero(mask_values[unit[-1] * ROWS : (unit[-1] + 1) * ROWS].any(axis=0))
+        assert blocks == {int(n) // BLOCK for n in visible}
 
 
 def test_keys_masked_for_all_rows_of_a_tile_are_not_read() -> None:
     expr = attention(MASKS["causal"], 1, 16, 64)
     q, k, v = arrays(1, 16, 64)
     k[:, 16:], v[:, 16:] = np.nan, np.inf
-    want = expected(MASKS["causal"], q, k[:, :16], v[:, :16])
-    close(run(expr, q, k, v, {}), want)
+    reference = expected(MASKS["causal"], q, k[:, :16], v[:, :16])
+    close(run(expr, q, k, v, {}), reference)
     assert np.isnan(run(expr, q, k, v, {}, skips=False)).all()
 
 
@@ -187,10 +187,10 @@ def test_masks_of_other_comparisons_agree(kind: type[Mask]) -> None:
     expr = attention(mask, 1, rows, keys)
     q, k, v = arrays(1, rows, keys)
     close(run(expr, q, k, v, {}), expected(mask, q, k, v))
-    seen = mask.seen(rows, keys)
-    for unit, taken in blocks_run(kernel_of(expr), BLOCK, keys).items():
-        (visible,) = np.nonzero(seen[unit[-1] * ROWS : (unit[-1] + 1) * ROWS].any(axis=0))
-        assert taken == {int(n) // BLOCK for n in visible}
+    mask_values = mask.seen(rows, keys)
+    for unit, blocks in blocks_run(kernel_of(expr), BLOCK, keys).items():
+        (visible,) = np.nonzero(mask_values[unit[-1] * ROWS : (unit[-1] + 1) * ROWS].any(axis=0))
+        assert blocks == {int(n) // BLOCK for n in visible}
 
 
 # ---- prices -------------------------------------------------------------------------------------
@@ -204,10 +204,10 @@ def test_prices_count_the_blocks_that_tiles_execute() -> None:
             continue
         named = {v.name: v for v in group.common}
         units = tuple((named[n], schedule.tile_size(n)) for n in schedule.parallel)
-        found = covered(group, units, BLOCK)
-        for unit, taken in blocks_run(lower(group, schedule), BLOCK, 250).items():
-            keys = sum(min(BLOCK, 250 - BLOCK * n) for n in taken)
-            assert found[unit] == keys / 250, name
+        key_counts = covered(group, units, BLOCK)
+        for unit, blocks in blocks_run(lower(group, schedule), BLOCK, 250).items():
+            keys = sum(min(BLOCK, 250 - BLOCK * n) for n in blocks)
+            assert key_counts[unit] == keys / 250, name
 
 
 def test_skipping_is_priced() -> None:
@@ -216,8 +216,8 @@ def test_skipping_is_priced() -> None:
         group = group_of(attention(MASKS[name], 8, 512, 512))
         schedule = replace(choose(group, CORE), stream_block=BLOCK)
         on, off = (
-            Pricer(machine).price(group, each).seconds
-            for each in (schedule, replace(schedule, skips=False))
+            Pricer(machine).price(group, variant).seconds
+            for variant in (schedule, replace(schedule, skips=False))
         )
         assert least < on / off < most
 
@@ -228,8 +228,8 @@ def test_uneven_tiles_are_priced() -> None:
     group = group_of(attention(Mask(high=-16), 1, 32, 512))
     schedule = replace(choose(group, CORE), stream_block=BLOCK)
     on, off = (
-        Pricer(machine).price(group, each).imbalance
-        for each in (schedule, replace(schedule, skips=False))
+        Pricer(machine).price(group, variant).imbalance
+        for variant in (schedule, replace(schedule, skips=False))
     )
     assert off == 1
     assert on == 2

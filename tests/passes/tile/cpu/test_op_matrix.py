@@ -80,7 +80,7 @@ def reads_back(kernel: TileKernel) -> None:
 
 def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) -> int:
     """Checks every schedule of a case; returns how many ran."""
-    wanted = reference(case)
+    expected_results = reference(case)
     ran = 0
     for chooser in schedules(case, 1):
         built = tiles.build(expr, chooser)
@@ -89,7 +89,7 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
         if steps(built, sizes) > MOST_STEPS:
             continue
         actual = tiles.run_kernel(built.kernel, expr.types, operands, sizes)
-        check(case, actual, wanted, case.op.tolerance)
+        check(case, actual, expected_results, case.op.tolerance)
         ran += 1
     return ran
 

@@ -70,9 +70,9 @@ def test_a_factor_is_stored_in_panels_of_the_vector_block() -> None:
 
 def test_a_transposed_factor_gets_the_same_panels() -> None:
     straight, bias = weights(gemm(False))
-    turned, _ = weights(gemm(True))
+    transposed_weights, _ = weights(gemm(True))
     assert spelled(straight) == (["4", "96", "64"], ["i1//64", "i0", "i1%64"])
-    assert spelled(turned) == (["4", "96", "64"], ["i0//64", "i1", "i0%64"])
+    assert spelled(transposed_weights) == (["4", "96", "64"], ["i0//64", "i1", "i0%64"])
     assert bias.indices == row_major(bias.sizes).indices
 
 
@@ -88,8 +88,8 @@ def test_matrices_that_data_choose_get_panels_and_hints() -> None:
 
 
 def test_choosing_a_matrix_is_no_work_of_each_product() -> None:
-    chosen, plain = plans(layer(3, 40, 512, 640))[1], plans(product(512, 640))[0]
-    works = [group_work(kernel.bound.group, MACHINE)[0] for kernel in (chosen, plain)]
+    choosing, plain = plans(layer(3, 40, 512, 640))[1], plans(product(512, 640))[0]
+    works = [group_work(kernel.bound.group, MACHINE)[0] for kernel in (choosing, plain)]
     assert (works[0].ops, works[0].lanes) == (works[1].ops, works[1].lanes)
 
 
@@ -145,11 +145,13 @@ def test_equal_layers_share_a_kernel() -> None:
     for _ in range(4):
         value = m.op("relu", m.conv(value, 8, 3, pad=1))
     graph = m.finish(m.conv(value, 8, 1))
-    made = [p for p in plans(graph) if len(p.operands) == 3]
-    assert len(made) == 5
-    middle = [p.bound for p in made[1:3]]  # the first reads a padded copy of the caller's array
+    plans_of_products = [p for p in plans(graph) if len(p.operands) == 3]
+    assert len(plans_of_products) == 5
+    middle = [
+        p.bound for p in plans_of_products[1:3]
+    ]  # the first reads a padded copy of the caller's array
     assert all(a is b for a, b in pairwise(middle))
-    assert made[-1].bound is not middle[0]
+    assert plans_of_products[-1].bound is not middle[0]
 
 
 def test_small_constants_stay_as_they_are() -> None:
@@ -182,8 +184,8 @@ def test_tiles_of_symbolic_rows_are_worth_a_thread_like_tiles_of_fixed_rows(dept
         assert units is not None
         return units * elements  # the rows that are worth a thread
 
-    known = least(12544)
-    assert known / 3 <= least(symbol("n", 1) * 12544) <= known * 3
+    fixed_tiles = least(12544)
+    assert fixed_tiles / 3 <= least(symbol("n", 1) * 12544) <= fixed_tiles * 3
 
 
 def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

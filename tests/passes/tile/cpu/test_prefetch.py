@@ -37,12 +37,12 @@ def test_every_line_is_prefetched_once(lines: int, steps: int) -> None:
     streams = _streams(lines, 1 << 16)
     number = iterator("k", steps)
     turns = _turns(number, steps, lines, streams)
-    found = [evaluate(turn, {"k": k}) for k in range(steps) for turn in turns]
+    lines_prefetched = [evaluate(turn, {"k": k}) for k in range(steps) for turn in turns]
     assert len(turns) == lines
-    assert sorted(found) == list(range(steps * lines))
+    assert sorted(lines_prefetched) == list(range(steps * lines))
     assert streams >= 12
     length = steps * lines // streams
-    assert len({at // length for at in found[:streams]}) == streams
+    assert len({at // length for at in lines_prefetched[:streams]}) == streams
 
 
 def test_streams_are_no_shorter_than_a_page() -> None:
@@ -53,9 +53,9 @@ def test_streams_are_no_shorter_than_a_page() -> None:
 
 def test_an_uneven_part_is_prefetched_except_for_its_end() -> None:
     turns = _turns(iterator("k", 125), 125, 8, 16)
-    found = {evaluate(turn, {"k": k}) for k in range(125) for turn in turns}
-    assert len(found) == 125 * 8
-    assert max(found) < 126 * 8
+    lines_prefetched = {evaluate(turn, {"k": k}) for k in range(125) for turn in turns}
+    assert len(lines_prefetched) == 125 * 8
+    assert max(lines_prefetched) < 126 * 8
 
 
 def hints(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[Prefetch | int]:
@@ -91,9 +91,9 @@ def test_a_tile_prefetches_every_line_of_the_next_row_once(op: str, columns: int
     placed = place_graph(graph, model=CoreChooser(core))
     _, table, _ = lower_program(placed, CoreChooser(core), lower_node)
     (bound,) = table.bounds
-    found = list(hints(bound.kernel.body, {bound.kernel.axes[0].name: 3}))
-    asked = sorted(at for at in found[1::2] if isinstance(at, int))
-    assert asked == list(range(4 * columns, 5 * columns, LINE // F32.bytes))
+    prefetches = list(hints(bound.kernel.body, {bound.kernel.axes[0].name: 3}))
+    addresses = sorted(at for at in prefetches[1::2] if isinstance(at, int))
+    assert addresses == list(range(4 * columns, 5 * columns, LINE // F32.bytes))
 
 
 @pytest.mark.parametrize(("bits", "bytes_"), [(0, 4.0), (8, 1.0), (4, 0.5)])
@@ -103,12 +103,12 @@ def test_a_tile_prefetches_every_line_behind_its_k_blocks_once(
 ) -> None:
     """For levels and scales, only the levels have hints; four-bit levels lie two to a byte."""
     kernel = weighted(bits, depth)
-    found = list(hints(kernel.body, {kernel.axes[0].name: 0}))
-    buffers = {hint.buffer for hint in found[::2] if isinstance(hint, Prefetch)}
+    prefetches = list(hints(kernel.body, {kernel.axes[0].name: 0}))
+    buffers = {hint.buffer for hint in prefetches[::2] if isinstance(hint, Prefetch)}
     (buffer,) = buffers
     (size,) = buffer.sizes
     assert as_int(size) == depth * 256 * bytes_ / buffer.dtype.bytes
-    lines = [at * buffer.dtype.bytes // LINE for at in found[1::2] if isinstance(at, int)]
+    lines = [at * buffer.dtype.bytes // LINE for at in prefetches[1::2] if isinstance(at, int)]
     first, count = min(lines), int(depth * 64 * bytes_ / LINE)
     assert sorted(lines) == list(range(first, first + count))
     assert first * LINE == min(64 << 10, depth * 64 * bytes_)
@@ -119,7 +119,7 @@ def test_a_tile_prefetches_every_line_behind_its_k_blocks_once(
 def test_blocks_of_rows_in_two_loops_come_one_after_the_other(outer: int, inner: int) -> None:
     loops = [(free_vars(iterator("a", 8))[0], 8, outer), (free_vars(iterator("b", 6))[0], 6, inner)]
     regions = [TileRange(var, const(0), const(size)) for var, size, _ in loops]
-    done = 0
+    position = 0
     for at in range(0, 8, outer):
         size = min(outer, 8 - at)
         for next_ in range(0, 6, inner):
@@ -128,8 +128,8 @@ def test_blocks_of_rows_in_two_loops_come_one_after_the_other(outer: int, inner:
                 BlockRange(var, const(base), count, True)
                 for (var, *_), (base, count) in zip(loops, places, strict=True)
             ]
-            assert as_int(_position(spans, regions)) == done
-            done += size * inner
+            assert as_int(_position(spans, regions)) == position
+            position += size * inner
 
 
 def gathered(channels: int) -> TileKernel:
@@ -167,15 +167,15 @@ def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, 
 def test_results_that_lie_apart_are_prefetched_before_their_stores(channels: int) -> None:
     """The lines of the first tiles, or of the first blocks of many channels, have no hints."""
     kernel = gathered(channels)
-    asked: set[int] = set()
-    missed = stored = 0
+    lines_prefetched: set[int] = set()
+    missed = stores = 0
     names = [axis.name for axis in kernel.axes]
     for unit in product(*(range(trips(axis)) for axis in kernel.axes)):
         for hint, line in written(kernel.body, dict(zip(names, unit, strict=True))):
             if hint:
-                asked.add(line)
+                lines_prefetched.add(line)
             else:
-                stored += 1
-                missed += line not in asked
-    assert stored == 12 * 20 * channels // 16
-    assert missed <= 0.3 * stored
+                stores += 1
+                missed += line not in lines_prefetched
+    assert stores == 12 * 20 * channels // 16
+    assert missed <= 0.3 * stores

@@ -49,8 +49,8 @@ def lowered(graph: Graph, core: CoreModel) -> tuple[Program, list[TileKernel], A
 
 
 def symbols(graph: Graph) -> dict[str, Any]:
-    found = (v for x in graph.inputs for d in x.type.shape for v in free_vars(d))
-    return {v.name: v for v in found}
+    variables = (v for x in graph.inputs for d in x.type.shape for v in free_vars(d))
+    return {v.name: v for v in variables}
 
 
 def inputs_of(graph: Graph, size: int) -> dict[str, Array]:
@@ -60,17 +60,17 @@ def inputs_of(graph: Graph, size: int) -> dict[str, Array]:
         name: min(max(size + n, v.lo), v.hi or 99)
         for n, (name, v) in enumerate(symbols(graph).items())
     }
-    given = {}
+    inputs = {}
     for value in graph.inputs:
         shape = tuple(int(evaluate(d, sizes)) for d in value.type.shape)
         dtype = value.type.dtype
         if dtype.is_float:
-            given[value.name] = rng.standard_normal(shape).astype(dtype.carrier)
+            inputs[value.name] = rng.standard_normal(shape).astype(dtype.carrier)
         elif dtype.is_integer:
-            given[value.name] = rng.integers(0, 6, shape).astype(dtype.carrier)
+            inputs[value.name] = rng.integers(0, 6, shape).astype(dtype.carrier)
         else:
-            given[value.name] = rng.random(shape) < 0.7
-    return given
+            inputs[value.name] = rng.random(shape) < 0.7
+    return inputs
 
 
 def check(graph: Graph, made: tuple[Program, list[TileKernel], Array], size: int) -> None:
@@ -79,20 +79,20 @@ def check(graph: Graph, made: tuple[Program, list[TileKernel], Array], size: int
     actual = evaluate_program(*made[:2], ordered, made[2])
     expected = evaluate_graph(graph, inputs)
     for value, array in zip(graph.outputs, actual, strict=True):
-        wanted = expected[value.name]
-        assert array.shape == wanted.shape
-        np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=value.name)
+        reference = expected[value.name]
+        assert array.shape == reference.shape
+        np.testing.assert_allclose(array, reference, rtol=2e-5, atol=2e-5, err_msg=value.name)
 
 
 @pytest.mark.parametrize("core", [CoreModel(16, 32), CoreModel(4, 16)], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_program_agrees_with_graph(name: str, core: CoreModel) -> None:
     graph = MODELS[name]()
-    made = lowered(graph, core)
-    verify_program(made[0])
-    assert [c for k in made[1] for c in verify_kernel(k)] == []
+    lowering = lowered(graph, core)
+    verify_program(lowering[0])
+    assert [c for k in lowering[1] for c in verify_kernel(k)] == []
     for size in SIZES if symbols(graph) else SIZES[:1]:
-        check(graph, made, size)
+        check(graph, lowering, size)
 
 
 @pytest.mark.parametrize("name", list(MODELS))

@@ -81,8 +81,8 @@ def test_the_last_part_is_less_than_a_tile() -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_known_sizes_are_cut_into_blocks_none_of_which_is_empty(block: int) -> None:
     for size in range(1, 6 * block):
-        for whole in (False, True):
-            cuts = even(size, block, whole)
+        for is_whole in (False, True):
+            cuts = even(size, block, is_whole)
             assert all(count > 0 and 0 < elements <= block for elements, count in cuts)
             assert sum(count * elements for elements, count in cuts) == size
 
@@ -143,8 +143,8 @@ def test_a_single_tile_behind_the_others_has_a_known_place() -> None:
     columns = group.common[-1].name
     nest = Nest((0,), (), ((columns, 64),), columns)
     kernel = lower(group, Schedule(((columns, 64),), (columns,), (nest,)))
-    whole, _, last = kernel_text(kernel).partition("} else {")
-    assert whole.count(f"p.{columns}") > 2
+    whole_tile, _, last = kernel_text(kernel).partition("} else {")
+    assert whole_tile.count(f"p.{columns}") > 2
     assert "f32[41]" in last
     assert f"p.{columns}" not in last
     verify_kernel(kernel)

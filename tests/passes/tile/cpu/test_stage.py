@@ -41,8 +41,8 @@ def shifted(di: int, dj: int) -> Expr:
     b = ExprBuilder(tensor(F32, *X.shape))
     s = sums(b)
     i, j = b.iters(ROWS, COLS)
-    near = b.read(s, i + di, j + dj, fill=7.0)
-    b.stage((i, j), apply("sub", b.read(s, i, j), near))
+    neighbour = b.read(s, i + di, j + dj, fill=7.0)
+    b.stage((i, j), apply("sub", b.read(s, i, j), neighbour))
     return b.done()
 
 
@@ -51,8 +51,8 @@ def gathered() -> Expr:
     s = sums(b)
     i, j = b.iters(ROWS, COLS)
     at = b.position(b.read(1, i), ROWS)
-    found = b.read(s, at, j, fill=-1.0)
-    b.stage((i, j), apply("add", found, b.read(s, i, j)))
+    gathered_value = b.read(s, at, j, fill=-1.0)
+    b.stage((i, j), apply("add", gathered_value, b.read(s, i, j)))
     return b.done()
 
 
@@ -128,23 +128,23 @@ def test_any_schedule_gives_the_meaning(name: str, seed: int | None) -> None:
 def expressions(draw: st.DrawFn) -> Expr:
     """Draws chains of reductions and maps over one operand, whose stages read earlier stages."""
     b = ExprBuilder(tensor(F32, ROWS, COLS))
-    known: list[StageRef] = []
+    refs: list[StageRef] = []
     for _ in range(draw(st.integers(1, 3))):
         i, j = b.iters(ROWS, COLS)
         body = b.read(0, i, j)
-        for ref in known:
+        for ref in refs:
             at = draw(st.sampled_from([(i, j), (j, i), (i + 1, j), (i, j - 2), (i // 2, j)]))
-            near = b.read(ref, *at, fill=draw(st.sampled_from([0.0, -2.5])))
-            body = apply(draw(st.sampled_from(["add", "max", "mul"])), body, near)
+            neighbour = b.read(ref, *at, fill=draw(st.sampled_from([0.0, -2.5])))
+            body = apply(draw(st.sampled_from(["add", "max", "mul"])), body, neighbour)
         if draw(st.booleans()):
             k: Index
             (k,) = b.iters(draw(st.sampled_from([1, 3, 5])))
             window = apply("add", body, b.read(0, i, j + k - 1, fill=0.5))
             monoid = draw(st.sampled_from(["sum", "max"]))
-            known.append(b.stage((i, j), window, over=(k,), monoid=monoid))
+            refs.append(b.stage((i, j), window, over=(k,), monoid=monoid))
         else:
-            known.append(b.stage((i, j), apply("add", body, literal(1.0, F32))))
-    return b.done(*known[-2:])
+            refs.append(b.stage((i, j), apply("add", body, literal(1.0, F32))))
+    return b.done(*refs[-2:])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -41,14 +41,14 @@ def drawn(rng: np.random.Generator) -> Chooser:
 
     def schedule(group: TileGroup) -> Schedule:
         order = [str(n) for n in rng.permutation([v.name for v in group.common])]
-        cut = int(rng.integers(0, len(order) + 1))
-        units = tuple((n, int(rng.choice([1, 2, 3, 4, 6, 9]))) for n in order[:cut])
+        depth = int(rng.integers(0, len(order) + 1))
+        units = tuple((n, int(rng.choice([1, 2, 3, 4, 6, 9]))) for n in order[:depth])
         nests = _along(rng, group, [_nest(rng, group, part) for part in _parts(rng, group)])
         closed = {v.name for v in group.common if as_int(extent(v)) is not None}
         if len(nests) > 1 or any(n.k_blocks for n in nests):  # scratch has a known size
-            cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
+            depth = max([depth, *(n + 1 for n, name in enumerate(order) if name not in closed)])
         skips = bool(rng.integers(2))
-        return Schedule(units, tuple(order[:cut]), nests, int(rng.integers(1, 10)), skips)
+        return Schedule(units, tuple(order[:depth]), nests, int(rng.integers(1, 10)), skips)
 
     return schedule
 
@@ -59,9 +59,9 @@ def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
     for number, stage in enumerate(group.stages):
         before = group.stages[number - 1]
         plain = not any(isinstance(r.source, StageRef) for r in stage.accesses)
-        same = number > 0 and set(stage.iters) == set(before.iters)
-        same = same and _part(group, number) == _part(group, number - 1)
-        if same and stage.monoid is None and plain and rng.random() < 0.7:
+        is_same = number > 0 and set(stage.iters) == set(before.iters)
+        is_same = is_same and _part(group, number) == _part(group, number - 1)
+        if is_same and stage.monoid is None and plain and rng.random() < 0.7:
             parts[-1].append(number)
         else:
             parts.append([number])
@@ -70,14 +70,18 @@ def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
 
 def _along(rng: np.random.Generator, group: TileGroup, nests: list[Nest]) -> tuple[Nest, ...]:
     """Makes some pointwise stages part of the reduction loop behind them."""
-    found: list[Nest] = []
+    nests_so_far: list[Nest] = []
     for nest in nests:
         reduction = group.stages[nest.stages[0]]
-        plain = contraction_factors(reduction) is None and bool(found) and not found[-1].along
-        if plain and loops_along(group, found[-1].stages, reduction) and rng.random() < 0.7:
-            nest = replace(nest, along=found.pop().stages)
-        found.append(nest)
-    return tuple(found)
+        plain = (
+            contraction_factors(reduction) is None
+            and bool(nests_so_far)
+            and not nests_so_far[-1].along
+        )
+        if plain and loops_along(group, nests_so_far[-1].stages, reduction) and rng.random() < 0.7:
+            nest = replace(nest, along=nests_so_far.pop().stages)
+        nests_so_far.append(nest)
+    return tuple(nests_so_far)
 
 
 def _part(group: TileGroup, number: int) -> int:
@@ -97,9 +101,9 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     names = [*iters, *(v.name for v in reduce)]
     blocks = tuple((n, int(rng.choice([1, 1, 2, 3, 4, 8]))) for n in names)
     vector = str(rng.choice(names)) if names and rng.random() < 0.8 else None
-    known = all(as_int(extent(v)) is not None for s in stages for v in s.iters)
+    has_fixed_sizes = all(as_int(extent(v)) is not None for s in stages for v in s.iters)
     runs: tuple[tuple[str, int], ...] = ()
-    if len(stages) == 1 and known and rng.random() < 0.5:
+    if len(stages) == 1 and has_fixed_sizes and rng.random() < 0.5:
         streamed = None if group.stream is None else group.stream.loop
         split = [v for v in reduce if v is not streamed and rng.random() < 0.7]
         runs = tuple((v.name, int(rng.integers(1, 7))) for v in split)

@@ -38,13 +38,13 @@ def product(
 
     x = model.input("x", m, k, dtype=a)
     w = model.builder.constant(drawn(b, k, n), "w") if constant else model.input("w", k, n, dtype=b)
-    left = model.input("zero", dtype=a) if "a" in points else None
+    zero_point = model.input("zero", dtype=a) if "a" in points else None
     right = None
     if "b" in points.lower():
         array = drawn(b, *([n] if "B" in points else []))
         array = array if zero is None else np.full_like(array, zero)
         right = model.builder.constant(np.asarray(array, b.carrier), "point")
-    sums = model.op("matmul_integer", x, w, left, right)
+    sums = model.op("matmul_integer", x, w, zero_point, right)
     return model.finish(model.op("neg", sums) if negated else sums)
 
 
@@ -94,13 +94,13 @@ GRAPHS = MappingProxyType(
 def inputs_of(graph: Graph) -> dict[str, Any]:
     """Returns bytes of the whole range, and floats."""
     rng = np.random.default_rng(8)
-    found = {}
+    inputs = {}
     for value in graph.inputs:
         shape, dtype = value.type.static_shape, value.type.dtype
         assert shape is not None
         if dtype is F32:
-            found[value.name] = rng.standard_normal(shape).astype(np.float32)
+            inputs[value.name] = rng.standard_normal(shape).astype(np.float32)
         else:
             info = np.iinfo(dtype.carrier)
-            found[value.name] = rng.integers(info.min, info.max + 1, shape).astype(dtype.carrier)
-    return found
+            inputs[value.name] = rng.integers(info.min, info.max + 1, shape).astype(dtype.carrier)
+    return inputs

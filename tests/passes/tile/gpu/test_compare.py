@@ -33,18 +33,18 @@ def sides(scalar: Scalar) -> tuple[Index, Index]:
 def test_causal_masks_compare_lanes_with_one_number(name: str) -> None:
     a, b = 5 * K + COL, 4 * P + ROW - 2
     lanes = [v for i in (ROW, COL) for v in free_vars(i)]
-    left, right = sides(on_one_side(in_few_bits(compared(name, a, b)), lanes))
+    lhs, right = sides(on_one_side(in_few_bits(compared(name, a, b)), lanes))
     assert free_vars(right) == free_vars(ROW)
     holds = getattr(operator, name)
     for k, p, row, col in product(range(3), range(4), range(4), range(5)):
         at = {"k": k, "p": p, "l0": row, "l1": col}
-        want = holds(evaluate(a, at), evaluate(b, at))
-        assert holds(evaluate(left, at), evaluate(right, at)) == want
+        is_true = holds(evaluate(a, at), evaluate(b, at))
+        assert holds(evaluate(lhs, at), evaluate(right, at)) == is_true
 
 
 def test_comparisons_that_may_not_fit_stay() -> None:
-    far = iterator("far", 1 << 31)
-    for other in (far, symbol("open", 0), 4 * ROW + far):
+    large = iterator("far", 1 << 31)
+    for other in (large, symbol("open", 0), 4 * ROW + large):
         plain = compared("lt", COL, other)
         assert in_few_bits(plain) is plain
         assert on_one_side(plain, free_vars(COL)) is plain
@@ -54,5 +54,5 @@ def test_comparisons_that_may_not_fit_stay() -> None:
 
 def test_a_side_that_is_equal_for_all_lanes_stays() -> None:
     """The compiler computes that side once, outside the loop."""
-    found = in_few_bits(compared("lt", 5 * K + COL, 7 * P))
-    assert on_one_side(found, free_vars(COL)) is found
+    comparison = in_few_bits(compared("lt", 5 * K + COL, 7 * P))
+    assert on_one_side(comparison, free_vars(COL)) is comparison

@@ -171,12 +171,14 @@ def built(graph: Graph) -> tuple[Built, tuple[Value, ...]]:
 
 def arrays(graph: Graph, size: int) -> dict[str, Array]:
     rng = np.random.default_rng(size)
-    found: dict[str, Array] = {}
+    arrays_by_name: dict[str, Array] = {}
     for value in graph.inputs:
         shape = tuple(int(evaluate(d, {"n": size})) for d in value.type.shape)
         drawn = rng.standard_normal(shape)
-        found[value.name] = drawn > -0.5 if value.type.dtype is BOOL else drawn.astype(np.float32)
-    return found
+        arrays_by_name[value.name] = (
+            drawn > -0.5 if value.type.dtype is BOOL else drawn.astype(np.float32)
+        )
+    return arrays_by_name
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 37])
@@ -186,14 +188,14 @@ def test_kernel_agrees_with_graph(name: str, size: int) -> None:
     is_open = any(as_int(d) is None for v in graph.inputs for d in v.type.shape)
     if (not is_open and size) or (size == 0 and name in NEVER_EMPTY):
         pytest.skip("the size is not open, or has to be more")
-    made, values = built(graph)
+    bound, values = built(graph)
     inputs = arrays(graph, size)
-    given = [inputs[v.name] if v in graph.inputs else graph.constant(v) for v in values]
+    operands = [inputs[v.name] if v in graph.inputs else graph.constant(v) for v in values]
     types = [v.type for v in graph.outputs]
-    actual = tiles.run_kernel(made.kernel, types, given, {"n": size})
-    wanted = evaluate_graph(graph, inputs)
+    actual = tiles.run_kernel(bound.kernel, types, operands, {"n": size})
+    reference = evaluate_graph(graph, inputs)
     for value, array in zip(graph.outputs, actual, strict=True):
-        np.testing.assert_allclose(array, wanted[value.name], rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(array, reference[value.name], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -201,10 +203,10 @@ def test_an_axis_that_has_one_element_or_all_is_repeated_where_it_has_one(size: 
     m = Model("stretched")
     wide = m.op("expand", m.input("x", N, 37), attrs=ExpandAttrs((const(5), const(37))))
     graph = m.finish(m.op("add", wide, m.input("y", 5, 37)))
-    made, values = built(graph)
+    bound, values = built(graph)
     inputs = arrays(graph, size)
-    given = [inputs[value.name] for value in values]
-    (actual,) = tiles.run_kernel(made.kernel, [graph.outputs[0].type], given, {"n": size})
+    operands = [inputs[value.name] for value in values]
+    (actual,) = tiles.run_kernel(bound.kernel, [graph.outputs[0].type], operands, {"n": size})
     np.testing.assert_array_equal(actual, inputs["x"] + inputs["y"])
 
 
@@ -212,51 +214,51 @@ def test_an_axis_that_has_one_element_or_all_is_repeated_where_it_has_one(size: 
 
 
 def test_a_product_is_a_contraction_of_padded_blocks_with_its_epilogue() -> None:
-    made, _ = built(product())
-    (dot,) = [s for s in statements(made.kernel.body) if isinstance(s, Contract)]
+    bound, _ = built(product())
+    (dot,) = [s for s in statements(bound.kernel.body) if isinstance(s, Contract)]
     assert [len(b.shape) for b in (dot.a, dot.b, dot.out)] == [2, 2, 2]
     assert min(*dot.out.shape, dot.a.shape[1]) >= 16
-    (store,) = [s for s in made.kernel.body if isinstance(s, Store)]
+    (store,) = [s for s in bound.kernel.body if isinstance(s, Store)]
     assert store.block.shape == dot.out.shape
     assert len(store.guards) == 2  # for the 50 columns and the symbolic rows
 
 
 def test_a_row_is_loaded_once_for_all_stages() -> None:
-    made, _ = built(rows())
-    loads = [s for s in statements(made.kernel.body) if isinstance(s, Load)]
+    bound, _ = built(rows())
+    loads = [s for s in statements(bound.kernel.body) if isinstance(s, Load)]
     assert len(loads) == 1
-    assert not any(isinstance(s, TileLoop) for s in made.kernel.body)
-    assert sum(isinstance(s, Reduce) for s in made.kernel.body) == 2
+    assert not any(isinstance(s, TileLoop) for s in bound.kernel.body)
+    assert sum(isinstance(s, Reduce) for s in bound.kernel.body) == 2
 
 
 def test_rows_longer_than_a_block_are_walked() -> None:
-    made, _ = built(long_rows())
-    loops = [s for s in made.kernel.body if isinstance(s, TileLoop)]
+    bound, _ = built(long_rows())
+    loops = [s for s in bound.kernel.body if isinstance(s, TileLoop)]
     assert loops
-    assert max(len(b.shape) and max(b.shape) for b in blocks(made)) <= 1 << 13
+    assert max(len(b.shape) and max(b.shape) for b in blocks(bound)) <= 1 << 13
 
 
 def test_attention_is_one_loop_over_keys() -> None:
-    made, _ = built(attention())
-    (loop,) = [s for s in made.kernel.body if isinstance(s, TileLoop)]
+    bound, _ = built(attention())
+    (loop,) = [s for s in bound.kernel.body if isinstance(s, TileLoop)]
     dots = [s for s in statements(loop.body) if isinstance(s, Contract)]
     assert len(dots) == 2
     assert len(loop.carried) == 3  # maxima, sums and mixed values
 
 
 def test_one_row_of_a_product_is_no_contraction() -> None:
-    made, _ = built(one_row())
-    assert not any(isinstance(s, Contract) for s in statements(made.kernel.body))
+    bound, _ = built(one_row())
+    assert not any(isinstance(s, Contract) for s in statements(bound.kernel.body))
 
 
 def test_a_deep_convolution_takes_a_tap_and_channels_at_a_time() -> None:
-    made, _ = built(deep())
-    assert any(isinstance(s, Contract) for s in statements(made.kernel.body))
+    bound, _ = built(deep())
+    assert any(isinstance(s, Contract) for s in statements(bound.kernel.body))
 
 
 def test_a_transposition_is_square() -> None:
-    made, _ = built(transposed_static())
-    (load,) = [s for s in made.kernel.body if isinstance(s, Load)]
+    bound, _ = built(transposed_static())
+    (load,) = [s for s in bound.kernel.body if isinstance(s, Load)]
     assert min(load.out.shape) >= 16
 
 
@@ -267,8 +269,8 @@ def transposed_static() -> Graph:
 
 def test_contiguous_loops_are_stored_as_one() -> None:
     """The store's offset is the position along the fused axis, without quotients."""
-    made, _ = built(pooled_static())
-    (store,) = [s for s in statements(made.kernel.body) if isinstance(s, Store)]
+    bound, _ = built(pooled_static())
+    (store,) = [s for s in statements(bound.kernel.body) if isinstance(s, Store)]
     assert "//" not in store.indices[0].key
 
 
@@ -309,8 +311,8 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
-    found = partition(graph, BlockChooser(TYPICAL_DEVICE))
-    return [[n.op.name for n in g.members] for g in found]
+    groups = partition(graph, BlockChooser(TYPICAL_DEVICE))
+    return [[n.op.name for n in g.members] for g in groups]
 
 
 def normalised(rows: int) -> Graph:

@@ -29,7 +29,7 @@ REFUSED = tuple(f"resize-{mode}-antialias" for mode in ("linear", "cubic"))
 
 def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) -> None:
     seed = np.random.default_rng(zlib.crc32(case.name.encode()))
-    wanted = reference(case)
+    expected_results = reference(case)
     choosers: list[Chooser] = [choose_blocks, tiles.drawn(seed)]
     for chooser in choosers:
         try:
@@ -40,7 +40,7 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
         assert chooser is not choose_blocks or not case.name.startswith(REFUSED)
         if tiles.steps(built.kernel, sizes) <= MOST_STEPS:
             actual = tiles.run_kernel(built.kernel, expr.types, operands, sizes)
-            check(case, actual, wanted, case.op.tolerance)
+            check(case, actual, expected_results, case.op.tolerance)
 
 
 @each(part("blocks", TILED, 2))

@@ -39,10 +39,10 @@ def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_program_agrees_with_graph(name: str) -> None:
     graph = MODELS[name]()
-    made = lowered(graph)
-    verify_program(made[0])
-    for kernel in made[1]:
+    lowering = lowered(graph)
+    verify_program(lowering[0])
+    for kernel in lowering[1]:
         verify_kernel(kernel)
         verify_blocks(kernel)
     for size in SIZES if symbols(graph) else SIZES[:1]:
-        check(graph, made, size)
+        check(graph, lowering, size)

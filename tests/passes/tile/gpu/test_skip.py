@@ -50,10 +50,10 @@ class Mask:
             tests.append(apply("gt", at, edge) if self.negated else apply("le", at, edge))
         join = "or" if self.negated else "and"
         test = tests[0] if len(tests) == 1 else apply(join, *tests)
-        shown: Scalar = literal(0.0, F32) if self.added else score
+        visible: Scalar = literal(0.0, F32) if self.added else score
         hidden: Scalar = literal(self.hidden, F32)
-        chosen = choose(test, *((hidden, shown) if self.negated else (shown, hidden)))
-        return fn("add", score, chosen) if self.added else chosen
+        selected = choose(test, *((hidden, visible) if self.negated else (visible, hidden)))
+        return fn("add", score, selected) if self.added else selected
 
     def seen(self, rows: int, columns: int) -> Array:
         distance = np.arange(columns) - np.arange(rows)[:, None]
@@ -105,8 +105,8 @@ def kernel_of(expr: Expr, skips: bool = True) -> tuple[TileKernel, BlockSchedule
 def run(
     expr: Expr, q: Array, k: Array, v: Array, sizes: dict[str, int], skips: bool = True
 ) -> Array:
-    (found,) = tiles.run_kernel(kernel_of(expr, skips)[0], expr.types, [q, k, v], sizes)
-    return found
+    (output,) = tiles.run_kernel(kernel_of(expr, skips)[0], expr.types, [q, k, v], sizes)
+    return output
 
 
 def expected(mask: Mask, q: Array, k: Array, v: Array) -> Array:
@@ -130,11 +130,11 @@ def trips(kernel: TileKernel, sizes: dict[str, int]) -> dict[tuple[int, ...], ra
     """Returns the steps of the only loop, for each tile."""
     (loop,) = [s for s in kernel.body if isinstance(s, TileLoop)]
     counts = [int(evaluate(extent(a), sizes)) for a in kernel.axes]
-    found = {}
+    trips_by_unit = {}
     for unit in np.ndindex(*counts):
         at = sizes | {a.name: int(n) for a, n in zip(kernel.axes, unit, strict=True)}
-        found[unit] = range(int(evaluate(loop.start, at)), int(evaluate(loop.stop, at)))
-    return found
+        trips_by_unit[unit] = range(int(evaluate(loop.start, at)), int(evaluate(loop.stop, at)))
+    return trips_by_unit
 
 
 MASKS = {
@@ -156,8 +156,8 @@ MASKS = {
 def test_masked_attention_of_part_of_the_keys(name: str, share: int) -> None:
     mask = MASKS[name]
     q, k, v = arrays(4, 100, 200, share)
-    found = run(attention(mask, 4, 100, 200, share), q, k, v, {})
-    np.testing.assert_allclose(found, expected(mask, q, k, v), rtol=2e-5, atol=2e-5)
+    output = run(attention(mask, 4, 100, 200, share), q, k, v, {})
+    np.testing.assert_allclose(output, expected(mask, q, k, v), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(1, 300), (37, 37), (130, 200), (200, 70)])
@@ -166,8 +166,8 @@ def test_open_rows_and_keys(name: str, rows: int, keys: int) -> None:
     mask = MASKS[name]
     q, k, v = arrays(2, rows, keys)
     expr = attention(mask, 2, symbol("n", 1), symbol("m", 1))
-    found = run(expr, q, k, v, {"n": rows, "m": keys})
-    np.testing.assert_allclose(found, expected(mask, q, k, v), rtol=2e-5, atol=2e-5)
+    output = run(expr, q, k, v, {"n": rows, "m": keys})
+    np.testing.assert_allclose(output, expected(mask, q, k, v), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("share", [1, 2])
@@ -176,22 +176,22 @@ def test_tiles_take_the_steps_that_they_need(name: str, share: int) -> None:
     mask, rows, keys = MASKS[name], 128, 512
     kernel, schedule = kernel_of(attention(mask, 4, rows, keys, share))
     block = dict(schedule.blocks)["stream"]
-    seen = mask.seen(rows, keys)
+    mask_values = mask.seen(rows, keys)
     (tall,) = {n for name, n in schedule.blocks if name.endswith(schedule.parallel[-1])}
-    for unit, taken in trips(kernel, {}).items():
+    for unit, steps in trips(kernel, {}).items():
         first = unit[-1] * tall % rows
-        (visible,) = np.nonzero(seen[first : first + tall].any(axis=0))
+        (visible,) = np.nonzero(mask_values[first : first + tall].any(axis=0))
         needed = {int(n) // block for n in visible}
-        assert needed <= set(taken)
-        assert len(taken) == (max(needed) - min(needed) + 1 if needed else 0)
+        assert needed <= set(steps)
+        assert len(steps) == (max(needed) - min(needed) + 1 if needed else 0)
 
 
 def test_keys_masked_for_all_rows_of_a_tile_are_not_read() -> None:
     expr = attention(MASKS["causal"], 2, 32, 512)
     q, k, v = arrays(2, 32, 512)
     k[:, 64:], v[:, 64:] = np.nan, np.inf
-    want = expected(MASKS["causal"], q, k[:, :64], v[:, :64])
-    np.testing.assert_allclose(run(expr, q, k, v, {}), want, rtol=2e-5, atol=2e-5)
+    reference = expected(MASKS["causal"], q, k[:, :64], v[:, :64])
+    np.testing.assert_allclose(run(expr, q, k, v, {}), reference, rtol=2e-5, atol=2e-5)
     assert np.isnan(run(expr, q, k, v, {}, skips=False)).all()
 
 
@@ -211,10 +211,10 @@ def test_masks_that_are_data_or_finite_hide_nothing() -> None:
 def test_rows_that_are_hidden_by_the_lowest_number_are_means() -> None:
     mask = Mask(high=-1, hidden=LOWEST)
     q, k, v = arrays(2, 40, 300)
-    found = run(attention(mask, 2, 40, 300), q, k, v, {})
-    np.testing.assert_allclose(found[:, 0], v.mean(axis=1), rtol=2e-5, atol=2e-5)
-    want = expected(mask, q, k, v)[:, 1:]
-    np.testing.assert_allclose(found[:, 1:], want, rtol=2e-5, atol=2e-5)
+    output = run(attention(mask, 2, 40, 300), q, k, v, {})
+    np.testing.assert_allclose(output[:, 0], v.mean(axis=1), rtol=2e-5, atol=2e-5)
+    reference = expected(mask, q, k, v)[:, 1:]
+    np.testing.assert_allclose(output[:, 1:], reference, rtol=2e-5, atol=2e-5)
 
 
 def _of_data() -> Expr:

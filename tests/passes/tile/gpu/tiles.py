@@ -66,20 +66,22 @@ def drawn(rng: np.random.Generator) -> Chooser:
 
     def axes(loops: Sequence[Var], sizes: Sequence[int]) -> list[tuple[str, int]]:
         names = [str(n) for n in rng.permutation([v.name for v in loops])]
-        found: list[tuple[str, int]] = []
+        tiles_drawn: list[tuple[str, int]] = []
         while names:
             count = int(rng.integers(1, len(names) + 1))
-            found.append(("+".join(names[:count]), int(rng.choice(sizes))))
+            tiles_drawn.append(("+".join(names[:count]), int(rng.choice(sizes))))
             names = names[count:]
-        return found
+        return tiles_drawn
 
     def schedule(group: TileGroup) -> BlockSchedule:
         parallel = axes(group.common, (1, 2, 4, 16))
         blocks = dict(parallel)
         for stage in group.stages:
             for loops in (stage.iters, stage.reduce):
-                own = [v for v in loops if v not in group.cut and v.name not in _names(blocks)]
-                blocks.update(axes(own, (1, 2, 8, 16, 64)))
+                other_loops = [
+                    v for v in loops if v not in group.cut and v.name not in _names(blocks)
+                ]
+                blocks.update(axes(other_loops, (1, 2, 8, 16, 64)))
         if group.stream is not None:
             blocks[group.stream.loop.name] = int(rng.choice((1, 2, 16)))
         return BlockSchedule(tuple(blocks.items()), tuple(n for n, _ in parallel), 4, 2)
@@ -111,12 +113,12 @@ def _steps(body: Sequence[Stmt], values: Mapping[str, int]) -> int:
 
 def statements(body: Sequence[Stmt]) -> list[Stmt]:
     """Returns all statements, including those of loops."""
-    found: list[Stmt] = []
+    nodes: list[Stmt] = []
     for node in body:
-        found.append(node)
+        nodes.append(node)
         if isinstance(node, TileLoop):
-            found += statements(node.body)
-    return found
+            nodes += statements(node.body)
+    return nodes
 
 
 def _plain(type_: TensorType) -> Storage:
