@@ -39,10 +39,10 @@ class Case:
 
     @property
     def model(self) -> onnx.ModelProto:
-        made = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {self.text}')
+        proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {self.text}')
         for name, array in self.weights.items():
-            made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-        return made
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        return proto
 
 
 def _floats(*shape: int, dtype: type = np.float32) -> Callable[..., dict[str, Array]]:

@@ -51,8 +51,8 @@ def lowered(model: onnx.ModelProto, kind: str, opened: ExitStack | None = None) 
     codes = variant_backends(targets, options, constant_bytes(graph), opened)
     optimised = optimise(graph, codes, options, Trace())
     for code, graphs in zip(codes, optimised, strict=True):
-        for each in graphs:
-            code.check(each)
+        for variant in graphs:
+            code.check(variant)
     ((code, (first, *_)),) = lower(codes, optimised, Trace())
     return Made(code, first)
 
@@ -68,19 +68,19 @@ def interpreted(
     model: onnx.ModelProto, kind: str, folder: Path
 ) -> Callable[[Feeds], Sequence[Array]]:
     """Returns a run of the program's evaluator, with kernels in Triton's interpreter."""
-    made = lowered(model, kind).lowered
-    section = [part() for part in made.weights.parts()]
+    lowering = lowered(model, kind).lowered
+    section = [part() for part in lowering.weights.parts()]
     weights = np.concatenate(section) if section else np.zeros(0, np.uint8)
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
-        results = interpreter().run(Job(made.kernels[number], arrays, sizes), "ieee")
+        results = interpreter().run(Job(lowering.kernels[number], arrays, sizes), "ieee")
         for array, result in zip(arrays, results, strict=True):
             if array.flags.writeable:
                 array[...] = result
 
     def call(feeds: Feeds) -> Sequence[Array]:
-        given = [feeds[port.name] for port in made.program.inputs]
-        return evaluate_program(made.program, made.kernels, given, weights, run=run)
+        inputs = [feeds[port.name] for port in lowering.program.inputs]
+        return evaluate_program(lowering.program, lowering.kernels, inputs, weights, run=run)
 
     return call
 

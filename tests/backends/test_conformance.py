@@ -51,9 +51,11 @@ def test_results_are_those_of_numpy(name: str, kind: str, tmp_path: Path) -> Non
             RUNS[kind](case.model, kind, tmp_path)
         return
     if kind not in RUNS:
-        made = lowered(case.model, kind)
-        names = [f"kernel{n}" for n in range(len(made.lowered.kernels))]
-        assert len(made.code.generate(made.lowered, names).listings) == len(names)
+        conformance_case = lowered(case.model, kind)
+        names = [f"kernel{n}" for n in range(len(conformance_case.lowered.kernels))]
+        assert len(conformance_case.code.generate(conformance_case.lowered, names).listings) == len(
+            names
+        )
         return
     run = RUNS[kind](case.model, kind, tmp_path)
     for size in case.sizes:
@@ -101,9 +103,9 @@ def test_two_compiles_give_equal_bytes_and_the_lines_of_the_manifest(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_described(kind: str) -> None:
-    made = lowered(CASES["matmul"].model, kind)
-    names = [f"kernel{n}" for n in range(len(made.lowered.kernels))]
-    facts = made.code.generate(made.lowered, names).facts
+    case = lowered(CASES["matmul"].model, kind)
+    names = [f"kernel{n}" for n in range(len(case.lowered.kernels))]
+    facts = case.code.generate(case.lowered, names).facts
     assert [k["symbol"] for k in facts["kernels"]] == names
     assert all(k["source"] and k["flops"] >= 0 for k in facts["kernels"])
     if kind not in UNPRICED:
@@ -114,18 +116,18 @@ def test_kernels_are_described(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["matmul", "reductions", "convolution"])
 def test_passes_see_schedules_and_prices(name: str, kind: str) -> None:
-    made = lowered(CASES[name].model, kind)
-    planner = made.code.planner
-    for bound in made.lowered.table.bounds:
-        found = planner.candidates(bound.group)
-        assert found
-        assert len(set(found)) == len(found)
+    case = lowered(CASES[name].model, kind)
+    planner = case.code.planner
+    for bound in case.lowered.table.bounds:
+        candidates = planner.candidates(bound.group)
+        assert candidates
+        assert len(set(candidates)) == len(candidates)
         least = planner.least_units(bound)
         assert least is None or nonnegative(least - 1)
         planner.verify(bound.kernel)
         if kind in UNPRICED:
             continue
-        seconds = [planner.price(bound.group, schedule) for schedule in found]
+        seconds = [planner.price(bound.group, schedule) for schedule in candidates]
         assert all(s > 0 for s in seconds)
         assert min(seconds) < inf
     if kind in UNPRICED:

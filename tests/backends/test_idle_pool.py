@@ -32,9 +32,9 @@ KEY = ("number_worker", 1)
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
     (tmp_path / "number_worker.py").write_text(NUMBER)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    made = WorkerPool("number_worker", 1)
-    yield made
-    made.abandon()
+    worker_pool = WorkerPool("number_worker", 1)
+    yield worker_pool
+    worker_pool.abandon()
 
 
 def asked(pool: WorkerPool, word: str = "a long word") -> int:

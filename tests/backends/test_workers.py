@@ -61,7 +61,7 @@ def test_only_variables_with_search_paths_reach_a_worker(
     for name in ("LLVM_X", "AMDGCN_USE_BUFFER_OPS", "PYTHONOPTIMIZE", "PYTHONHASHSEED", "LC_ALL"):
         monkeypatch.setitem(os.environ, name, "7")
     pool = WorkerPool(echo, 1)
-    (found,) = pool.answers([pool.submit("environment")])
+    (environment,) = pool.answers([pool.submit("environment")])
     pool.abandon()
     fixed = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0"}
     fixed |= {"TRITON_DISABLE_LINE_INFO": "1"}
@@ -69,9 +69,9 @@ def test_only_variables_with_search_paths_reach_a_worker(
         "PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "XDG_CACHE_HOME",
         "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "LC_CTYPE",
     )  # fmt: skip
-    assert {name: found.pop(name) for name in fixed} == fixed
-    assert set(found) <= set(places)
-    assert found["HOME"] == "/home/me"
+    assert {name: environment.pop(name) for name in fixed} == fixed
+    assert set(environment) <= set(places)
+    assert environment["HOME"] == "/home/me"
 
 
 @pytest.mark.parametrize(("word", "why"), [("fail", "it was told to"), ("die", "SIGABRT ended it")])
@@ -80,9 +80,9 @@ def test_a_failure_ends_all_waiting(echo: str, word: str, why: str) -> None:
     pool.submit("a")
     number = pool.submit(word)
     later = [pool.submit("b") for _ in range(8)]
-    for asked in ([number], later):
+    for numbers in ([number], later):
         with pytest.raises(WorkerFailedError, match=why) as error:
-            pool.answers(asked)
+            pool.answers(numbers)
         assert error.value.number == number
     pool.abandon()
 

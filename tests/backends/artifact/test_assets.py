@@ -127,8 +127,8 @@ def test_c_programs_read_assets(kernels: bytes, tmp_path: Path, emit: str) -> No
     words = ("gcc", *flags, "main.c", library, place, *LIBRARIES.split(), "-o", built)
     subprocess.run(words, cwd=tmp_path, check=True)
     for name, data in ASSETS.items():
-        done = subprocess.run((built, name), capture_output=True, check=True)
-        assert done.stdout == data, name
+        process = subprocess.run((built, name), capture_output=True, check=True)
+        assert process.stdout == data, name
     refused = finished(built, "vocabulary")
     assert refused.returncode == 1
     assert "model 'mini' has no asset 'vocabulary'" in refused.stderr

@@ -35,17 +35,17 @@ def functions() -> onnx.ModelProto:
     """Returns a model with functions of one and two numbers, in f32 and f64, that C libraries have
     too."""
     one = "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Erf Exp Log Round Sin Sinh Sqrt Tan Tanh"
-    nodes, held = [], []
+    nodes, ports = [], []
     for kind in (TensorProto.FLOAT, TensorProto.DOUBLE):
         name = f"x{kind}"
-        held.append(helper.make_tensor_value_info(name, kind, ["n"]))
+        ports.append(helper.make_tensor_value_info(name, kind, ["n"]))
         for n, op in enumerate([*one.split(), "Pow", "Mod"]):
             inputs, extra = [name], {"fmod": 1} if op == "Mod" else {}
             if op in ("Pow", "Mod"):
                 inputs.append(f"x{kind}")
             nodes.append(helper.make_node(op, inputs, [f"y{kind}.{n}"], **extra))
     outputs = [helper.make_empty_tensor_value_info(node.output[0]) for node in nodes]
-    graph = helper.make_graph(nodes, "functions", held, outputs)
+    graph = helper.make_graph(nodes, "functions", ports, outputs)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 

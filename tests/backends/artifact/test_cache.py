@@ -155,10 +155,10 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns the folder of the compiled runtime in a new cache."""
-    held = runtime_objects(find_toolchain())[0].parent
-    folder = tmp_path / "cache" / "tcc" / held.name
+    built_folder = runtime_objects(find_toolchain())[0].parent
+    folder = tmp_path / "cache" / "tcc" / built_folder.name
     make_own(folder.parent)
-    shutil.copytree(held, folder)
+    shutil.copytree(built_folder, folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert runtime_objects(find_toolchain())[0].parent == folder
     return folder

@@ -154,8 +154,8 @@ def test_a_program_finds_side_files_in_its_own_folder(kernels: bytes, tmp_path: 
     for file in files:
         side = file.with_name(f"{file.name}.weights")
         side.rename(program.parent / side.name)
-    moved = program.parent.rename(tmp_path / "moved here")
-    check(moved / "main")
+    package = program.parent.rename(tmp_path / "moved here")
+    check(package / "main")
 
 
 HOST = """

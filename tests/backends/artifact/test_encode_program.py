@@ -38,9 +38,9 @@ def test_every_flipped_byte_and_every_cut_is_refused() -> None:
         damaged[at] ^= 0x41
         with pytest.raises(ValueError, match="the program"):
             read_program(bytes(damaged))
-    for cut in range(len(data)):
+    for length in range(len(data)):
         with pytest.raises(ValueError, match="the program"):
-            read_program(data[:cut])
+            read_program(data[:length])
 
 
 def test_another_version_is_named() -> None:

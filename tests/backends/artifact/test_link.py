@@ -88,10 +88,10 @@ def test_weights_are_found_checked_and_page_aligned(artifact: Path, tmp_path: Pa
     data[weights.offset + 10] ^= 1
     damaged = tmp_path / "damaged.so"
     damaged.write_bytes(data)
-    found = find_weights(damaged, read_manifest(damaged))
-    assert found is not None
+    section = find_weights(damaged, read_manifest(damaged))
+    assert section is not None
     with pytest.raises(UserError, match="damaged"):
-        verify_weights(found)
+        verify_weights(section)
 
 
 def test_large_weights_start_at_a_huge_page(kernels: bytes, tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_large_weights_start_at_a_huge_page(kernels: bytes, tmp_path: Path) -> N
     out = tmp_path / "large.so"
     big = np.zeros(9 << 20, np.uint8)
     programs.link(program, kernels, out, weights=[weights, big])
-    found = find_weights(out, read_manifest(out))
-    assert found is not None
-    assert found.offset % (2 << 20) == 0
+    section = find_weights(out, read_manifest(out))
+    assert section is not None
+    assert section.offset % (2 << 20) == 0
     result = load(out)(np.zeros(64, np.float32))
     assert np.array_equal(result, np.arange(1, 65, dtype=np.float32))
 
@@ -123,10 +123,10 @@ def test_a_side_file_holds_the_weights_on_request(kernels: bytes, tmp_path: Path
 
 @pytest.mark.parametrize("keep", [0, 10, 100, 5000, -300, -64, -1])
 def test_files_cut_short_are_refused(artifact: Path, tmp_path: Path, keep: int) -> None:
-    cut = tmp_path / "cut.so"
-    cut.write_bytes(artifact.read_bytes()[:keep])
+    short_file = tmp_path / "cut.so"
+    short_file.write_bytes(artifact.read_bytes()[:keep])
     with pytest.raises(UserError):
-        read_manifest(cut)
+        read_manifest(short_file)
 
 
 def test_a_flipped_bit_of_the_code_is_found(artifact: Path, tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_a_failing_compiler_shows_its_command(
 def test_a_cache_that_cannot_be_written_costs_one_build_of_the_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiler, made = find_toolchain(), []
+    compiler, commands = find_toolchain(), []
 
     def compiled(command: Sequence[str], folder: Path) -> str:
-        made.append(command)
+        commands.append(command)
         (folder / command[-1]).write_bytes(b"")
         return ""
 
@@ -234,7 +234,7 @@ def test_a_cache_that_cannot_be_written_costs_one_build_of_the_runtime(
     assert said[0] == "compiling tcc's runtime, once for this compiler ..."
     assert said[1].startswith(f"it is not kept: {tmp_path / 'file' / 'tcc'}: ")
     assert runtime_objects(compiler) == first
-    assert len(made) == len(first)
+    assert len(commands) == len(first)
     assert capsys.readouterr().err == ""
 
 
@@ -266,10 +266,12 @@ def test_a_cpu_feature_that_is_missing_is_named_before_anything_runs(
 
 def test_cpu_features_of_this_machine_pass(kernels: bytes, tmp_path: Path) -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
-    known = [f for f in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw") if f in flags]
+    features = [f for f in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw") if f in flags]
     program, weights = programs.mlp()
-    manifest = programs.link(program, kernels, tmp_path / "x.so", weights=[weights], features=known)
-    assert manifest["variants"][0]["features"] == known
+    manifest = programs.link(
+        program, kernels, tmp_path / "x.so", weights=[weights], features=features
+    )
+    assert manifest["variants"][0]["features"] == features
     load(tmp_path / "x.so")
 
 
@@ -308,22 +310,22 @@ def test_the_header_compiles_alone_with_hostile_names(kernels: bytes, tmp_path: 
 def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Path) -> None:
     program, weights = programs.mlp()
     listed = {"relu": "define void @relu()", "add": "é" * 10}
-    plain, kept = tmp_path / "plain.so", tmp_path / "kept.so"
-    for out, listings in ((plain, {}), (kept, listed)):
+    plain, with_listings = tmp_path / "plain.so", tmp_path / "kept.so"
+    for out, listings in ((plain, {}), (with_listings, listed)):
         variant = Variant(
             "cpu", program, [weights], (kernels,),
             listings=listings,
         )  # fmt: skip
         link_artifact([variant], {}, "mini", out)
-    assert read_listings(kept) == listed
+    assert read_listings(with_listings) == listed
     assert read_listings(plain) == {}
     headers = [
         subprocess.run(["readelf", "-lW", path], capture_output=True, check=True).stdout
-        for path in (plain, kept)
+        for path in (plain, with_listings)
     ]
     loaded = [[line for line in h.splitlines() if b"LOAD" in line] for h in headers]
     assert loaded[0] == loaded[1]
-    np.testing.assert_array_equal(load(kept)(np.zeros(3, np.float32)), [1, 2, 3])
+    np.testing.assert_array_equal(load(with_listings)(np.zeros(3, np.float32)), [1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -394,8 +396,11 @@ def test_equal_weights_of_ranks_and_plans_lie_in_the_file_once(
     kernels: bytes, tmp_path: Path
 ) -> None:
     one, two = two_plans(kernels, tmp_path)
-    same = [[b"c" * 64]]
-    variants = [replace(one, rank_weights=same), replace(two, rank_weights=same * 2)]
+    rank_digests = [[b"c" * 64]]
+    variants = [
+        replace(one, rank_weights=rank_digests),
+        replace(two, rank_weights=rank_digests * 2),
+    ]
     manifest = link_artifact(variants, {}, "plans", tmp_path / "plans.so")
     assert manifest["weights"]["bytes"] == 64
     assert manifest["variants"][1]["weights"] == {"offset": 0, "bytes": 64, "offsets": [0, 0]}

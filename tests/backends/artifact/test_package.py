@@ -94,10 +94,10 @@ def test_one_folder_holds_two_packages_and_other_files(kernels: bytes, tmp_path:
 
 def test_a_moved_package_finds_its_side_file(kernels: bytes, tmp_path: Path) -> None:
     write_package(tmp_path / "first", kernels, side=True)
-    moved = (tmp_path / "first").rename(tmp_path / "second")
-    config = (moved / "lib" / "cmake" / "mini" / "miniConfig.cmake").read_text()
+    package = (tmp_path / "first").rename(tmp_path / "second")
+    config = (package / "lib" / "cmake" / "mini" / "miniConfig.cmake").read_text()
     assert "/lib/mini.so.weights" in config
-    result = load(moved / "lib" / "mini.so")(np.zeros(3, np.float32))
+    result = load(package / "lib" / "mini.so")(np.zeros(3, np.float32))
     assert result.tolist() == [1, 2, 3]
 
 

@@ -69,10 +69,10 @@ def test_a_library_that_cannot_be_loaded_is_named(
 @pytest.fixture
 def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Returns a cache with the runtime's objects, for a tcc without a shipped planner."""
-    held = runtime_objects(find_toolchain())[0].parent
-    folder = tmp_path / "cache" / "tcc" / f"runtime-{held.name.removeprefix('runtime-')}"
+    built_folder = runtime_objects(find_toolchain())[0].parent
+    folder = tmp_path / "cache" / "tcc" / f"runtime-{built_folder.name.removeprefix('runtime-')}"
     make_own(folder.parent)
-    shutil.copytree(held, folder, ignore=shutil.ignore_patterns(PLANNER))
+    shutil.copytree(built_folder, folder, ignore=shutil.ignore_patterns(PLANNER))
     without = shutil.ignore_patterns("lib")
     sources = shutil.copytree(toolchain.runtime_folder(), tmp_path / "runtime", ignore=without)
     monkeypatch.setattr(toolchain, "runtime_folder", lambda: sources)
@@ -84,8 +84,8 @@ def test_a_missing_planner_is_compiled_once_beside_the_runtime(cached: Path) -> 
     path = planner_library()
     assert path == cached / PLANNER
     assert Planner(path).plan([Life(0, 1, 5)]).peak == 5
-    made = path.stat()
-    assert planner_library().stat() == made
+    status = path.stat()
+    assert planner_library().stat() == status
 
 
 def test_a_planner_that_cannot_be_saved_is_compiled_for_this_process(

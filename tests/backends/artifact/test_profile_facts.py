@@ -49,7 +49,10 @@ def test_live_bytes_are_those_between_first_and_last_use() -> None:
         entry = profile_facts(program(body, sizes))
         locations, live = unpacked(entry)
         assert locations == [f"node {n}" for n in range(10)]
-        spans = {b: [n for n, used in enumerate(uses) if b in used] for b in range(6)}
+        spans = {
+            b: [n for n, buffers_of_step in enumerate(uses) if b in buffers_of_step]
+            for b in range(6)
+        }
         for step in range(10):
             expected = [sizes[b] for b, at in spans.items() if at and at[0] <= step <= at[-1]]
             assert live[step] == sum(expected)

@@ -48,10 +48,10 @@ def test_the_file_ends_with_the_section_and_its_trailer(
         return
     _, _, offset, size, digest = TRAILER.unpack(data[-TRAILER.size :])
     assert offset == (HUGE if size >= HUGE else PAGE)
-    held = data[offset : offset + size]
-    assert held == b"".join(bytes(memoryview(part).cast("B")) for part in weights)
+    stored = data[offset : offset + size]
+    assert stored == b"".join(bytes(memoryview(part).cast("B")) for part in weights)
     assert len(data) == offset + size + TRAILER.size
-    assert digest == hashlib.sha256(held).digest() == section.sha256
+    assert digest == hashlib.sha256(stored).digest() == section.sha256
 
 
 def test_parts_are_made_once_and_not_kept(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ NAMES = tuple(_TEXTS)
 
 def model(name: str) -> Model:
     proto = onnx.parser.parse_model(_HEAD + _TEXTS[name])
-    used = {operand for node in proto.graph.node for operand in node.input}
-    found = {n: a for n, a in _weights().items() if n in used}
-    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in found.items())
+    operands = {operand for node in proto.graph.node for operand in node.input}
+    weights = {n: a for n, a in _weights().items() if n in operands}
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in weights.items())
     rng = np.random.default_rng(3)
     graph = load_model(proto)
     feeds = {}
@@ -89,10 +89,10 @@ def model(name: str) -> Model:
 def check(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
     """Fails unless floats lie within 1e-5 of the largest output and all else is equal."""
     assert found.keys() == expected.keys()
-    for name, wanted in expected.items():
-        assert found[name].shape == wanted.shape
-        if wanted.dtype.kind == "f":
-            most = max(1.0, float(np.abs(wanted).max()))
-            np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-5 * most)
+    for name, reference in expected.items():
+        assert found[name].shape == reference.shape
+        if reference.dtype.kind == "f":
+            most = max(1.0, float(np.abs(reference).max()))
+            np.testing.assert_allclose(found[name], reference, rtol=0, atol=1e-5 * most)
         else:
-            np.testing.assert_array_equal(found[name], wanted)
+            np.testing.assert_array_equal(found[name], reference)

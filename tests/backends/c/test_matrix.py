@@ -22,8 +22,8 @@ NEED_A_HEAP = frozenset({"tf_idf", "unique"})
 
 def refused(case: Case) -> bool:
     types = [t for t in (*case.types, *case.op.infer(case.types, case.sample.attrs)) if t]
-    known = all(t.static_shape is not None for t in types)
-    return not known or case.op.name in NEED_A_HEAP or any(t.dtype.is_handle for t in types)
+    is_static = all(t.static_shape is not None for t in types)
+    return not is_static or case.op.name in NEED_A_HEAP or any(t.dtype.is_handle for t in types)
 
 
 SAMPLES = some(COMPILED, 1)
@@ -34,13 +34,13 @@ REFUSED = [case for case in SAMPLES if refused(case)]
 @pytest.mark.parametrize("first", range(0, len(TAKEN), BATCH))
 def test_agrees_with_the_reference(first: int) -> None:
     cases = TAKEN[first : first + BATCH]
-    found = run_batch(cases, together=run_together)
+    batch = run_batch(cases, together=run_together)
 
     def judge(case: Case) -> None:
-        if case.name in found.failures:
-            raise found.failures[case.name]
+        if case.name in batch.failures:
+            raise batch.failures[case.name]
         with np.errstate(all="ignore"):
-            check(case, found.outputs[case.name], reference(case), case.op.tolerance)
+            check(case, batch.outputs[case.name], reference(case), case.op.tolerance)
 
     judge_all(cases, judge)
 

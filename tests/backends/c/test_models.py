@@ -17,31 +17,31 @@ CLANG = next((name for name in ("clang", "clang-19") if shutil.which(name)), "")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_agrees_with_onnx_runtime(name: str, tmp_path: Path) -> None:
-    made = model(name)
-    source = write_c(made.proto, tmp_path)
-    check(run_c(build(source), made.graph, made.feeds), made.expected)
+    case = model(name)
+    source = write_c(case.proto, tmp_path)
+    check(run_c(build(source), case.graph, case.feeds), case.expected)
 
 
 @pytest.mark.skipif(not CLANG, reason="clang is not installed")
 @pytest.mark.parametrize("name", NAMES)
 def test_clang_takes_it_too(name: str, tmp_path: Path) -> None:
-    made = model(name)
-    check(run_c(build(write_c(made.proto, tmp_path), CLANG), made.graph, made.feeds), made.expected)
+    case = model(name)
+    check(run_c(build(write_c(case.proto, tmp_path), CLANG), case.graph, case.feeds), case.expected)
 
 
 @pytest.mark.skipif(bool(board.MISSING), reason=f"not installed: {', '.join(board.MISSING)}")
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_on_a_board_without_an_operating_system(name: str, tmp_path: Path) -> None:
-    made = model(name)
-    source = write_c(made.proto, tmp_path)
-    check(board.run_on_board(source, made.graph, made.feeds), made.expected)
+    case = model(name)
+    source = write_c(case.proto, tmp_path)
+    check(board.run_on_board(source, case.graph, case.feeds), case.expected)
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
-    made = model("conv")
+    case = model("conv")
     texts = []
     for folder in ("one", "two"):
-        source = write_c(made.proto, tmp_path / folder)
+        source = write_c(case.proto, tmp_path / folder)
         texts.append((source.read_bytes(), source.with_suffix(".h").read_bytes()))
     assert texts[0] == texts[1]
 
@@ -58,8 +58,8 @@ def test_a_file_names_no_heap_and_no_threads(tmp_path: Path) -> None:
 
 def test_two_models_are_one_program(tmp_path: Path) -> None:
     one, two = (write_c(model(name).proto, tmp_path, name) for name in ("mlp", "conv"))
-    joined = tmp_path / "joined.c"
-    joined.write_text("extern int joined; int joined;\n")
-    library = build(joined, "gcc", str(one), str(two))
+    both_files = tmp_path / "joined.c"
+    both_files.write_text("extern int joined; int joined;\n")
+    library = build(both_files, "gcc", str(one), str(two))
     assert library.mlp_run
     assert library.conv_run

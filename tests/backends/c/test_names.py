@@ -50,14 +50,14 @@ def test_inputs_of_any_name_are_parameters_in_c_and_in_cpp(tmp_path: Path) -> No
         library = build(source, "gcc", f"-std={standard}")
         bits = [float(n % 3 == 0) for n in range(len(NAMES))]
         y, at = ctypes.c_double(), ctypes.c_int64(7)
-        given = [ctypes.byref(ctypes.c_double(bit)) for bit in bits]
-        assert library.m_run(*given, ctypes.byref(y), ctypes.byref(at)) == 0
+        arguments = [ctypes.byref(ctypes.c_double(bit)) for bit in bits]
+        assert library.m_run(*arguments, ctypes.byref(y), ctypes.byref(at)) == 0
         assert (y.value, at.value) == (sum(bit * 2.0**n for n, bit in enumerate(bits)), 0)
     user = tmp_path / "user.cpp"
     user.write_text('#include <cstring>\n#include <cmath>\n#include "m.h"\n')
     command = ["g++", "-std=gnu++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(user)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr[:4000]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[:4000]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_letters_of_other_alphabets_are_transliterated(text: str, letters: str) 
 
 def test_equal_transliterations_get_numbers() -> None:
     names = CNames(frozenset({"y"}))
-    wanted = ("é", "e", "è", "y", "class", "class", "2d", "2d", "中", "__", "a__b", "a_b")
-    given = "e e2 e3 y2 class2 class3 x2d x2d2 u4e2d x a_b a_b2".split()
-    assert [names.fresh(name) for name in wanted] == given
+    port_names = ("é", "e", "è", "y", "class", "class", "2d", "2d", "中", "__", "a__b", "a_b")
+    expected_names = "e e2 e3 y2 class2 class3 x2d x2d2 u4e2d x a_b a_b2".split()
+    assert [names.fresh(name) for name in port_names] == expected_names

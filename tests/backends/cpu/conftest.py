@@ -41,9 +41,9 @@ def to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
         array = encode(array, dtype)
     if dtype is BF16:
         array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    stored = aligned(array.shape, array.dtype)
-    stored[...] = array
-    return stored
+    octets = aligned(array.shape, array.dtype)
+    octets[...] = array
+    return octets
 
 
 def from_bytes(stored: np.ndarray, dtype: DType) -> np.ndarray:
@@ -65,8 +65,8 @@ class Compiled:
 
     def run(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> list[np.ndarray]:
         """Runs all units in two launches, and returns all buffers."""
-        stored = [to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)]
-        pointers = (ctypes.c_void_p * (len(stored) + 1))(*(s.ctypes.data for s in stored))
+        octets = [to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)]
+        pointers = (ctypes.c_void_p * (len(octets) + 1))(*(s.ctypes.data for s in octets))
         ints = (ctypes.c_int64 * (len(self.kernel.sizes) + 1))(
             *(sizes[v.name] for v in self.kernel.sizes)
         )
@@ -75,7 +75,7 @@ class Compiled:
         scratch[:] = 0xFF
         for begin, end in ((units // 2, units), (0, units // 2)):
             self._entry(pointers, ints, begin, end, scratch.ctypes.data)
-        return [from_bytes(s, b.dtype) for s, b in zip(stored, self.kernel.buffers, strict=True)]
+        return [from_bytes(s, b.dtype) for s, b in zip(octets, self.kernel.buffers, strict=True)]
 
 
 Check = Callable[..., list[np.ndarray]]
@@ -110,11 +110,11 @@ def check(target: Target) -> Check:
     ) -> list[np.ndarray]:
         assert atol or not rtol
         values = sizes or {}
-        got = Compiled(kernel, target).run(arrays, values)
-        want = [a.copy() for a in arrays]
-        evaluate_kernel(kernel, want, values, np.random.default_rng(1))
+        results = Compiled(kernel, target).run(arrays, values)
+        reference = [a.copy() for a in arrays]
+        evaluate_kernel(kernel, reference, values, np.random.default_rng(1))
         outputs = []
-        for buffer, g, w in zip(kernel.buffers, got, want, strict=True):
+        for buffer, g, w in zip(kernel.buffers, results, reference, strict=True):
             if atol:  # A relative tolerance alone is no tolerance near zero.
                 np.testing.assert_allclose(g, w, rtol=rtol, atol=atol, err_msg=buffer.name)
             else:

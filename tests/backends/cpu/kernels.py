@@ -34,9 +34,9 @@ def output(name: str, dtype: DType, *sizes: int | Index) -> TileBuffer:
 
 
 def var(index: Index) -> Var:
-    found = var_of(index)
-    assert found is not None
-    return found
+    variable = var_of(index)
+    assert variable is not None
+    return variable
 
 
 def normal(*shape: int) -> np.ndarray:

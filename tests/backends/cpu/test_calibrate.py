@@ -53,12 +53,12 @@ def test_each_round_multiplies_and_adds(loops: LoadedCode, target: Target) -> No
         ctypes.CFUNCTYPE(None, _VOID_PTR, _I64)(loops.address(name))(data.ctypes.data, rounds)
         if target.profile.fma:
             steps = rounds if name == "multiply" else rounds * UNROLL
-            want = 0.25 * steps  # c = a * b + c
+            expected = 0.25 * steps  # c = a * b + c
         else:
-            want, steps = 0.0, rounds if name == "multiply" else rounds * UNROLL
+            expected, steps = 0.0, rounds if name == "multiply" else rounds * UNROLL
             for _ in range(steps):
-                want = 0.5 * want + 0.5  # c = a * c + b
-        np.testing.assert_allclose(data, want, rtol=1e-6, atol=1e-6 * abs(want))
+                expected = 0.5 * expected + 0.5  # c = a * c + b
+        np.testing.assert_allclose(data, expected, rtol=1e-6, atol=1e-6 * abs(expected))
 
 
 def test_writing_touches_all_vectors_and_no_more(loops: LoadedCode, target: Target) -> None:
@@ -77,15 +77,15 @@ def test_reading_ahead_touches_the_vectors_and_no_more(
 ) -> None:
     """Reading ahead touches the pages of its vectors only; the system gives pages at the first
     access."""
-    held = mmap.mmap(-1, 3 * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    data = np.frombuffer(held, np.uint8).ctypes.data
+    mapping = mmap.mmap(-1, 3 * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    data = np.frombuffer(mapping, np.uint8).ctypes.data
     ahead = ctypes.CFUNCTYPE(None, _VOID_PTR, _I64, _I64)(loops.address("ahead"))
     ahead(data, blocks * BLOCK * 8 // target.profile.vector_bits, 2)
     pages = 3 * BLOCK // mmap.PAGESIZE
-    given = (ctypes.c_ubyte * pages)()
+    residency = (ctypes.c_ubyte * pages)()
     mincore = ctypes.CDLL(None).mincore
-    assert mincore(ctypes.c_void_p(data), ctypes.c_size_t(3 * BLOCK), given) == 0
-    assert list(given) == [page < pages * blocks // 3 for page in range(pages)]
+    assert mincore(ctypes.c_void_p(data), ctypes.c_size_t(3 * BLOCK), residency) == 0
+    assert list(residency) == [page < pages * blocks // 3 for page in range(pages)]
 
 
 def test_vectors_may_be_read_from_anywhere(loops: LoadedCode, target: Target) -> None:
@@ -112,7 +112,7 @@ def test_kernels_compute_their_function_again_and_again(target: Target) -> None:
     at.view(np.int32)[:] = np.arange(count)[::-1]
     places = (ctypes.c_void_p * 3)(x.ctypes.data, y.ctypes.data, at.ctypes.data)
     entry = ctypes.CFUNCTYPE(None, _VOID_PTR, _VOID_PTR, _I64, _I64, _VOID_PTR)
-    for text, want in (
+    for text, reference in (
         (function_kernel("exp", 1, lanes, target), np.exp(x)),
         (function_kernel("div", 2, lanes, target), np.ones(count)),
         (gather_kernel(lanes, target), x[::-1]),
@@ -120,7 +120,7 @@ def test_kernels_compute_their_function_again_and_again(target: Target) -> None:
         y[:] = 0
         code = LoadedCode(text.llvm, target)
         entry(code.address(text.name))(ctypes.addressof(places), None, 0, 3 * BLOCKS, None)
-        np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(y, reference, rtol=1e-6, atol=1e-6)
 
 
 def test_the_calibrated_library_function_is_called_from_the_library(target: Target) -> None:

@@ -87,6 +87,6 @@ def test_a_fatal_error_of_llvm_names_the_kernel(own_tempdir):
     assert "64-bit" in caught.value.why
     with open(caught.value.where) as text:
         assert "@first" in text.read()
-    (left,) = own_tempdir.iterdir()
-    assert caught.value.where == str(left)
-    assert left.name.endswith("-first.ll")
+    (listing,) = own_tempdir.iterdir()
+    assert caught.value.where == str(listing)
+    assert listing.name.endswith("-first.ll")

@@ -129,15 +129,17 @@ def test_factors_are_rounded_and_sums_are_not(
             RNG.standard_normal(s).astype(np.float32) for s in ((rows, heads, width), keys, keys)
         )
         k, v = (bf16(x) if narrow else x for x in (k, v))
-        found = kernel.run([q, k, v, np.zeros_like(q)], {"rows": rows, "past": past})[-1]
-        want, magnitude = exact(*map(bf16, (q, k, v)), past)
+        output = kernel.run([q, k, v, np.zeros_like(q)], {"rows": rows, "past": past})[-1]
+        reference, magnitude = exact(*map(bf16, (q, k, v)), past)
         # Rounding to 8 bits changes an exponential by at most 2^-9 of its value, and the sum
         # likewise.
-        assert_within(found, want, 2.0**-8 * magnitude + 1e-6)
+        assert_within(output, reference, 2.0**-8 * magnitude + 1e-6)
         if past + rows >= 90:
             unrounded, _ = exact(q, k, v, past)
-            near, far = (np.square(found - x).mean() for x in (want, unrounded))
-            assert 1.5 * near < far
+            error_of_rounded, error_of_unrounded = (
+                np.square(output - x).mean() for x in (reference, unrounded)
+            )
+            assert 1.5 * error_of_rounded < error_of_unrounded
 
 
 @pytest.mark.parametrize(("rows", "past"), [(1, 0), (2, 99), (70, 441)])
@@ -149,15 +151,15 @@ def test_vectors_run_along_rows_or_along_keys(rows: int, past: int) -> None:
     assert group.stream is not None
     keys = (past + rows, 2, 40)
     q, k, v = (RNG.standard_normal(s).astype(np.float32) for s in ((rows, 4, 40), keys, keys))
-    want, magnitude = exact(q, k, v, past)
+    reference, magnitude = exact(q, k, v, past)
     along = []
     for direction in (0, 1):
         schedule = choose(group, replace(core, knobs=Knobs(direction=direction)))
         (peak,) = (n for n, s in enumerate(group.stages) if s.monoid == "max")
         along.append(schedule.nest(peak).vector == group.stream.loop.name)
         arrays = [q, k, v, np.zeros_like(q)]
-        found = Compiled(lower(group, schedule), target).run(arrays, {"rows": rows, "past": past})
-        assert_within(found[-1], want, 1e-5 * magnitude + 1e-6)
+        outputs = Compiled(lower(group, schedule), target).run(arrays, {"rows": rows, "past": past})
+        assert_within(outputs[-1], reference, 1e-5 * magnitude + 1e-6)
     assert sorted(along) == [False, True]
 
 

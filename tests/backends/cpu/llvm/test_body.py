@@ -93,8 +93,8 @@ def test_reduce_of_carried_and_fresh_blocks(check):
     # These are the first and the last NaN in the reduction's order.
     data[0, 1, 36] = data[2, 2, 3] = np.nan
     kernel = TileKernel((x, y, z), (), (), (var(iterator("u", 1)),), body)
-    _, found = check(kernel, [data, zeros(*size), zeros(*size, dtype=np.int64)])
-    assert found[1:3].tolist() == [[36], [3]]
+    _, outputs = check(kernel, [data, zeros(*size), zeros(*size, dtype=np.int64)])
+    assert outputs[1:3].tolist() == [[36], [3]]
 
 
 @pytest.mark.parametrize(("function", "least"), [("max", "vmaxps"), ("min", "vminps")])
@@ -148,9 +148,9 @@ def test_reduce_of_two_side_by_side(check):
     kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
     # A sum of 50 terms is off by at most 49 roundings of the sum of their magnitudes.
     bound = 49 * 2.0**-24 * np.abs(data).sum(1)
-    (got,) = check(kernel, [data, zeros(3, 2)], rtol=1e-6, atol=2 * bound.max())
-    assert_within(got[:, 0], data.astype(np.float64).sum(1), bound)
-    np.testing.assert_array_equal(got[:, 1], data.max(1))
+    (sums,) = check(kernel, [data, zeros(3, 2)], rtol=1e-6, atol=2 * bound.max())
+    assert_within(sums[:, 0], data.astype(np.float64).sum(1), bound)
+    np.testing.assert_array_equal(sums[:, 1], data.max(1))
 
 
 RELAYOUTS = [
@@ -307,7 +307,7 @@ def test_select_of_casts(check):
     x, y = buffer("x", F32, (3, 20)), output("y", U8, 3, 20)
     a, b = Block("a", F32, (3, 20)), Block("b", U8, (3, 20))
     arg = argument(0, F32)
-    chosen = apply("select", apply("lt", arg, literal(0.0, F32)), literal(3, U8), cast(arg, U8))
-    body = (Load(a, x, lanes(a.shape)), Compute(b, chosen, (a,)), Store(y, lanes(b.shape), b))
+    selected = apply("select", apply("lt", arg, literal(0.0, F32)), literal(3, U8), cast(arg, U8))
+    body = (Load(a, x, lanes(a.shape)), Compute(b, selected, (a,)), Store(y, lanes(b.shape), b))
     kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
     check(kernel, [normal(3, 20) * 200, zeros(3, 20, dtype=np.uint8)])

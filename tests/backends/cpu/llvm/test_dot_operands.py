@@ -78,8 +78,8 @@ def product(rows: int, columns: int, depth: int, step: int, *, dense: bool = Tru
     ]  # fmt: skip
     if depth % step:
         body += term(const(stop), depth % step, last, total, "2")
-    done = last if depth % step else total
-    body.append(Store(c_buf, (m * rows + l0, l1), done))
+    accumulator = last if depth % step else total
+    body.append(Store(c_buf, (m * rows + l0, l1), accumulator))
     (axis,) = free_vars(m)
     return TileKernel((a_buf, b_buf, c_buf), (), (), (axis,), tuple(body))
 
@@ -119,7 +119,7 @@ def test_pairs_taken_apart(check, case: tuple[int, ...]) -> None:
 def test_words_of_a_matrix_that_data_choose(check, dtype: DType, total: DType) -> None:
     """A kernel computes c[u] = a[u] @ b[i[u]], like a matmul with an expert's weights."""
     unit, number, per = iterator("u", 4), iterator("t", 7), 32 // dtype.bits
-    (axis,), (chosen,) = free_vars(unit), free_vars(number)
+    (axis,), (matrix,) = free_vars(unit), free_vars(number)
     a_buf = TileBuffer("A", dtype, (const(4 * 16),), MemorySpace.INPUT, dtype.bytes)
     b_buf = TileBuffer("B", dtype, (const(7 * 128),), MemorySpace.INPUT, dtype.bytes)
     i_buf = TileBuffer("I", I32, (const(4),), MemorySpace.INPUT, 4)
@@ -132,16 +132,19 @@ def test_words_of_a_matrix_that_data_choose(check, dtype: DType, total: DType) -
         Load(at, i_buf, (unit,)),
         Compute(zero, literal(0, total), ()),
         Load(a, a_buf, (unit * 16 + i * 4 + k,)),
-        Load(b, b_buf, (place,), (Guard(number, const(7)),), 0, ((chosen, at),)),
+        Load(b, b_buf, (place,), (Guard(number, const(7)),), 0, ((matrix, at),)),
         Contract(c, zero, a, b, ("m", "n"), ("m", "k"), ("k", "n")),
         Store(c_buf, (unit * 128 + i * 32 + j,), c),
     )
     rng = np.random.default_rng(3)
     values = [rng.integers(-99, 99, n).astype(np.float32) for n in (64, 896)]
     operands = [carrier(v.astype(dtype.carrier), dtype) for v in values]
-    wanted = np.array([2, 0, 6, 2], np.int32)
+    matrix_numbers = np.array([2, 0, 6, 2], np.int32)
     out = np.zeros(512, np.float32 if total is F32 else np.int32)
-    check(TileKernel((a_buf, b_buf, i_buf, c_buf), (), (), (axis,), body), [*operands, wanted, out])
+    check(
+        TileKernel((a_buf, b_buf, i_buf, c_buf), (), (), (axis,), body),
+        [*operands, matrix_numbers, out],
+    )
 
 
 # ---- the instruction ----------------------------------------------------------------------------
@@ -204,10 +207,10 @@ def with_pairs(monkeypatch: pytest.MonkeyPatch) -> Callable[[TileKernel], list[n
 @pytest.mark.parametrize("case", [c for c in CASES if c[1] > 3], ids=str)
 def test_pairs_multiplied(with_pairs, case: tuple[int, ...], dense: bool) -> None:
     kernel = product(*case, dense=dense)
-    got = with_pairs(kernel)[2]
-    want = arrays(kernel)
-    evaluate_kernel(kernel, want, {}, np.random.default_rng(1))
-    np.testing.assert_allclose(got, want[2], rtol=1e-5, atol=1e-5)
+    output = with_pairs(kernel)[2]
+    reference = arrays(kernel)
+    evaluate_kernel(kernel, reference, {}, np.random.default_rng(1))
+    np.testing.assert_allclose(output, reference[2], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids"])
@@ -279,10 +282,10 @@ def test_bytes_are_multiplied_exactly(cpu: str, kinds: str) -> None:
     for rows, columns, depth in ((3, 37, 11), (2, 64, 8), (4, 3, 6), (1, 16, 3)):
         kernel = of_bytes(rows, columns, depth, KINDS[kinds])
         arrays = extreme_bytes(kernel)
-        got = Compiled(kernel, target).run(arrays, {})[2]
+        output = Compiled(kernel, target).run(arrays, {})[2]
         a, b = (x.astype(np.int64) for x in arrays[:2])
         plain = b.transpose(0, 2, 1).reshape(-1, columns)[:depth]
-        np.testing.assert_array_equal(got, a @ plain)
+        np.testing.assert_array_equal(output, a @ plain)
 
 
 @pytest.mark.parametrize(
@@ -314,8 +317,8 @@ def test_arm_multiplies_words_of_bytes(cpu: str, kinds: str, due: str) -> None:
         emit_kernel(of_bytes(6, 16, 32, KINDS[kinds]), "k", target).llvm, target
     )
     # The correction of the shift takes an instruction for each element of the rows.
-    moved = 8 * 6 if kinds == "i8u8" else 0
-    assert len(re.findall(rf"\t{due}\t", listing)) == 6 * 4 * 8 + moved
+    moves = 8 * 6 if kinds == "i8u8" else 0
+    assert len(re.findall(rf"\t{due}\t", listing)) == 6 * 4 * 8 + moves
     assert "\tmul\t" not in listing
     assert "\tmla\t" not in listing
 

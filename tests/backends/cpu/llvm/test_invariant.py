@@ -35,9 +35,9 @@ def test_rows_are_prepared_once(run: Callable[..., list[np.ndarray]]) -> None:
         x, w = normal(rows, DEPTH), normal(DEPTH, WIDTH)
         arrays = [x.reshape(-1), w.reshape(-1), np.full(rows * WIDTH, np.nan, np.float32)]
         wide = x.astype(np.float64)
-        wanted = (wide - wide.sum(1, keepdims=True)) @ w.astype(np.float64)
-        got = run(kernel, arrays)[2].reshape(rows, WIDTH)
-        np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max())
+        reference = (wide - wide.sum(1, keepdims=True)) @ w.astype(np.float64)
+        output = run(kernel, arrays)[2].reshape(rows, WIDTH)
+        np.testing.assert_allclose(output, reference, atol=1e-4 * np.abs(reference).max())
 
 
 def test_plain_kernels_have_nothing_in_common() -> None:

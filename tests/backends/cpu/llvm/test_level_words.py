@@ -70,9 +70,9 @@ def test_machine_code_multiplies_levels(
 ) -> None:
     host = parse_target("cpu", "host", detect)
     look_ups = ("avx512bw", "avx512vl")
-    added = ("avx512bf16", *(look_ups if wide else ()))
-    kept = [f for f in host.profile.features if wide or f not in look_ups]
-    features = tuple(dict.fromkeys((*kept, *added)))
+    extensions = ("avx512bf16", *(look_ups if wide else ()))
+    features_before = [f for f in host.profile.features if wide or f not in look_ups]
+    features = tuple(dict.fromkeys((*features_before, *extensions)))
     target = replace(host, profile=replace(host.profile, features=features))
     kernel = kernel_of(rows, depth, bits, host.profile.vector_bits // 32)
     looks_up = wide and bits == 4 and depth % 2 == 0  # Levels of an odd depth have eight bits.
@@ -81,7 +81,7 @@ def test_machine_code_multiplies_levels(
         text = standing_in(emit_kernel(node, name, target))
         assert bool(_LOOK_UP.search(text.llvm)) == looks_up
         llvm = _LOOK_UP.sub(lambda m: f"@look_up.{m[1]}", _DECLARED.sub(look_up, text.llvm))
-        for feature in added:
+        for feature in extensions:
             if feature not in host.profile.features:
                 llvm = llvm.replace(f"+{feature}", f"-{feature}")
         return replace(text, llvm=llvm)

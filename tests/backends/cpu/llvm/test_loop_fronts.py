@@ -50,11 +50,13 @@ def test_every_remainder_of_rows_is_right(
     built = tiles.build(every_other())
     assert not built.unproved
     x, w = normal(DEPTH, 2 * height, 2 * width), normal(DEPTH, COLUMNS)
-    wanted = np.einsum("kij,kn->ijn", x[:, ::2, ::2].astype(np.float64), w.astype(np.float64))
-    out = np.full(wanted.size, np.nan, np.float32)
+    reference = np.einsum("kij,kn->ijn", x[:, ::2, ::2].astype(np.float64), w.astype(np.float64))
+    out = np.full(reference.size, np.nan, np.float32)
     arrays = [x.reshape(-1), w.reshape(-1), out]
-    (got,) = check(built.kernel, arrays, {"h": height, "w": width}, atol=1e-4)
-    np.testing.assert_allclose(got.reshape(wanted.shape), wanted, atol=1e-4 * np.abs(wanted).max())
+    (output,) = check(built.kernel, arrays, {"h": height, "w": width}, atol=1e-4)
+    np.testing.assert_allclose(
+        output.reshape(reference.shape), reference, atol=1e-4 * np.abs(reference).max()
+    )
 
 
 def test_code_in_front_of_a_loop_reads_nothing_of_the_loop() -> None:
@@ -70,10 +72,10 @@ def test_code_in_front_of_a_loop_reads_nothing_of_the_loop() -> None:
         behind = indices.emit(row + 1)
         code.splat(behind, 8)
         indices.emit(minimum(row + 1, 2) * 5 + column)
-    made = {"%row"}
+    registers = {"%row"}
     ahead, _, _ = "\n".join(code.lines).partition("br label %loop")
     assert "llvm.smin" in ahead
     for line in filter(str.strip, ahead.splitlines()):
         name, *read = re.findall(r"%\w+", line)
-        assert made.issuperset(read), line
-        made.add(name)
+        assert registers.issuperset(read), line
+        registers.add(name)

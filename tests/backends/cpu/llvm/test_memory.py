@@ -109,8 +109,8 @@ def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
     wins."""
     check(_apart(second), [normal(2, 16), zeros(16, 1024)])
     text = emit_kernel(_apart(second), "apart", SERVER).llvm
-    found = re.findall(r"(%\S+) = getelementptr float, ptr %\S+, i64 (\d+)", text)
-    places = {reg: int(n) for reg, n in found}
+    pointers = re.findall(r"(%\S+) = getelementptr float, ptr %\S+, i64 (\d+)", text)
+    places = {reg: int(n) for reg, n in pointers}
     stores = re.findall(r"store float %\S+, ptr (%\S+),", text)
     order = [places.get(reg, 0) for reg in stores]
     assert len(order) == 32
@@ -136,8 +136,8 @@ def test_borders_of_symbolic_sizes_are_tested_once_for_blocks_of_lanes_apart(che
     text = emit_kernel(kernel, "border", SERVER).llvm
     inside = text.partition("\ninside")[2].partition("br label")[0]
     lanes_of = re.findall(r"(%\S+) = extractelement <16 x float> (%\S+), i(?:32|64) (\d+)", text)
-    found = {reg: (block, int(lane)) for reg, block, lane in lanes_of}
-    order = [found[reg] for reg in re.findall(r"store float (%\S+), ptr", inside)]
+    lanes_by_register = {reg: (block, int(lane)) for reg, block, lane in lanes_of}
+    order = [lanes_by_register[reg] for reg in re.findall(r"store float (%\S+), ptr", inside)]
     blocks = [block for block, _ in order[:3]]
     assert order == [(block, n) for n in range(16) for block in blocks]
     assert len({*blocks}) == 3
@@ -410,8 +410,8 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, wr
     kernel = TileKernel((x_buf, at_buf, out_buf), (), (), (var(u),), body)
     assert verify_kernel(kernel) == ()
     x = normal(4, 8, 16)
-    far = np.array([0, -(1 << 62), 1 << 62, 7])
-    (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
+    offsets = np.array([0, -(1 << 62), 1 << 62, 7])
+    (y,) = check(kernel, [x, offsets, zeros(4, 8, 16)])
     np.testing.assert_array_equal(y, x)
     assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
     # Not every processor knows prefetches for writing. A trip has two hints, and LLVM may hoist the

@@ -88,10 +88,10 @@ def test_under_any_schedule_the_results_are_the_same() -> None:
         verify_kernel(new)
         fewer += branches(kernel) - branches(new)
         operands = [normal(*(d.const for d in t.shape)) for t in expr.params if t is not None]
-        for got, wanted in zip(
+        for output, reference in zip(
             tiles.run_kernel(new, expr.types, operands, {}),
             tiles.run_kernel(kernel, expr.types, operands, {}),
             strict=True,
         ):
-            np.testing.assert_array_equal(got, wanted)
+            np.testing.assert_array_equal(output, reference)
     assert fewer > 8

@@ -71,23 +71,23 @@ def run_at(
 
     Fails if bytes around the result change.
     """
-    made = Compiled(kernel, target)
+    compiled = Compiled(kernel, target)
     result = kernel.buffers[-1]
     count = int(evaluate(result.sizes[0], {}))
     memory = aligned((count * 4 + 128,), np.uint8)
     memory[:] = 0xA5
-    found = memory[64 + shift : 64 + shift + count * 4].view(np.float32)
-    stored = [aligned(a.shape, a.dtype) for a in operands]
-    for at, array in zip(stored, operands, strict=True):
+    values = memory[64 + shift : 64 + shift + count * 4].view(np.float32)
+    operand_copies = [aligned(a.shape, a.dtype) for a in operands]
+    for at, array in zip(operand_copies, operands, strict=True):
         at[...] = array
-    pointers = (ctypes.c_void_p * 3)(*(a.ctypes.data for a in (*stored, found)))
+    pointers = (ctypes.c_void_p * 3)(*(a.ctypes.data for a in (*operand_copies, values)))
     units = prod(int(evaluate(extent(v), {})) for v in kernel.axes)
-    scratch = aligned((made.scratch + 64,), np.uint8)
+    scratch = aligned((compiled.scratch + 64,), np.uint8)
     for begin, end in ((units // 2, units), (0, units // 2)):
-        made._entry(pointers, None, begin, end, scratch.ctypes.data)
+        compiled._entry(pointers, None, begin, end, scratch.ctypes.data)
     assert (memory[: 64 + shift] == 0xA5).all()
     assert (memory[64 + shift + count * 4 :] == 0xA5).all()
-    return found
+    return values
 
 
 @pytest.mark.parametrize("shape", [(8, 64, 64), (5, 7, 1111)], ids=["lines", "tails"])
@@ -97,8 +97,8 @@ def test_results_are_equal_at_any_address(target: Target, shape: tuple[int, ...]
     assert hints(kernel, target) > 0
     x, y = (RNG.standard_normal(prod(shape)).astype(np.float32) for _ in range(2))
     for shift in (0, 4, 16, 32):
-        found = run_at(kernel, target, (x, y), shift)
-        np.testing.assert_array_equal(found, np.maximum(x + y, 0))
+        values = run_at(kernel, target, (x, y), shift)
+        np.testing.assert_array_equal(values, np.maximum(x + y, 0))
 
 
 def test_only_stores_larger_than_the_last_cache_are_non_temporal() -> None:
@@ -137,10 +137,10 @@ def test_other_processors_have_one_version() -> None:
 def test_only_rows_of_whole_lines_go_past_the_caches(target: Target, dtype) -> None:
     line = 64 // dtype.bytes
 
-    def count(cols: int, apart: int, first: int = 0, guards: tuple[Guard, ...] = ()) -> int:
+    def count(cols: int, pitch: int, first: int = 0, guards: tuple[Guard, ...] = ()) -> int:
         l0, l1 = lanes((2, cols))
-        x, y = buffer("x", dtype, (2, cols)), output("y", dtype, 2 * apart + first)
-        at = (apart * l0 + l1 + first,)
+        x, y = buffer("x", dtype, (2, cols)), output("y", dtype, 2 * pitch + first)
+        at = (pitch * l0 + l1 + first,)
         kernel = copy_kernel(x, y, (2, cols), (l0, l1), at, (), guards)
         return hints(replace(kernel, nontemporal=(1,)), target)
 

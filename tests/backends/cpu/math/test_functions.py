@@ -65,10 +65,10 @@ def interesting(dtype: DType, count: int) -> np.ndarray:
         edges = [0, 1, 2, 3, 7, limits.max, limits.min, limits.max - 1]
         edges += [-1, -2, -7] if limits.min else [limits.max // 2]
         usual = RNG.integers(max(limits.min, -40), min(limits.max, 40), (count, WIDTH))
-    chosen = np.array(edges, np.float64 if dtype.is_float else dtype.carrier)[
+    edge_values = np.array(edges, np.float64 if dtype.is_float else dtype.carrier)[
         RNG.integers(0, len(edges), (count, WIDTH))
     ]
-    mixed = np.where(RNG.random((count, WIDTH)) < 0.4, chosen, usual)
+    mixed = np.where(RNG.random((count, WIDTH)) < 0.4, edge_values, usual)
     with np.errstate(all="ignore"):
         array = mixed.astype(dtype.carrier)
     if dtype is BF16:
@@ -128,8 +128,8 @@ def test_exact_functions(check, dtype: DType, names: list[str]):
             inputs[1] = np.where(RNG.random((40, WIDTH)) < 0.5, inputs[1] % 9, inputs[1])
         results = [np.zeros((40, WIDTH), b.dtype.carrier) for b in bodies]
         safe = [b for b in bodies if not _undefined(b, dtype)]
-        kept = [r for b, r in zip(bodies, results, strict=True) if b in safe]
-        check(elementwise(safe, types, 40, WIDTH), [*inputs, *kept])
+        safe_results = [r for b, r in zip(bodies, results, strict=True) if b in safe]
+        check(elementwise(safe, types, 40, WIDTH), [*inputs, *safe_results])
 
 
 def _undefined(body: Scalar, dtype: DType) -> bool:
@@ -231,12 +231,12 @@ def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 def test_error_bounds(run, name, reference, bound, samples):
     body = apply(name, argument(0, F32))
     x = np.concatenate([sample(1 << 15) for sample in samples]).reshape(-1, 64)
-    got = run(elementwise([body], [F32], *x.shape), [x, np.zeros_like(x)])[1]
+    values = run(elementwise([body], [F32], *x.shape), [x, np.zeros_like(x)])[1]
     with np.errstate(all="ignore"):
-        want = reference(x.astype(np.float64))
-    worst = ulps(got, want)
+        exact = reference(x.astype(np.float64))
+    worst = ulps(values, exact)
     at = np.unravel_index(np.argmax(worst), x.shape)
-    assert worst[at] <= bound, f"{name}({x[at]!r}) = {got[at]!r}, {worst[at]:.2f} ULP off"
+    assert worst[at] <= bound, f"{name}({x[at]!r}) = {values[at]!r}, {worst[at]:.2f} ULP off"
 
 
 def test_power_error(run):
@@ -263,10 +263,10 @@ def test_power_error(run):
         for operand in zip(*cases, strict=True)
     )
     kernel = elementwise([body], [F32, F32], *x.shape)
-    got = run(kernel, [x, y, np.zeros_like(x)])[2]
+    values = run(kernel, [x, y, np.zeros_like(x)])[2]
     with np.errstate(all="ignore"):
-        want = np.power(x.astype(np.float64), y.astype(np.float64))
-    assert ulps(got, want).max() <= 1.0
+        reference = np.power(x.astype(np.float64), y.astype(np.float64))
+    assert ulps(values, reference).max() <= 1.0
 
 
 def test_gelu_is_within_a_millionth(run):
@@ -275,10 +275,10 @@ def test_gelu_is_within_a_millionth(run):
     inner = apply("erf", apply("mul", arg, literal(math.sqrt(0.5), F32)))
     half = apply("mul", arg, literal(0.5, F32))
     gelu = apply("mul", half, apply("add", inner, literal(1.0, F32)))
-    got = run(elementwise([gelu], [F32], 512, 64), [x, np.zeros_like(x)])[1]
+    values = run(elementwise([gelu], [F32], 512, 64), [x, np.zeros_like(x)])[1]
     wide = x.astype(np.float64)
-    want = 0.5 * wide * (1 + ERF(wide * math.sqrt(0.5)))
-    assert np.abs(got - want).max() <= 1e-6
+    reference = 0.5 * wide * (1 + ERF(wide * math.sqrt(0.5)))
+    assert np.abs(values - reference).max() <= 1e-6
 
 
 def test_one_plus_erf_is_as_near_as_a_rounded_sum(run):
@@ -286,11 +286,11 @@ def test_one_plus_erf_is_as_near_as_a_rounded_sum(run):
     edges = [-math.inf, math.inf, math.nan, -3e38, 3e38, -1e30, -9.0, -0.0, 0.0, 1e-40, -1e-40]
     x = np.concatenate([spread(-6, 6)(512 * 64 - len(edges)), np.float32(edges)]).reshape(512, 64)
     body = apply("add", literal(1.0, F32), apply("erf", argument(0, F32)))
-    got = run(elementwise([body], [F32], 512, 64), [x, np.zeros_like(x)])[1]
-    want = 1 + ERF(x.astype(np.float64))
-    assert np.array_equal(np.isnan(got), np.isnan(want))
-    assert np.nanmax(np.abs(got - want)) <= 1.3e-7
-    assert (got[x <= -9] == 0).all()
+    values = run(elementwise([body], [F32], 512, 64), [x, np.zeros_like(x)])[1]
+    reference = 1 + ERF(x.astype(np.float64))
+    assert np.array_equal(np.isnan(values), np.isnan(reference))
+    assert np.nanmax(np.abs(values - reference)) <= 1.3e-7
+    assert (values[x <= -9] == 0).all()
 
 
 def test_products_and_sums_are_not_fused(run):
@@ -299,10 +299,12 @@ def test_products_and_sums_are_not_fused(run):
     arg = argument(0, F32)
     body = apply("sub", apply("mul", arg, arg), apply("mul", arg, arg))
     shifted = apply("add", apply("mul", arg, literal(1.1, F32)), literal(-1.1, F32))
-    got = run(elementwise([body, shifted], [F32], 8, 64), [x, np.zeros_like(x), np.zeros_like(x)])
-    assert not got[1].any()
-    (want,) = evaluate_scalars((shifted,), {}, [x])
-    np.testing.assert_array_equal(got[2], want)
+    outputs = run(
+        elementwise([body, shifted], [F32], 8, 64), [x, np.zeros_like(x), np.zeros_like(x)]
+    )
+    assert not outputs[1].any()
+    (reference,) = evaluate_scalars((shifted,), {}, [x])
+    np.testing.assert_array_equal(outputs[2], reference)
 
 
 def test_every_function_is_tested():
@@ -318,9 +320,9 @@ def test_functions_of_many_rows_are_one_loop(check, dtype: DType) -> None:
     Operands differ from row to row, within rows, in both or in neither; the last axis has a tail.
     """
     one = literal(1, dtype)
-    x, column, by_row, alike = (argument(n, dtype) for n in range(4))
+    x, column, by_row, uniform = (argument(n, dtype) for n in range(4))
     ratio = apply("div", one, apply("add", one, apply("exp", apply("mul", x, column))))
-    body = apply("add", apply("mul", apply("tanh", by_row), alike), ratio)
+    body = apply("add", apply("mul", apply("tanh", by_row), uniform), ratio)
     calls = []
     for count in (3, 7):
         shape = (count, 2, WIDTH)
@@ -337,8 +339,8 @@ def whole(
     body: Scalar, shapes: list[tuple[int, ...]], shape: tuple[int, ...], dtype: DType
 ) -> TileKernel:
     """Returns `body` over whole arrays of these shapes, as one block each."""
-    ins = [buffer(f"x{n}", dtype, own) for n, own in enumerate(shapes)]
-    blocks = [Block(f"a{n}", dtype, own) for n, own in enumerate(shapes)]
+    ins = [buffer(f"x{n}", dtype, shape_of_operand) for n, shape_of_operand in enumerate(shapes)]
+    blocks = [Block(f"a{n}", dtype, shape_of_operand) for n, shape_of_operand in enumerate(shapes)]
     y, result = output("y", dtype, *shape), Block("b", dtype, shape)
     statements = (
         *(Load(b, x, lanes(b.shape)) for b, x in zip(blocks, ins, strict=True)),
