@@ -24,11 +24,11 @@ def layer(scope: Scope, name: str) -> Emitter:
 
 def test_a_model_in_another_format_becomes_a_graph() -> None:
     weights = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
-    stored = (weights.reshape(-1).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    octets = (weights.reshape(-1).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     scope = Scope(ImportSession(), GraphBuilder("model"))
     rows = scope.session.fresh_symbol("rows")
     x = scope.input("x", TensorType(F32, (rows, const(2))))
-    w = scope.constant(decoded(stored, 6, BF16).reshape(2, 3), BF16, "w")
+    w = scope.constant(decoded(octets, 6, BF16).reshape(2, 3), BF16, "w")
     scope.constant(weights, F32, "unread")
     with layer(scope, "layer.0").writing() as ctx:
         shares = ctx.emit("softmax", x @ w.cast(F32) + 1.0, axis=1)
@@ -40,11 +40,11 @@ def test_a_model_in_another_format_becomes_a_graph() -> None:
     )
 
     feed = np.array([[1, -2], [0.5, 3]], np.float32)
-    got = evaluate_graph(graph, {"x": feed})
+    outputs = evaluate_graph(graph, {"x": feed})
     exponentials = np.exp((feed.astype(np.float64) @ weights.astype(np.float64)) + 1)
     expected = exponentials / exponentials.sum(1, keepdims=True)
-    np.testing.assert_allclose(got["shares"], expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(got["x.again"], feed)
+    np.testing.assert_allclose(outputs["shares"], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(outputs["x.again"], feed)
     assert "unread" not in graph_text(graph)
 
 

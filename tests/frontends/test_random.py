@@ -66,18 +66,18 @@ def test_passes_leave_equal_and_seeded_nodes_alone() -> None:
         numbers = [n.attrs.number for n in walk_nodes(changed) if n.op.name == "stream_number"]
         assert sorted(numbers) == sorted(streams(graph))
         assert len(bits) == 4 or changed is final
-        found = evaluate_graph(changed, dict(X))["y"]
-        assert np.abs(found).min() > 0
-        np.testing.assert_allclose(found, evaluate_graph(graph, dict(X))["y"], atol=1e-6)
+        output = evaluate_graph(changed, dict(X))["y"]
+        assert np.abs(output).min() > 0
+        np.testing.assert_allclose(output, evaluate_graph(graph, dict(X))["y"], atol=1e-6)
 
 
 def test_streams_are_of_names() -> None:
     """A node draws the same numbers for any nodes before it."""
     one = imported("y = RandomNormalLike (x)")
     two = imported("z = RandomNormalLike (x) y = RandomNormalLike (x)", outputs="y z")
-    found = [evaluate_graph(graph, X, seed=3) for graph in (one, two)]
-    np.testing.assert_array_equal(found[0]["y"], found[1]["y"])
-    assert not np.array_equal(found[1]["z"], found[1]["y"])
+    outputs = [evaluate_graph(graph, X, seed=3) for graph in (one, two)]
+    np.testing.assert_array_equal(outputs[0]["y"], outputs[1]["y"])
+    assert not np.array_equal(outputs[1]["z"], outputs[1]["y"])
 
 
 def test_calls_of_one_function_draw_apart() -> None:
@@ -90,8 +90,8 @@ def test_calls_of_one_function_draw_apart() -> None:
         functions=functions,
     )
     model.graph.node[0].name = model.graph.node[1].name = "same"
-    found = evaluate_graph(load_model(model), {"x": X["x"][:4]})
-    assert len(np.unique([found["y"], found["z"]])) == 64
+    outputs = evaluate_graph(load_model(model), {"x": X["x"][:4]})
+    assert len(np.unique([outputs["y"], outputs["z"]])) == 64
 
 
 @pytest.mark.parametrize(("name", "code"), [("f16", 10), ("bf16", 16), ("f32", 1), ("f64", 11)])
@@ -117,8 +117,8 @@ def test_an_interval_excludes_its_end() -> None:
     )["y"]
     assert y.min() == 2
     assert y.max() == np.float16(3) - np.float16(2**-9)
-    same = imported("y = RandomUniformLike <low = 2.5, high = 2.5> (x)")
-    assert {*evaluate_graph(same, X)["y"].reshape(-1)} == {2.5}
+    constant = imported("y = RandomUniformLike <low = 2.5, high = 2.5> (x)")
+    assert {*evaluate_graph(constant, X)["y"].reshape(-1)} == {2.5}
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ def test_dropout_in_training(known: bool) -> None:
     constant = "t = Constant <value = bool {1}> () r = Constant <value = float {0.25}> ()"
     inputs = "float[n, 8] x" + ("" if known else ", bool t, float r")
     graph = imported(f"{constant if known else ''} y, m = Dropout (x, r, t)", inputs)
-    ratio, given = np.array(0.25, np.float32), dict(X)
+    ratio, feeds = np.array(0.25, np.float32), dict(X)
     for training in (True,) if known else (True, False):
         if not known:
-            given |= {"t": np.array(training), "r": ratio}
-        y = evaluate_graph(graph, given)["y"]
+            feeds |= {"t": np.array(training), "r": ratio}
+        y = evaluate_graph(graph, feeds)["y"]
         if training:
             assert {*np.unique(y)} == {np.float32(0), np.float32(1) / np.float32(0.75)}
             assert abs((y == 0).mean() - 0.25) < 0.03
         else:
-            np.testing.assert_array_equal(y, given["x"])
+            np.testing.assert_array_equal(y, feeds["x"])
 
 
 def test_a_class_without_weight_is_never_drawn() -> None:
@@ -176,12 +176,12 @@ def exported(function: Any, *inputs: Any) -> Any:
 def drawn(function: Any, *inputs: Any) -> list[np.ndarray]:
     """Returns the results, after a check that their shapes and types equal those of eager torch."""
     graph = load_model(exported(function, *inputs))
-    given = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
-    found = list(evaluate_graph(graph, given, seed=1).values())
-    wanted = function(*inputs)
-    for have, want in zip(found, wanted, strict=True):
-        assert (have.shape, str(have.dtype)) == (tuple(want.shape), str(want.dtype)[6:])
-    return found
+    feeds = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
+    outputs = list(evaluate_graph(graph, feeds, seed=1).values())
+    references = function(*inputs)
+    for have, reference in zip(outputs, references, strict=True):
+        assert (have.shape, str(have.dtype)) == (tuple(reference.shape), str(reference.dtype)[6:])
+    return outputs
 
 
 def everything(x: Any) -> Any:
@@ -204,13 +204,13 @@ MOMENTS = (
 
 
 def test_moments() -> None:
-    found = drawn(everything, torch.full((40, 50), 0.5))
-    for y, (mean, deviation) in zip(found, MOMENTS, strict=True):
+    outputs = drawn(everything, torch.full((40, 50), 0.5))
+    for y, (mean, deviation) in zip(outputs, MOMENTS, strict=True):
         y = y.astype(np.float64)
         assert abs(y.mean() - mean) < 0.1 * deviation  # 4.5 standard errors
         assert abs(y.std() - deviation) < 0.1 * deviation
-    assert {*np.unique(found[7])} == {*range(-3, 9)}
-    assert {*np.unique(found[8])} == {*range(5)}
+    assert {*np.unique(outputs[7])} == {*range(-3, 9)}
+    assert {*np.unique(outputs[8])} == {*range(5)}
 
 
 def test_samples_of_classes() -> None:
@@ -241,8 +241,8 @@ def test_an_archive_that_draws_has_the_evaluator_alone(tmp_path: Path) -> None:
     for draws, function in ((False, torch.relu), (True, torch.rand_like)):
         path = tmp_path / f"{draws}.pt2"
         torch.export.save(exported(function, torch.ones(3)), path)
-        with drawn_model(path) as found:
-            assert found == (path, draws)
+        with drawn_model(path) as pair:
+            assert pair == (path, draws)
 
 
 def test_a_network_in_training_drops() -> None:

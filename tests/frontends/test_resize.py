@@ -35,12 +35,12 @@ def resize(
     mode = attrs.pop("mode")
     if mode not in ("linear", "cubic"):
         attrs["nearest_mode"], mode = mode, "nearest"
-    given = {
+    optional_operands = {
         "roi": np.float32(roi or []),
         "scales": np.float32([] if sizes else scales),
         "sizes": np.int64(sizes or []),
     }
-    operands = ["x", *given] if sizes else ["x", "roi", "scales"]
+    operands = ["x", *optional_operands] if sizes else ["x", "roi", "scales"]
     node = helper.make_node("Resize", operands, ["y"], mode=mode, **attrs)
     shape = x.shape if known else [f"d{n}" for n in range(x.ndim)]
     graph = helper.make_graph(
@@ -48,7 +48,7 @@ def resize(
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [onnx.ValueInfoProto(name="y")],
-        [numpy_helper.from_array(array, name) for name, array in given.items()],
+        [numpy_helper.from_array(array, name) for name, array in optional_operands.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=producer)
@@ -120,13 +120,13 @@ def test_resizes_by_scales_agree_with_torch(mode: str, corners: bool, known: boo
     """Scale 1.3 keeps an axis of 3 elements, and torch's linear mode then copies them."""
     x, scales = some(1, 2, 3, 8), (1.3, 0.7)
     torch_mode = {"linear": "bilinear", "cubic": "bicubic"}[mode]
-    wanted = torch.nn.functional.interpolate(
+    reference = torch.nn.functional.interpolate(
         torch.from_numpy(x), scale_factor=scales, mode=torch_mode, align_corners=corners
     )
     coordinates = "align_corners" if corners else "half_pixel"
     attrs = {"mode": mode, "coordinate_transformation_mode": coordinates, "known": known}
-    found = result(resize(x, [1, 1, *scales], producer="pytorch", **attrs), x)
-    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-4)
+    output = result(resize(x, [1, 1, *scales], producer="pytorch", **attrs), x)
+    np.testing.assert_allclose(output, reference.numpy(), rtol=1e-4, atol=1e-4)
 
 
 class Interpolate(torch.nn.Module):
@@ -136,8 +136,8 @@ class Interpolate(torch.nn.Module):
 
 def test_modules_of_torch_leave_an_axis_whose_size_stays() -> None:
     x = torch.from_numpy(some(1, 2, 3, 8))
-    found = evaluate_graph(load_model(torch.export.export(Interpolate(), (x,))), {"x": x.numpy()})
-    (array,) = found.values()
+    outputs = evaluate_graph(load_model(torch.export.export(Interpolate(), (x,))), {"x": x.numpy()})
+    (array,) = outputs.values()
     np.testing.assert_allclose(array, Interpolate()(x).numpy(), rtol=1e-4, atol=1e-4)
 
 
@@ -154,11 +154,11 @@ def test_nearest_elements_of_opset_10_are_the_next_where_axes_get_shorter(known:
     x = some(1, 1, 10, 23)
 
     def model(scales: list[float]) -> onnx.ModelProto:
-        made = resize(x, scales, known=known, mode="floor", opset=10)
-        node = made.graph.node[0]
+        resized = resize(x, scales, known=known, mode="floor", opset=10)
+        node = resized.graph.node[0]
         node.input.remove("roi")
         node.attribute.remove(next(a for a in node.attribute if a.name == "nearest_mode"))
-        return made
+        return resized
 
     for scales in ([1, 1, 0.7, 0.29], [1, 1, 1, 0.6], [1, 1, 2.5, 1]):
         check(model(scales), {"x": x})

@@ -44,8 +44,8 @@ def test_halves_give_the_rounded_results_of_floats(attributes: str, heads: int) 
         name: np.asarray(carrier(rng.standard_normal((2, n, 9, 8)).astype(np.float32), BF16))
         for name, n in (("q", 4), ("k", heads), ("v", heads))
     }
-    want, got = (
+    reference, output = (
         evaluate_graph(graph(dtype, attributes=attributes, heads=heads), arrays)["y"]
         for dtype in ("float", "bfloat16")
     )
-    np.testing.assert_allclose(got, want, rtol=2**-8, atol=2**-9)
+    np.testing.assert_allclose(output, reference, rtol=2**-8, atol=2**-9)

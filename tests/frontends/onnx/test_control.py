@@ -119,9 +119,9 @@ def test_equal_conditions_are_decided_once() -> None:
         else_branch = e{n} () => (float[n, m] r{n}) {{ r{n} = Neg (x) }}
       >
       w{n} = ReduceSum <keepdims = 0> (q{n})"""
-    rest = "".join(step.format(n=n) for n in range(20))
+    steps = "".join(step.format(n=n) for n in range(20))
     ends = ", ".join(f"w{n}" for n in range(20))
-    model = _squeezed(f"f = ReduceSum <keepdims = 0> (q)  {rest}  y = Sum (f, {ends})", "float y")
+    model = _squeezed(f"f = ReduceSum <keepdims = 0> (q)  {steps}  y = Sum (f, {ends})", "float y")
     graph = load_model(model)
     assert [node.op.name for node in walk_nodes(graph)].count("if") == 1
     for shape in ((3, 1), (3, 4)):

@@ -34,9 +34,9 @@ def test_a_voice(tmp_path: Path) -> None:
     for t, seed in ((1, 0), (20, 7)):
         x = np.random.default_rng(t).standard_normal((t, 8)).astype(np.float32)
         feeds = {"x": x, "temperature": np.array(0.7, np.float32)}
-        found, due = by_runtime(path, feeds, seed), evaluate_graph(graph, feeds, seed=seed)
-        assert list(found) == list(due)
-        np.testing.assert_allclose(found["z"], due["z"], rtol=1e-5, atol=1e-5)
+        outputs, due = by_runtime(path, feeds, seed), evaluate_graph(graph, feeds, seed=seed)
+        assert list(outputs) == list(due)
+        np.testing.assert_allclose(outputs["z"], due["z"], rtol=1e-5, atol=1e-5)
 
 
 def test_every_law(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_every_law(tmp_path: Path) -> None:
     path, graph = saved(model, tmp_path), load_model(model)
     for n in (100, 0):
         x = {"x": np.full((n, 300, 3), 0.3, np.float32)}
-        found, due = by_runtime(path, x, 5), evaluate_graph(graph, x, seed=5)
+        draws, due = by_runtime(path, x, 5), evaluate_graph(graph, x, seed=5)
         for name, array in due.items():
-            np.testing.assert_array_equal(found[name], array)
+            np.testing.assert_array_equal(draws[name], array)
 
 
 @pytest.mark.parametrize(

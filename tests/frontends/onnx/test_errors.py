@@ -15,9 +15,9 @@ from tests.lib.import_oracle import model_of
 
 
 def _refused(model: onnx.ModelProto) -> UserError:
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError) as error:
         load_model(model)
-    return found.value
+    return error.value
 
 
 def test_all_unsupported_operators_are_named_at_once() -> None:
@@ -205,9 +205,9 @@ def test_a_size_given_to_a_name_holds_everywhere() -> None:
     ],
 )
 def test_shapes_that_do_not_fit_the_model(shapes: dict[str, tuple[int, ...]], what: str) -> None:
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError) as error:
         load_model(model_of(_TWO), shapes)
-    assert what in found.value.what
+    assert what in error.value.what
 
 
 @pytest.mark.parametrize("shape", ["{0, 4611686018427387904, 4}", "{1099511627776, 1}"])

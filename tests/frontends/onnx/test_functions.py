@@ -58,9 +58,9 @@ def test_attributes_reach_into_bodies() -> None:
 )
 def test_functions_that_call_themselves_are_refused(functions: str) -> None:
     model = model_of("g (float x) => (float y) { y = local.f (x) }", functions=functions)
-    with pytest.raises(UserError, match="cannot be imported") as found:
+    with pytest.raises(UserError, match="cannot be imported") as error:
         load_model(model)
-    assert "calls itself" in found.value.why
+    assert "calls itself" in error.value.why
 
 
 def test_an_expansion_without_end_is_stopped() -> None:

@@ -76,10 +76,10 @@ def test_an_initialiser_fixes_its_input_unless_the_user_names_it(version: int) -
     fixed = tcc.compile(model)
     assert [port.name for port in fixed.inputs] == ["x"]
     np.testing.assert_array_equal(fixed.run({"x": x})["y"], expected(model, {"x": x})["y"])
-    given = tcc.compile(model, inputs={"w": (2,)})
-    assert [port.name for port in given.inputs] == ["x", "w"]
-    want = expected(_defaulted(8), {"x": x, "w": w})
-    np.testing.assert_array_equal(given.run({"x": x, "w": w})["y"], want["y"])
+    module = tcc.compile(model, inputs={"w": (2,)})
+    assert [port.name for port in module.inputs] == ["x", "w"]
+    reference = expected(_defaulted(8), {"x": x, "w": w})
+    np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], reference["y"])
 
 
 def test_a_sparse_initialiser_is_a_default_too() -> None:

@@ -38,8 +38,8 @@ AXES = [axes for count in (1, 2, 3) for axes in combinations(range(3), count)]
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axes", [*AXES, (-1,), (2, 0), (-3, 1)])
 def test_reductions(axes: tuple[int, ...], keepdims: int) -> None:
-    found = run("ReduceSum", X, np.array(axes), keepdims=keepdims)
-    np.testing.assert_array_equal(found, X.sum(axes, keepdims=bool(keepdims)))
+    output = run("ReduceSum", X, np.array(axes), keepdims=keepdims)
+    np.testing.assert_array_equal(output, X.sum(axes, keepdims=bool(keepdims)))
 
 
 def test_reduction_of_an_empty_axis() -> None:
@@ -84,15 +84,15 @@ def test_slice(axes: Any, starts: Any, ends: Any, steps: Any) -> None:
 
 
 def test_pad() -> None:
-    found = run("Pad", X, np.array([1, 0, 2, 3]), np.float32(9), np.array([2, 0]))
+    output = run("Pad", X, np.array([1, 0, 2, 3]), np.float32(9), np.array([2, 0]))
     expected = np.pad(X, ((0, 3), (0, 0), (1, 2)), constant_values=9)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(output, expected)
 
 
 def test_resize_by_scales() -> None:
     x = X[None]
-    found = run("Resize", x, np.float32([]), np.float32([1, 1, 2, 3]), mode="nearest")
-    np.testing.assert_array_equal(found, x.repeat(2, 2).repeat(3, 3))
+    output = run("Resize", x, np.float32([]), np.float32([1, 1, 2, 3]), mode="nearest")
+    np.testing.assert_array_equal(output, x.repeat(2, 2).repeat(3, 3))
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -108,8 +108,8 @@ def test_scaled_sizes_are_rounded_in_f32(scale: float, size: int, late: bool) ->
     graph = helper.make_graph([node], "g", types, [onnx.ValueInfoProto(name="y")], fixed)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     check(model, {"x": x, "s": scales} if late else {"x": x})
-    found = evaluate_graph(load_model(model), {"x": x, "s": scales} if late else {"x": x})["y"]
-    assert found.shape == (size,)
+    output = evaluate_graph(load_model(model), {"x": x, "s": scales} if late else {"x": x})["y"]
+    assert output.shape == (size,)
 
 
 @pytest.mark.parametrize(

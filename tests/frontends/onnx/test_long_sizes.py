@@ -90,8 +90,8 @@ def test_named_sizes_equal_their_formulas() -> None:
     graph = load_model(arithmetic(12))
     assert any(n.op.name == "name_size" for n in graph.nodes)
     for n, m in ((0, 0), (1, 1), (3, 2), (2, 5)):
-        found = evaluate_graph(graph, {"x": np.zeros((n, m), np.float32)})
-        assert found["y"].shape == (rows_of(n, m, 12),)
+        outputs = evaluate_graph(graph, {"x": np.zeros((n, m), np.float32)})
+        assert outputs["y"].shape == (rows_of(n, m, 12),)
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 12])
@@ -119,6 +119,6 @@ def test_a_limit_on_cases_ends_a_proof() -> None:
     """A size relation without a proof is checked in the run: reading an element of a vector cut 20
     times is safe."""
     graph = load_model(cuts(20))
-    (whole,) = graph.outputs
+    (output,) = graph.outputs
     (first,) = graph.inputs
-    assert not inside(whole.type.shape[0], first.type.shape[0])
+    assert not inside(output.type.shape[0], first.type.shape[0])

@@ -86,21 +86,21 @@ def test_drawn_loops_agree_or_are_refused(first: int) -> None:
             refusals.append((seed, str(error)))
             continue
         for count in (0, 1, 2, 4) if trips is None else (trips,):
-            given = feeds if trips is not None else {**feeds, "m": np.array(count)}
+            inputs = feeds if trips is not None else {**feeds, "m": np.array(count)}
             try:
-                due = expected(model, given)
+                due = expected(model, inputs)
             except (Fail, InvalidArgument, InvalidGraph, RuntimeException):
                 continue  # ONNX Runtime refuses a trip for its ranks
             try:
-                found = evaluate_graph(graph, given)
+                outputs = evaluate_graph(graph, inputs)
             except UserError as error:
                 refusals.append((seed, str(error)))
                 continue
             for name, array in due.items():
                 # For a loop without trips, ONNX Runtime gives rows whose sizes are zero.
-                assert found[name].size == array.size, (seed, count, name)
+                assert outputs[name].size == array.size, (seed, count, name)
                 np.testing.assert_allclose(
-                    found[name].ravel(), array.ravel(), rtol=1e-5, atol=1e-5, err_msg=f"{seed}"
+                    outputs[name].ravel(), array.ravel(), rtol=1e-5, atol=1e-5, err_msg=f"{seed}"
                 )
             agreeing += 1
     assert agreeing >= 25

@@ -59,9 +59,9 @@ def run(graph: Graph, feeds: Mapping[str, Any]) -> list[Any]:
 
 def check_elements(graph: Graph, model: onnx.ModelProto, feeds: Arrays) -> None:
     """Compares the elements of results whose rank differs in ONNX Runtime."""
-    for found, due in zip(run(graph, feeds), expected(model, feeds).values(), strict=True):
-        assert found.size == due.size
-        np.testing.assert_allclose(found.ravel(), due.ravel(), rtol=1e-6, atol=1e-6)
+    for output, due in zip(run(graph, feeds), expected(model, feeds).values(), strict=True):
+        assert output.size == due.size
+        np.testing.assert_allclose(output.ravel(), due.ravel(), rtol=1e-6, atol=1e-6)
 
 
 # ---- conditions ----------------------------------------------------------------------------------

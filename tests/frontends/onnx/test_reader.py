@@ -58,9 +58,9 @@ def _opset(version: int) -> bytes:
 def test_files_that_are_no_models_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
-    with pytest.raises(UserError, match=message) as found:
+    with pytest.raises(UserError, match=message) as error:
         read_model(path)
-    assert found.value.where == str(path)
+    assert error.value.where == str(path)
     with pytest.raises(UserError, match=message):
         read_model(data)
 
@@ -83,9 +83,9 @@ def test_files_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "m.onnx"
     path.write_bytes(_bytes())
     monkeypatch.setattr(mmap, "mmap", refuse)  # as for files of /sys
-    with pytest.raises(UserError, match="the model cannot be read") as found:
+    with pytest.raises(UserError, match="the model cannot be read") as error:
         read_model(path)
-    assert found.value.why == "No such device"
+    assert error.value.why == "No such device"
 
 
 # ---- tensors -------------------------------------------------------------------------------------
@@ -102,17 +102,17 @@ def test_every_element_type_reads_back(dtype: str, raw: bool) -> None:
     number = helper.np_dtype_to_tensor_dtype(array.dtype)
     data = array.tobytes() if raw else array.ravel()
     tensor = helper.make_tensor("t", number, array.shape, data, raw=raw)
-    found, kind = TensorReader(None).array(tensor)
-    assert found.dtype == array.dtype == kind.carrier
-    np.testing.assert_array_equal(found, array)
+    array_read, kind = TensorReader(None).array(tensor)
+    assert array_read.dtype == array.dtype == kind.carrier
+    np.testing.assert_array_equal(array_read, array)
 
 
 def test_bfloat16_reads_as_its_exact_f32() -> None:
     bits = np.array([0x3FC0, 0xC020, 0x7F80], np.uint16)
     tensor = helper.make_tensor("t", TensorProto.BFLOAT16, [3], bits.tobytes(), raw=True)
-    found, kind = TensorReader(None).array(tensor)
+    array, kind = TensorReader(None).array(tensor)
     assert kind.name == "bf16"
-    np.testing.assert_array_equal(found, np.array([1.5, -2.5, np.inf], np.float32))
+    np.testing.assert_array_equal(array, np.array([1.5, -2.5, np.inf], np.float32))
 
 
 def _broken(change: Callable[[onnx.TensorProto], object]) -> onnx.TensorProto:
@@ -145,8 +145,8 @@ def test_sparse_tensors_are_filled_in() -> None:
     values = numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "w")
     for indices in (np.array([1, 5]), np.array([[0, 1], [1, 2]])):
         sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices), [2, 3])
-        found, _ = TensorReader(None).dense(sparse)
-        np.testing.assert_array_equal(found, [[0, 1.5, 0], [0, 0, 2.5]])
+        array, _ = TensorReader(None).dense(sparse)
+        np.testing.assert_array_equal(array, [[0, 1.5, 0], [0, 0, 2.5]])
     for indices in (np.array([1, 6]), np.array([-1, 0]), np.array([[0, 0], [0, 3]])):
         sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices), [2, 3])
         with pytest.raises(UserError):
@@ -212,8 +212,8 @@ def test_a_dot_or_nothing_between_slashes_names_the_same_folder(
     path = _save(tmp_path, location=location)
     _check_read(path)
     feeds = {"x": np.ones((2, 3), np.float32)}
-    (found,) = ort.InferenceSession(path).run(None, feeds)
-    np.testing.assert_array_equal(found, _WEIGHT + 1)
+    (output,) = ort.InferenceSession(path).run(None, feeds)
+    np.testing.assert_array_equal(output, _WEIGHT + 1)
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_external_data_stay_in_the_models_folder(location: str, tmp_path: Path) 
     os.mkfifo(folder / "pipe")
     (folder / "dir").mkdir()
     (folder / "empty.bin").write_bytes(b"")
-    with pytest.raises(UserError, match="external data cannot be used") as found:
+    with pytest.raises(UserError, match="external data cannot be used") as error:
         load_model(path)
-    assert "initializer w" in found.value.where
+    assert "initializer w" in error.value.where
 
 
 def _hub(root: Path) -> Path:
@@ -300,10 +300,10 @@ def test_a_link_that_changes_after_the_look_at_it(
     (tmp_path / "secret").write_bytes(bytes(24))
 
     def look(place: str) -> str:
-        found = readlink(place)
+        target = readlink(place)
         data.unlink()
         data.symlink_to(tmp_path / "secret")
-        return found
+        return target
 
     readlink = os.readlink
     monkeypatch.setattr(model_file.os, "readlink", look)
@@ -343,9 +343,9 @@ def test_external_ranges_are_checked(entries: dict[str, str], tmp_path: Path) ->
 
 
 def test_external_data_of_a_model_in_memory_cannot_be_found() -> None:
-    with pytest.raises(UserError, match="lie in another file") as found:
+    with pytest.raises(UserError, match="lie in another file") as error:
         load_model(_external(location="w.bin"))
-    assert "path" in found.value.hint
+    assert "path" in error.value.hint
 
 
 def test_large_weights_of_a_file_are_views(tmp_path: Path) -> None:

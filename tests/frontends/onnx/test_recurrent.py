@@ -40,10 +40,10 @@ def model_of_layer(op: str, attributes: dict[str, Any], optional: set[str], symb
         "c": weight(*states),
     }
     order = ["X", "W", "R", "B", "lengths", "h", *(["c", "P"] if op == "LSTM" else [])]
-    given = [n if n in {"X", "W", "R"} | optional else "" for n in order]
+    inputs = [n if n in {"X", "W", "R"} | optional else "" for n in order]
     outputs = ["Y", "Y_h", *(["Y_c"] if op == "LSTM" else [])]
-    node = helper.make_node(op, given, outputs, hidden_size=_HIDDEN, **attributes)
-    names = [n for n in given if n in feeds]
+    node = helper.make_node(op, inputs, outputs, hidden_size=_HIDDEN, **attributes)
+    names = [n for n in inputs if n in feeds]
     types = {"lengths": TensorProto.INT32}
     infos = [
         helper.make_tensor_value_info(
@@ -62,7 +62,7 @@ def model_of_layer(op: str, attributes: dict[str, Any], optional: set[str], symb
         "g",
         infos,
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
-        [numpy_helper.from_array(a, n) for n, a in arrays.items() if n in given],
+        [numpy_helper.from_array(a, n) for n, a in arrays.items() if n in inputs],
     )
     opset = helper.make_opsetid("", 17)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8), {

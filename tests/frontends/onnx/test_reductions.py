@@ -41,5 +41,5 @@ def test_infinities_and_integers() -> None:
     inf = np.inf
     x = np.array([[-inf, -inf], [inf, 1], [-inf, 3], [np.nan, 1]])
     np.testing.assert_allclose(log_sum_exp(x, "double", 0), [-inf, inf, 3, np.nan], 1e-15, 1e-15)
-    whole = np.array([[700, 700], [-9, 4]], np.int32)
-    np.testing.assert_array_equal(log_sum_exp(whole, "int32", 0), [700, 4])
+    integers = np.array([[700, 700], [-9, 4]], np.int32)
+    np.testing.assert_array_equal(log_sum_exp(integers, "int32", 0), [700, 4])

@@ -54,9 +54,9 @@ def test_computed_shapes_leave_no_nodes(body: str, shape: str) -> None:
 @given(data=st.data())
 def test_slices_of_symbolic_axes_are_numpys(data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 9))
-    far = st.sampled_from([-(1 << 63), -(1 << 31), (1 << 31) - 1, 10**9, (1 << 63) - 1])
+    distant = st.sampled_from([-(1 << 63), -(1 << 31), (1 << 31) - 1, 10**9, (1 << 63) - 1])
     bound = st.integers(-12, 12)
-    start, end = data.draw(bound), data.draw(bound | far)
+    start, end = data.draw(bound), data.draw(bound | distant)
     step = data.draw(st.sampled_from([1, 1, 2, 3, -1, -2]))
     if step < 0:
         start = max(start, -size)  # ONNX moves an earlier start to the first element
@@ -67,9 +67,9 @@ def test_slices_of_symbolic_axes_are_numpys(data: st.DataObject) -> None:
     }}""")
     x = np.arange(size)
     to_front = step < 0 and end <= -(1 << 31)
-    wanted = x[start : None if to_front else end : step]
-    found = evaluate_graph(load_model(model), {"x": x})["y"]
-    np.testing.assert_array_equal(found, wanted)
+    reference = x[start : None if to_front else end : step]
+    output = evaluate_graph(load_model(model), {"x": x})["y"]
+    np.testing.assert_array_equal(output, reference)
 
 
 def test_a_slice_from_the_end_has_the_size_it_asks_for() -> None:
@@ -121,8 +121,8 @@ def test_a_detour_by_bf16_rounds(source: str) -> None:
         f"  b = Cast <to = 16> ({source})  f = Cast <to = 1> (b)  y = Identity (f) }}"
     )
     x = np.array([1.001, -3.02], np.float32)
-    wanted = np.array([1, -3.015625], np.float32)
-    np.testing.assert_array_equal(evaluate_graph(load_model(model), {"x": x})["y"], wanted)
+    reference = np.array([1, -3.015625], np.float32)
+    np.testing.assert_array_equal(evaluate_graph(load_model(model), {"x": x})["y"], reference)
 
 
 def test_an_expansion_may_ask_for_no_axes() -> None:
@@ -143,8 +143,8 @@ def test_a_norm_whose_results_nobody_names() -> None:
     )
     model.graph.node[0].output[0] = ""
     x = np.ones((2, 6), np.float32)
-    found = evaluate_graph(load_model(model), {"x": x, "s": x[0]})
-    np.testing.assert_array_equal(found["y"], x)
+    outputs = evaluate_graph(load_model(model), {"x": x, "s": x[0]})
+    np.testing.assert_array_equal(outputs["y"], x)
 
 
 @pytest.mark.parametrize("name", _RUN_TIME)
@@ -192,8 +192,8 @@ def test_divisors_of_sizes_may_be_zero() -> None:
     assert set(op_names(graph)) == {"expand"}
     for q, k in ((9, 3), (7, 2), (2, 7), (0, 1), (5, 0)):
         arrays = {"q": np.zeros(q, np.float32), "k": np.zeros(k, np.float32)}
-        found = evaluate_graph(graph, arrays)["y"]
-        assert not k or found.shape == (q // k,)
+        output = evaluate_graph(graph, arrays)["y"]
+        assert not k or output.shape == (q // k,)
 
 
 def test_sizes_that_data_decide_flow_on() -> None:
@@ -274,5 +274,5 @@ def test_open_sizes_that_must_be_numbers_are_required_to(
 
 def test_symbols_of_long_names_differ() -> None:
     session = ImportSession()
-    found = [session.fresh_symbol(hint) for hint in ("n", "n.1", "n", *("long" * 30,) * 3)]
-    assert len({index.key for index in found}) == len(found)
+    symbols = [session.fresh_symbol(hint) for hint in ("n", "n.1", "n", *("long" * 30,) * 3)]
+    assert len({index.key for index in symbols}) == len(symbols)

@@ -56,20 +56,20 @@ def agree(path: Path, module: Any, *inputs: Any) -> Any:
     """Fails unless the archive's graph gives the results of the module."""
     module = module.eval() if isinstance(module, torch.nn.Module) else samples.Call(module)
     graph = load_model(saved(path, module, *inputs))
-    given = {name: buffer.numpy().copy() for name, buffer in module.named_buffers()}
-    own = {v.name: given[v.name] for v in graph.inputs if v.name in given}
-    rest = [v.name for v in graph.inputs if v.name not in given]
-    found = evaluate_graph(
-        graph, own | {n: x.numpy().copy() for n, x in zip(rest, inputs, strict=True)}
+    buffers = {name: buffer.numpy().copy() for name, buffer in module.named_buffers()}
+    states = {v.name: buffers[v.name] for v in graph.inputs if v.name in buffers}
+    input_names = [v.name for v in graph.inputs if v.name not in buffers]
+    outputs = evaluate_graph(
+        graph, states | {n: x.numpy().copy() for n, x in zip(input_names, inputs, strict=True)}
     )
-    wanted = module(*(x.clone() for x in inputs))
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(wanted) if leaf is not None]
-    for have, want in zip(found.values(), leaves, strict=False):
+    references = module(*(x.clone() for x in inputs))
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(references) if leaf is not None]
+    for have, reference in zip(outputs.values(), leaves, strict=False):
         torch.testing.assert_close(
-            torch.as_tensor(have), torch.as_tensor(want), rtol=1e-5, atol=1e-5
+            torch.as_tensor(have), torch.as_tensor(reference), rtol=1e-5, atol=1e-5
         )
-    assert len(found) >= len(leaves)
-    return found
+    assert len(outputs) >= len(leaves)
+    return outputs
 
 
 # ---- programs as torch exports them --------------------------------------------------------------
@@ -127,8 +127,8 @@ def test_archives_from_gpus_are_traced_on_the_cpu(tmp_path: Path) -> None:
     )
     assert there != parts[model]
     path.write_bytes(packed(parts | {model: there}))
-    found = evaluate_graph(load_model(path), {"inputs_0": np.full(3, 2.5, np.float32)})
-    np.testing.assert_array_equal(next(iter(found.values())), np.full(3, 2, np.int32))
+    outputs = evaluate_graph(load_model(path), {"inputs_0": np.full(3, 2.5, np.float32)})
+    np.testing.assert_array_equal(next(iter(outputs.values())), np.full(3, 2, np.int32))
 
 
 def test_recurrent_layers(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_updates_in_place(tmp_path: Path) -> None:
         flat.add_(1)
         part = z[:, 1:3]
         part.mul_(y[:, :2])
-        turned = z.transpose(0, 1)
-        turned.relu_()
+        transposed = z.transpose(0, 1)
+        transposed.relu_()
         z[0] = 5.0
         z[:, 2].copy_(y[:, 0])
         z.unsqueeze(1).permute(2, 1, 0).sub_(0.25)
@@ -158,10 +158,10 @@ def test_updates_in_place(tmp_path: Path) -> None:
         z.narrow(1, 2, 2).neg_()
         z.narrow(1, -2, 2).mul_(2)
         z.t_().mT.select(1, 2).add_(1)
-        held = z > 0
-        held &= z < 1
-        held[0] |= y[:, 0] > 0
-        return held, z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
+        mask = z > 0
+        mask &= z < 1
+        mask[0] |= y[:, 0] > 0
+        return mask, z, flat, part, transposed, torch.nn.functional.relu(z + 1, inplace=True)
 
     agree(tmp_path, updates, torch.randn(4, 6), torch.randn(4, 6))
 
@@ -188,7 +188,7 @@ def test_updates_through_views_that_may_be_copies(tmp_path: Path) -> None:
 
 def test_operators_that_write_into_their_arguments_have_no_converter() -> None:
     """After an import, the program would continue with the old contents of these arguments."""
-    taken = set()
+    operators = set()
     for schema in torch._C._jit_get_all_schemas():
         name = schema.name.replace("::", ".")
         target = f"{name}.{schema.overload_name or 'default'}"
@@ -200,9 +200,9 @@ def test_operators_that_write_into_their_arguments_have_no_converter() -> None:
             and name.startswith("aten.")
             and (converter_of(target) is not None or complex_converter_of(target) is not None)
         ):
-            taken.add(target.removeprefix("aten."))
-    lists = {name for name in taken if name.startswith("sort.")}
-    assert taken - lists == {"_native_batch_norm_legit.default"}  # only without training
+            operators.add(target.removeprefix("aten."))
+    lists = {name for name in operators if name.startswith("sort.")}
+    assert operators - lists == {"_native_batch_norm_legit.default"}  # only without training
 
 
 def test_results_into_given_tensors(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_results_into_given_tensors(tmp_path: Path) -> None:
 def test_blocks_without_gradients_run_and_automatic_casts_are_refused(tmp_path: Path) -> None:
     def without(x: Any) -> Any:
         with torch.enable_grad():
-            held = torch.relu_(x + 1)
+            activated = torch.relu_(x + 1)
         with torch.autocast("cpu", enabled=False):
-            return F.celu(held @ held.T)
+            return F.celu(activated @ activated.T)
 
     def casting(x: Any) -> Any:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -245,16 +245,16 @@ class Cache(torch.nn.Module):
 
 
 def test_buffers_that_are_updated_are_states(tmp_path: Path) -> None:
-    found = agree(tmp_path, Cache(), torch.ones(2, 3))
-    wanted = np.zeros((8, 3), np.float32)
-    wanted[[2, 3, 5]] = 1
-    np.testing.assert_array_equal(found["rows.updated"], wanted)
+    outputs = agree(tmp_path, Cache(), torch.ones(2, 3))
+    reference = np.zeros((8, 3), np.float32)
+    reference[[2, 3, 5]] = 1
+    np.testing.assert_array_equal(outputs["rows.updated"], reference)
     module = tcc.compile(tmp_path / "m.pt2", jobs=1)
     rows = np.zeros((8, 3), np.float32)
     for count in (1, 2):
         module(rows, np.full((2, 3), count, np.float32))
-        wanted[2:4], wanted[5] = count, count
-        np.testing.assert_array_equal(rows, wanted)
+        reference[2:4], reference[5] = count, count
+        np.testing.assert_array_equal(rows, reference)
 
 
 def test_branches_and_loops(tmp_path: Path) -> None:
@@ -269,10 +269,10 @@ def test_branches_and_loops(tmp_path: Path) -> None:
     graph = load_model(tmp_path / "m.pt2")
     module = tcc.compile(tmp_path / "m.pt2", jobs=1)
     for x in (torch.rand(6, 4), -torch.rand(6, 4)):
-        wanted = torch.utils._pytree.tree_leaves(samples.plain_regions(x))
-        for found in (module(x), evaluate_graph(graph, {"inputs_0": x.numpy()}).values()):
-            for have, want in zip(found, wanted, strict=True):
-                torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-5, atol=1e-5)
+        references = torch.utils._pytree.tree_leaves(samples.plain_regions(x))
+        for outputs in (module(x), evaluate_graph(graph, {"inputs_0": x.numpy()}).values()):
+            for have, reference in zip(outputs, references, strict=True):
+                torch.testing.assert_close(torch.as_tensor(have), reference, rtol=1e-5, atol=1e-5)
 
 
 def program_tensor(number: int, name: str) -> bytes:
@@ -302,9 +302,9 @@ def test_names_sizes_and_the_reader_without_torch(tmp_path: Path) -> None:
         "except UserError as error:\n"
         "    print('aten.batch_norm' in str(error), 'install torch' in str(error))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    wanted = ["['hidden', 'pair_0', 'count'] f32[x.0,6]", "True", "True True"]
-    assert found.stdout.splitlines() == wanted, found
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    lines = ["['hidden', 'pair_0', 'count'] f32[x.0,6]", "True", "True True"]
+    assert process.stdout.splitlines() == lines, process
     graph = load_model(path)
     assert [v.name for v in graph.outputs] == ["hidden", "pair_0", "count"]
     for size in (2, 5):
@@ -383,9 +383,11 @@ def test_core_programs(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "core.pt2")
     graph = load_model(tmp_path / "core.pt2")
     for count in (3, 2):
-        found = evaluate_graph(graph, {"x": x[:count].numpy(), "words": words[:count].numpy()})
-        for have, want in zip(found.values(), network(x[:count], words[:count]), strict=True):
-            torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-5, atol=1e-5)
+        outputs = evaluate_graph(graph, {"x": x[:count].numpy(), "words": words[:count].numpy()})
+        for have, reference in zip(
+            outputs.values(), network(x[:count], words[:count]), strict=True
+        ):
+            torch.testing.assert_close(torch.as_tensor(have), reference, rtol=1e-5, atol=1e-5)
 
 
 def test_every_result_of_native_norms(tmp_path: Path) -> None:
@@ -412,19 +414,19 @@ def test_moments_of_narrow_types(tmp_path: Path) -> None:
 
     x = torch.randn(8, 64)
     for dtype, scale in ((torch.float16, 120), (torch.bfloat16, 1e4)):
-        given = (x * scale).to(dtype)
-        program = samples.export(samples.Call(moments), given)
+        scaled = (x * scale).to(dtype)
+        program = samples.export(samples.Call(moments), scaled)
         torch.export.save(program, tmp_path / "traced.pt2")
         torch.export.save(program.run_decompositions(), tmp_path / "core.pt2")
         for name in ("traced.pt2", "core.pt2"):
             graph = load_model(tmp_path / name)
             (key,) = (value.name for value in graph.inputs)
-            carried = given.float().numpy() if dtype is torch.bfloat16 else given.numpy()
-            found = evaluate_graph(graph, {key: carried})
-            for have, want in zip(found.values(), moments(given), strict=True):
-                near = torch.finfo(dtype).eps * 4
+            carried = scaled.float().numpy() if dtype is torch.bfloat16 else scaled.numpy()
+            outputs = evaluate_graph(graph, {key: carried})
+            for have, reference in zip(outputs.values(), moments(scaled), strict=True):
+                tolerance = torch.finfo(dtype).eps * 4
                 torch.testing.assert_close(
-                    torch.as_tensor(have).to(dtype), want, rtol=near, atol=near
+                    torch.as_tensor(have).to(dtype), reference, rtol=tolerance, atol=tolerance
                 )
 
 
@@ -451,9 +453,9 @@ def parts(x: Any, y: Any) -> Any:
 
 def test_sizes_that_the_program_is_not_for_are_refused(tmp_path: Path) -> None:
     auto = torch.export.Dim.AUTO
-    given = torch.randn(4, 6), torch.randn(3)
+    examples = torch.randn(4, 6), torch.randn(3)
     shapes = (({0: auto}, {0: auto}),)
-    program = samples.export(samples.Call(parts), *given, shapes=shapes)
+    program = samples.export(samples.Call(parts), *examples, shapes=shapes)
     torch.export.save(program, tmp_path / "m.pt2")
     for model in (program, tmp_path / "m.pt2"):
         graph = load_model(model)
@@ -462,10 +464,10 @@ def test_sizes_that_the_program_is_not_for_are_refused(tmp_path: Path) -> None:
             inputs = torch.randn(sizes[0], 6), torch.randn(sizes[1])
             arrays = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
             if right:
-                for have, want in zip(
+                for have, reference in zip(
                     evaluate_graph(graph, arrays).values(), parts(*inputs), strict=True
                 ):
-                    torch.testing.assert_close(torch.as_tensor(have), want)
+                    torch.testing.assert_close(torch.as_tensor(have), reference)
             else:
                 with pytest.raises(UserError, match="the program asserts"):
                     evaluate_graph(graph, arrays)

@@ -40,8 +40,8 @@ class Nested(torch.nn.Module):
     def forward(
         self, xs: Any, options: Any, *, scale: Any = None, mask: Any = None, times: int = 2
     ) -> Any:
-        found = xs[0] * options["a"] + xs[1][0]
-        return (found if scale is None else found * scale) * times
+        result = xs[0] * options["a"] + xs[1][0]
+        return (result if scale is None else result * scale) * times
 
 
 def test_arguments_are_nested_as_in_the_export(tmp_path: Path) -> None:
@@ -51,16 +51,16 @@ def test_arguments_are_nested_as_in_the_export(tmp_path: Path) -> None:
         Nested(), nested, {"scale": x[4], "mask": None, "times": 3}, strict=False
     )
     torch.export.save(program, tmp_path / "m.pt2")
-    wanted = program.module()(*nested, scale=x[4], mask=None, times=3)
+    reference = program.module()(*nested, scale=x[4], mask=None, times=3)
     assert load_called(program)[1] == load_called(tmp_path / "m.pt2")[1]
     module = tcc.compile(tmp_path / "m.pt2", jobs=1, level=1)
-    for found in (
+    for output in (
         module(*nested, scale=x[4], mask=None, times=3),
         module([x[0], [x[1]]], nested[1], scale=x[4]),
         module(*x),
         module(xs_0=x[0], xs_1_0=x[1], options_a=x[2], options_b=x[3], scale=x[4]),
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(output, reference)
     with pytest.raises(UserError, match=r"arguments\[1\] has the keys 'a', due are 'a', 'b'"):
         module(nested[0], {"a": x[2]}, scale=x[4])
     with pytest.raises(UserError, match="call module") as caught:
@@ -74,8 +74,8 @@ def test_arguments_are_nested_as_in_the_export(tmp_path: Path) -> None:
         "x = [np.full(3, n, np.float32) for n in range(5)]\n"
         "print(m([x[0], (x[1],)], {'a': x[2], 'b': x[3]}, scale=x[4]).tolist())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[12.0, 12.0, 12.0]\n", done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == "[12.0, 12.0, 12.0]\n", process.stderr
 
 
 def test_plain_arguments_are_not_written_down() -> None:
@@ -120,10 +120,10 @@ def test_rotary_embeddings(kept: bool, tmp_path: Path) -> None:
     for model in (program, tmp_path / "m.pt2"):
         graph = load_model(model)
         for length in (6, 4):
-            given = x[:, :length]
-            found = evaluate_graph(graph, {"x": given.numpy(), "start": start.numpy()})
-            (have,) = found.values()
-            torch.testing.assert_close(torch.as_tensor(have), net(given, start))
+            part = x[:, :length]
+            outputs = evaluate_graph(graph, {"x": part.numpy(), "start": start.numpy()})
+            (have,) = outputs.values()
+            torch.testing.assert_close(torch.as_tensor(have), net(part, start))
     if kept:
         module = tcc.compile(program, jobs=1, level=1)
         torch.testing.assert_close(module(x, start), net(x, start))
@@ -156,12 +156,18 @@ def test_complex_tensors() -> None:
     c = drawn(1, 3, 4, dtype=torch.complex64)
     graph = load_model(export(Call(lambda c: [function(c) for function in FUNCTIONS]), c))
     assert repr(graph.inputs[0].type) == "f32[3,4,2]"
-    found = evaluate_graph(graph, {"inputs_0": torch.view_as_real(c).numpy()})
-    for number, (have, function) in enumerate(zip(found.values(), FUNCTIONS, strict=True)):
-        want = function(c)
-        want = torch.view_as_real(want.resolve_conj()) if want.is_complex() else want
+    outputs = evaluate_graph(graph, {"inputs_0": torch.view_as_real(c).numpy()})
+    for number, (have, function) in enumerate(zip(outputs.values(), FUNCTIONS, strict=True)):
+        reference = function(c)
+        reference = (
+            torch.view_as_real(reference.resolve_conj()) if reference.is_complex() else reference
+        )
         torch.testing.assert_close(
-            torch.as_tensor(have), want, rtol=1e-5, atol=1e-5, msg=lambda m, n=number: f"{n}: {m}"
+            torch.as_tensor(have),
+            reference,
+            rtol=1e-5,
+            atol=1e-5,
+            msg=lambda m, n=number: f"{n}: {m}",
         )
 
 
@@ -179,15 +185,15 @@ def test_complex_arrays_are_given_whole() -> None:
     module = tcc.compile(export(Turning(), torch.ones(3, dtype=torch.complex64)), jobs=1, level=1)
     c, phase = drawn(2, 3, dtype=torch.complex64), torch.ones(3, dtype=torch.complex64)
     for turns in (1, 2):
-        found, updated = module(phase, c)
-        torch.testing.assert_close(torch.view_as_complex(found), c * 1j**turns)
+        output, updated = module(phase, c)
+        torch.testing.assert_close(torch.view_as_complex(output), c * 1j**turns)
         assert updated is phase
         torch.testing.assert_close(phase, torch.full((3,), 1j**turns))
-    found, _ = module(np.ones((3, 2), np.float32), c.numpy()[::-1])
-    assert isinstance(found, np.ndarray)
-    want = c.numpy()[::-1] * (1j - 1)
-    atol = 1e-6 * np.abs(want).max()
-    np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], want, rtol=0, atol=atol)
+    output, _ = module(np.ones((3, 2), np.float32), c.numpy()[::-1])
+    assert isinstance(output, np.ndarray)
+    reference = c.numpy()[::-1] * (1j - 1)
+    atol = 1e-6 * np.abs(reference).max()
+    np.testing.assert_allclose(output[..., 0] + 1j * output[..., 1], reference, rtol=0, atol=atol)
 
 
 def test_complex_tensors_in_torch_compile() -> None:

@@ -61,8 +61,8 @@ def on_ranks(graph: Graph, xs: list[Array]) -> list[Array]:
             return exchanged(rank, collective_kind(node.op.name), node.attrs, x, rows)
 
         feeds = {graph.inputs[0].name: xs[rank.number]}
-        (found,) = evaluate_rank(graph, feeds, exchange, rank.number).values()
-        return found
+        (output,) = evaluate_rank(graph, feeds, exchange, rank.number).values()
+        return output
 
     return in_lockstep(len(xs), run)
 
@@ -98,8 +98,8 @@ A, B, C, D = X
     ],
 )  # fmt: skip
 def test_collectives_agree_with_numpy(function: Any, want: list[Array]) -> None:
-    for found, array in zip(on_ranks(imported(function), X[:2]), want, strict=True):
-        np.testing.assert_array_equal(found, array)
+    for output, array in zip(on_ranks(imported(function), X[:2]), want, strict=True):
+        np.testing.assert_array_equal(output, array)
 
 
 # ---- groups and meshes ---------------------------------------------------------------------------
@@ -110,12 +110,12 @@ ON_FOUR = pytest.mark.parametrize("size", [4], indirect=True)
 @ON_FOUR
 def test_named_groups_have_the_ranks_that_are_with_this_process() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-    others = dist.new_group([3, 0, 1])
+    group = dist.new_group([3, 0, 1])
 
     def function(x: Any, _: Any) -> Any:
         x = functional.all_reduce(x, "sum", mesh.get_group("a"))
         x = functional.all_reduce(x, "sum", mesh.get_group("b"))
-        x = functional.all_gather_tensor(x, 0, others)
+        x = functional.all_gather_tensor(x, 0, group)
         return functional.broadcast(x, 3, dist.group.WORLD)
 
     nodes = [node.attrs for node in imported(function).nodes if node.op.name != "cast"]
@@ -148,9 +148,9 @@ def test_a_mesh_is_one_program_for_all_its_ranks(ranks: list[list[int]], axis: i
     results = on_ranks(graph, X)
     for line in lines:
         parts = {rank: X[rank][:, 3 * n : 3 * n + 3] for n, rank in enumerate(line)}
-        want = np.concatenate([parts[rank] for rank in sorted(line)])
+        reference = np.concatenate([parts[rank] for rank in sorted(line)])
         for rank in line:
-            np.testing.assert_array_equal(results[rank], want)
+            np.testing.assert_array_equal(results[rank], reference)
 
 
 @ON_FOUR

@@ -42,10 +42,10 @@ class Counted:
             graph = load_model(program)
             names = [value.name for value in graph.inputs]
 
-            def run(*given: Any) -> Any:
-                arrays = {name: x.numpy() for name, x in zip(names, given, strict=True)}
-                found = evaluate_graph(graph, arrays).values()
-                return tuple(torch.as_tensor(array) for array in found)
+            def run(*inputs: Any) -> Any:
+                arrays = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
+                outputs = evaluate_graph(graph, arrays).values()
+                return tuple(torch.as_tensor(array) for array in outputs)
 
             return run
 
@@ -104,9 +104,9 @@ def test_broken_graphs_numbers_and_guards() -> None:
 
     compiled = torch.compile(broken, backend=backend)
     for x in (torch.ones(3), -torch.ones(3), torch.ones(4), torch.ones(6)):
-        found, wanted = compiled(x, 2), broken(x, 2)
-        torch.testing.assert_close(found[0], wanted[0])
-        assert found[1] == wanted[1]
+        outputs, reference = compiled(x, 2), broken(x, 2)
+        torch.testing.assert_close(outputs[0], reference[0])
+        assert outputs[1] == reference[1]
     assert len(backend.programs) >= 4
 
 
@@ -167,11 +167,11 @@ def test_inference_needs_no_block_without_gradients(learns: bool) -> None:
     compiled = _native(model)
     x = torch.randn(3, 4, requires_grad=learns)
     for _ in range(2):
-        found, wanted = compiled(x), model(x)
-        torch.testing.assert_close(found, wanted)
-        assert [y.requires_grad for y in found[:2]] == [y.requires_grad for y in wanted[:2]]
+        outputs, reference = compiled(x), model(x)
+        torch.testing.assert_close(outputs, reference)
+        assert [y.requires_grad for y in outputs[:2]] == [y.requires_grad for y in reference[:2]]
     with torch.no_grad():
-        torch.testing.assert_close(compiled(x), wanted)
+        torch.testing.assert_close(compiled(x), reference)
         assert not compiled(x)[0].requires_grad
 
 
@@ -205,9 +205,9 @@ def test_inputs_updated_in_place_whatever_their_strides() -> None:
     compiled = _native(update)
     with torch.no_grad():
         for x in (torch.randn(3, 4), torch.randn(3, 4).t(), torch.randn(6, 8)[::2, 1::2]):
-            wanted, version = x * 2, x._version
+            reference, version = x * 2, x._version
             assert compiled(x) is None
-            torch.testing.assert_close(x, wanted)
+            torch.testing.assert_close(x, reference)
             assert x._version > version
 
 
@@ -216,13 +216,13 @@ def test_inputs_that_overlap_are_refused_where_one_is_updated() -> None:
         lambda x, y: (x.add_(1), y * 1.0)[1],
         backend=torch_backend, options={"jobs": 1, "level": 0}, dynamic=False,
     )  # fmt: skip
-    held = torch.arange(8.0)
+    base = torch.arange(8.0)
     with torch.no_grad():
         compiled(torch.zeros(4), torch.zeros(4))
-        torch.testing.assert_close(compiled(held[::2], held[1::2]), torch.tensor([1.0, 3, 5, 7]))
+        torch.testing.assert_close(compiled(base[::2], base[1::2]), torch.tensor([1.0, 3, 5, 7]))
         with pytest.raises(UserError, match="share memory"):
-            compiled(held[:4], held[2:6])
-    torch.testing.assert_close(held, torch.tensor([1.0, 1, 3, 3, 5, 5, 7, 7]))
+            compiled(base[:4], base[2:6])
+    torch.testing.assert_close(base, torch.tensor([1.0, 1, 3, 3, 5, 5, 7, 7]))
 
 
 def test_new_weights_at_an_old_address_are_seen() -> None:
@@ -241,12 +241,12 @@ def test_new_weights_at_an_old_address_are_seen() -> None:
 
 def _stored_at(place: int, memory: Any) -> Any:
     """Returns a tensor over an array; if possible, its storage object has the given address."""
-    held = []
+    tensors = []
     for _ in range(1000):
-        held.append(torch.from_numpy(memory))
-        if held[-1].untyped_storage()._cdata == place:
+        tensors.append(torch.from_numpy(memory))
+        if tensors[-1].untyped_storage()._cdata == place:
             break
-    return held[-1]
+    return tensors[-1]
 
 
 def test_weights_of_inference_mode_have_no_count_of_updates() -> None:
@@ -272,5 +272,5 @@ def test_floats_that_change() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
 def test_graphs_without_tensors_give_tensors(dtype: Any) -> None:
     with torch.no_grad():
-        found = _native(lambda: torch.ones(2, 3, dtype=dtype))()
-    torch.testing.assert_close(found, torch.ones(2, 3, dtype=dtype))
+        tensor = _native(lambda: torch.ones(2, 3, dtype=dtype))()
+    torch.testing.assert_close(tensor, torch.ones(2, 3, dtype=dtype))

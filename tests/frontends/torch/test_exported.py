@@ -44,19 +44,19 @@ def _quiet() -> Any:
 def evaluated(module: Any, *inputs: Any) -> list[np.ndarray[Any, Any]]:
     """Returns the results of the imported graph by the reference evaluator."""
     graph = load_model(export(module, *inputs))
-    given = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
-    return list(evaluate_graph(graph, given).values())
+    feeds = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
+    return list(evaluate_graph(graph, feeds).values())
 
 
 def agree(module: Any, *inputs: Any) -> None:
     """Fails unless every result of the imported graph equals eager torch's, including type and
     shape."""
-    wanted = module(*inputs)
-    wanted = list(wanted) if isinstance(wanted, tuple | list) else [wanted]
-    found = evaluated(module, *inputs)
-    assert len(found) == len(wanted)
-    for have, want in zip(found, wanted, strict=True):
-        torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-5, atol=1e-5)
+    references = module(*inputs)
+    references = list(references) if isinstance(references, tuple | list) else [references]
+    outputs = evaluated(module, *inputs)
+    assert len(outputs) == len(references)
+    for have, reference in zip(outputs, references, strict=True):
+        torch.testing.assert_close(torch.as_tensor(have), reference, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_module_compiles_with_open_sizes() -> None:
     for size in (2, 7):
         x = torch.randn(size, 6)
         hidden, shifted, count = module(x)
-        wanted = network(x)
+        reference = network(x)
         assert isinstance(hidden, torch.Tensor)
-        torch.testing.assert_close(hidden, wanted["hidden"], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(shifted, wanted["pair"][0], rtol=1e-5, atol=1e-5)
-        assert count == wanted["count"]
+        torch.testing.assert_close(hidden, reference["hidden"], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(shifted, reference["pair"][0], rtol=1e-5, atol=1e-5)
+        assert count == reference["count"]
     with pytest.raises(UserError, match="at most 32"):
         module(torch.randn(33, 6))
 
@@ -158,9 +158,9 @@ def test_open_sizes_times_fractions() -> None:
     graph = load_model(export(Call(resized), torch.randn(1, 2, 12), shapes=(({2: auto},),)))
     for size in (12, 19, 31):
         x = torch.randn(1, 2, size)
-        found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
-        for have, want in zip(found.values(), resized(x), strict=True):
-            torch.testing.assert_close(torch.as_tensor(have), want)
+        outputs = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
+        for have, reference in zip(outputs.values(), resized(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(have), reference)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -176,10 +176,10 @@ def test_open_sizes_are_scaled_in_f64(mode: str, again: bool) -> None:
     graph = load_model(program)
     for size in (50, 90, 100):
         x = torch.randn(1, 2, size)
-        found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
-        for have, want in zip(found.values(), resized(x), strict=True):
+        outputs = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
+        for have, reference in zip(outputs.values(), resized(x), strict=True):
             # torch computes the positions in f32
-            torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(torch.as_tensor(have), reference, rtol=1e-4, atol=1e-4)
     x = torch.randn(1, 2, 90)
     (fixed, _) = evaluated(Call(resized), x)
     assert fixed.shape == (1, 2, 62)
@@ -188,9 +188,9 @@ def test_open_sizes_are_scaled_in_f64(mode: str, again: bool) -> None:
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest_places_are_those_of_torch(mode: str) -> None:
     # Sizes at which f32 gives other positions than integers do.
-    for given, wanted in (((2, 14), (82, 46)), ((60, 62), (14, 56)), ((7, 12), (82, 18))):
-        x = torch.arange(float(given[0] * given[1])).view(1, 1, *given)
-        agree(Call(lambda x, wanted=wanted: F.interpolate(x, wanted, mode=mode)), x)
+    for size, new_size in (((2, 14), (82, 46)), ((60, 62), (14, 56)), ((7, 12), (82, 18))):
+        x = torch.arange(float(size[0] * size[1])).view(1, 1, *size)
+        agree(Call(lambda x, new_size=new_size: F.interpolate(x, new_size, mode=mode)), x)
     agree(Call(lambda x: F.interpolate(x, scale_factor=(1.7, 0.35), mode=mode)), x)
 
 
@@ -239,17 +239,17 @@ def test_buffers_that_are_updated_are_states() -> None:
     graph = load_model(export(Counter(), torch.randn(3)))
     assert [v.name for v in graph.inputs] == ["seen", "x"]
     assert [(new.name, old.name) for new, old in graph.aliases] == [("seen.updated", "seen")]
-    found = evaluate_graph(graph, {"seen": np.float32(4), "x": np.ones(3, np.float32)})
-    np.testing.assert_array_equal(found["output"], np.full(3, 6, np.float32))
-    assert found["seen.updated"] == 5
+    outputs = evaluate_graph(graph, {"seen": np.float32(4), "x": np.ones(3, np.float32)})
+    np.testing.assert_array_equal(outputs["output"], np.full(3, 6, np.float32))
+    assert outputs["seen.updated"] == 5
 
 
 def test_a_branch() -> None:
     program = export(Call(lambda x: torch.cond(x.sum() > 0, _twice, _less, (x,))), torch.ones(3))
     graph = load_model(program)
     for x in (np.ones(3, np.float32), -np.ones(3, np.float32)):
-        wanted = x * 2 if x.sum() > 0 else x - 1
-        np.testing.assert_array_equal(evaluate_graph(graph, {"inputs_0": x})["output"], wanted)
+        reference = x * 2 if x.sum() > 0 else x - 1
+        np.testing.assert_array_equal(evaluate_graph(graph, {"inputs_0": x})["output"], reference)
 
 
 def _twice(x: Any) -> Any:
@@ -275,10 +275,10 @@ def test_products_with_matrices_that_data_choose() -> None:
     graph = load_model(export(Call(_runs), torch.randn(7, 8), torch.randn(3, 8, 8), _ENDS))
     x = np.arange(56, dtype=np.float32).reshape(7, 8) % 5
     w = np.ones((3, 8, 8), np.float32) * np.arange(1, 4, dtype=np.float32)[:, None, None]
-    given = {"inputs_0": x, "inputs_1": w, "inputs_2": np.array([2, 2, 6], np.int32)}
-    (found,) = evaluate_graph(graph, given).values()
+    feeds = {"inputs_0": x, "inputs_1": w, "inputs_2": np.array([2, 2, 6], np.int32)}
+    (output,) = evaluate_graph(graph, feeds).values()
     scale = np.array([1, 1, 3, 3, 3, 3, 0])[:, None]
-    np.testing.assert_array_equal(found, x.sum(1, keepdims=True) * scale * np.ones(8))
+    np.testing.assert_array_equal(output, x.sum(1, keepdims=True) * scale * np.ones(8))
 
 
 _ENDS = torch.tensor([2, 4, 7], dtype=torch.int32)
@@ -305,8 +305,8 @@ def test_a_slice_that_data_choose() -> None:
     assert "sym_storage_offset" in str(program.graph)
     module = tcc.compile(program, jobs=1, level=1)
     for size in (4, 7):
-        found = module(np.ones(size, np.float32), np.array(2))
-        np.testing.assert_array_equal(found, part(torch.ones(size), start).numpy())
+        output = module(np.ones(size, np.float32), np.array(2))
+        np.testing.assert_array_equal(output, part(torch.ones(size), start).numpy())
 
 
 class TwoNames(torch.nn.Module):
@@ -332,8 +332,8 @@ def test_a_constant_with_two_names_is_one_state() -> None:
     assert len(memory) == 1
     for place in (2, 0, 2):
         x, at = torch.randn(1, 3), torch.tensor([place])
-        found = module.run({"x": x.numpy(), "at": at.numpy(), **memory})
-        np.testing.assert_allclose(found["output"], eager(x, at).numpy(), rtol=1e-5, atol=1e-5)
+        outputs = module.run({"x": x.numpy(), "at": at.numpy(), **memory})
+        np.testing.assert_allclose(outputs["output"], eager(x, at).numpy(), rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(*memory.values(), eager.cache.numpy())
 
 
@@ -354,8 +354,8 @@ def test_an_input_may_have_the_name_of_a_builtin_beside_shared_constants() -> No
     module = tcc.compile(program, jobs=1, level=1)
     assert [port.name for port in module.inputs] == ["input"]
     x = torch.randn(3)
-    found = module(x.numpy())
-    np.testing.assert_allclose(found, SharedConstants()(x).numpy(), rtol=1e-6, atol=1e-6)
+    output = module(x.numpy())
+    np.testing.assert_allclose(output, SharedConstants()(x).numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_backend_of_torch_compile() -> None:
@@ -387,9 +387,9 @@ def bessel(order: int, x: float) -> float:
 @pytest.mark.parametrize(("function", "order"), [(torch.special.i0, 0), (torch.special.i1, 1)])
 def test_bessel_functions(function: Any, order: int) -> None:
     x = [1e-20, 1e-3, 0.5, 1.9, -2.1, 5.5, 14.0, 24.9, -25.1, 60.0, 300.0]
-    (found,) = evaluated(function, torch.tensor(x, dtype=torch.float64))
-    wanted = np.array([bessel(order, value) for value in x])
-    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
+    (output,) = evaluated(function, torch.tensor(x, dtype=torch.float64))
+    reference = np.array([bessel(order, value) for value in x])
+    np.testing.assert_allclose(output, reference, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,13 @@ def gradients(functions: list[tuple[Function, tuple[Any, ...]]]) -> Function:
     results have different weights."""
 
     def run(*tensors: Any) -> list[Any]:
-        found, given = [], iter(tensors)
+        grads, remaining = [], iter(tensors)
         for function, inputs in functions:
-            own = [next(given).detach().requires_grad_() for _ in inputs]
-            result = function(*own)
+            leaves = [next(remaining).detach().requires_grad_() for _ in inputs]
+            result = function(*leaves)
             weights = torch.arange(result.numel()).reshape(result.shape).cos() + 1.5
-            found += torch.autograd.grad((result * weights).sum(), own)
-        return found
+            grads += torch.autograd.grad((result * weights).sum(), leaves)
+        return grads
 
     return run
 
@@ -63,12 +63,12 @@ def follows(functions: list[tuple[Function, tuple[Any, ...]]], shapes: Any = Non
 
 
 def agree(graph: Any, tensors: Any, wanted: Any) -> None:
-    given = {v.name: x.numpy() for v, x in zip(graph.inputs, tensors, strict=True)}
-    found = evaluate_graph(graph, given)
-    assert len(found) == len(wanted)
-    for have, want in zip(found.values(), wanted, strict=True):
-        scale = float(want.abs().max())
-        torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-5, atol=1e-5 * scale)
+    feeds = {v.name: x.numpy() for v, x in zip(graph.inputs, tensors, strict=True)}
+    outputs = evaluate_graph(graph, feeds)
+    assert len(outputs) == len(wanted)
+    for have, reference in zip(outputs.values(), wanted, strict=True):
+        scale = float(reference.abs().max())
+        torch.testing.assert_close(torch.as_tensor(have), reference, rtol=1e-5, atol=1e-5 * scale)
 
 
 CONVOLUTIONS: list[tuple[Function, tuple[Any, ...]]] = [
@@ -150,18 +150,18 @@ def test_a_bad_value_reaches_only_its_readers() -> None:
     at[0, 0, 1, 2] = float("nan")
 
     def step(x: Any, at: Any) -> list[Any]:
-        own = x.detach().requires_grad_()
+        leaf = x.detach().requires_grad_()
         results = [
-            F.interpolate(own, (4, 7), mode="bilinear"),
-            F.interpolate(own, (4, 7)),
-            F.adaptive_avg_pool2d(own, (4, 7)),
+            F.interpolate(leaf, (4, 7), mode="bilinear"),
+            F.interpolate(leaf, (4, 7)),
+            F.adaptive_avg_pool2d(leaf, (4, 7)),
         ]
-        return [torch.autograd.grad(result, own, at)[0] for result in results]
+        return [torch.autograd.grad(result, leaf, at)[0] for result in results]
 
     graph = load_model(export(make_fx(step)(x, at), x, at))
-    given = {v.name: t.numpy() for v, t in zip(graph.inputs, (x, at), strict=True)}
-    for have, want in zip(evaluate_graph(graph, given).values(), step(x, at), strict=True):
-        np.testing.assert_array_equal(np.isnan(have), np.isnan(want.numpy()))
+    feeds = {v.name: t.numpy() for v, t in zip(graph.inputs, (x, at), strict=True)}
+    for have, reference in zip(evaluate_graph(graph, feeds).values(), step(x, at), strict=True):
+        np.testing.assert_array_equal(np.isnan(have), np.isnan(reference.numpy()))
 
 
 # ---- joint programs ------------------------------------------------------------------------------
@@ -195,20 +195,22 @@ def test_a_joint_program_gives_its_loss_and_gradients(tmp_path: Path) -> None:
     start = {name: value.numpy().copy() for name, value in net.named_buffers()}
     joint = forward_and_backward(torch.export.export(net, (x, y), strict=False))
     torch.export.save(joint, tmp_path / "m.pt2")
-    wanted = net(x, y)
-    wanted["loss"].backward()
+    references = net(x, y)
+    references["loss"].backward()
     names = [f"{name}.grad" for name, _ in net.named_parameters()]
     graphs = [load_model(model) for model in (joint, tmp_path / "m.pt2")]
     for graph in graphs:
         assert [v.name for v in graph.outputs][: len(names) + 2] == ["loss", "logits", *names]
-    found = evaluate_graph(graphs[1], start | {"x": x.numpy(), "y": y.numpy()})
+    outputs = evaluate_graph(graphs[1], start | {"x": x.numpy(), "y": y.numpy()})
     due = {f"{name}.grad": value.grad for name, value in net.named_parameters()}
-    due |= {"loss": wanted["loss"].detach(), "logits": wanted["logits"]}
+    due |= {"loss": references["loss"].detach(), "logits": references["logits"]}
     due |= {f"{name}.updated": value for name, value in net.named_buffers()}
-    assert due.keys() == found.keys()
-    scale = max(float(want.abs().max()) for name, want in due.items() if "grad" in name)
-    for name, want in due.items():
-        torch.testing.assert_close(torch.as_tensor(found[name]), want, rtol=1e-5, atol=1e-5 * scale)
+    assert due.keys() == outputs.keys()
+    scale = max(float(reference.abs().max()) for name, reference in due.items() if "grad" in name)
+    for name, reference in due.items():
+        torch.testing.assert_close(
+            torch.as_tensor(outputs[name]), reference, rtol=1e-5, atol=1e-5 * scale
+        )
 
 
 def test_gradients_of_inputs_have_names() -> None:
@@ -219,9 +221,9 @@ def test_gradients_of_inputs_have_names() -> None:
     program = torch.export.export(_AsModule(loss), (x,), strict=False)
     graph = load_model(forward_and_backward(program))
     assert [v.name for v in graph.outputs] == ["loss", "x.grad"]
-    (wanted,) = torch.autograd.grad(loss(x), x)
-    found = evaluate_graph(graph, {"x": x.detach().numpy()})
-    torch.testing.assert_close(torch.as_tensor(found["x.grad"]), wanted)
+    (reference,) = torch.autograd.grad(loss(x), x)
+    outputs = evaluate_graph(graph, {"x": x.detach().numpy()})
+    torch.testing.assert_close(torch.as_tensor(outputs["x.grad"]), reference)
 
 
 class _AsModule(torch.nn.Module):
@@ -255,32 +257,34 @@ def test_steps_of_a_small_network_follow_eager_pytorch() -> None:
     buffers = {name: value.clone() for name, value in net.named_buffers()}
 
     def step(parameters: Any, x: Any, y: Any) -> Any:
-        own = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-        held = {name: value.clone() for name, value in buffers.items()}
-        loss = torch.func.functional_call(net, own | held, (x, y))["loss"]
-        found = torch.autograd.grad(loss, list(own.values()))
-        pairs = zip(own.items(), found, strict=True)
+        parameters_now = {
+            name: value.detach().requires_grad_() for name, value in parameters.items()
+        }
+        buffers_now = {name: value.clone() for name, value in buffers.items()}
+        loss = torch.func.functional_call(net, parameters_now | buffers_now, (x, y))["loss"]
+        slopes = torch.autograd.grad(loss, list(parameters_now.values()))
+        pairs = zip(parameters_now.items(), slopes, strict=True)
         return {name: value - 0.1 * slope for (name, value), slope in pairs}, loss
 
     start = {name: value.detach().clone() for name, value in net.named_parameters()}
     module = tcc.compile(make_fx(step)(start, x, y), inputs=(start, x, y), jobs=1, level=1)
-    wanted, found = dict(start), dict(start)
+    references, results = dict(start), dict(start)
     for _ in range(20):
-        stepped, loss = step(wanted, x, y)
-        wanted = {name: value.detach() for name, value in stepped.items()}
-        *values, have = module(found, x, y)
-        found = dict(zip(start, values, strict=True))
+        stepped, loss = step(references, x, y)
+        references = {name: value.detach() for name, value in stepped.items()}
+        *values, have = module(results, x, y)
+        results = dict(zip(start, values, strict=True))
         torch.testing.assert_close(have, loss.detach(), rtol=1e-5, atol=1e-5)
-    assert max(float((wanted[name] - start[name]).abs().max()) for name in start) > 1e-2
-    for name, want in wanted.items():
-        torch.testing.assert_close(found[name], want, rtol=1e-5, atol=1e-5, msg=name)
+    assert max(float((references[name] - start[name]).abs().max()) for name in start) > 1e-2
+    for name, reference in references.items():
+        torch.testing.assert_close(results[name], reference, rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_operators_of_gradients_that_are_missing_are_named() -> None:
     def step(x: Any) -> Any:
-        own = x.detach().requires_grad_()
+        leaf = x.detach().requires_grad_()
         grid = torch.zeros(1, 2, 2, 2)
-        return torch.autograd.grad(F.grid_sample(own, grid, align_corners=False).sum(), own)
+        return torch.autograd.grad(F.grid_sample(leaf, grid, align_corners=False).sum(), leaf)
 
     x = image(1, 2, 4, 4)
     with pytest.raises(UserError, match="grid_sampler_2d_backward"):

@@ -68,19 +68,19 @@ def opened(functions: Any, x: Any, axes: range) -> Any:
 
 def compared(found: Sequence[Any], functions: Any, x: Any) -> None:
     for have, function in zip(found, functions, strict=True):
-        want = function(x)
-        near = 2e-3 if have.shape[-2:] == (7, 5) else 1e-5  # f16
-        torch.testing.assert_close(torch.as_tensor(have), want, rtol=near, atol=near)
+        reference = function(x)
+        tolerance = 2e-3 if have.shape[-2:] == (7, 5) else 1e-5  # f16
+        torch.testing.assert_close(torch.as_tensor(have), reference, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_adaptive_pools_of_symbolic_sizes(axes: int) -> None:
-    functions, (first, *rest) = POOLS[axes], SIZES[axes]
+    functions, (first, *other_sizes) = POOLS[axes], SIZES[axes]
     graph = load_model(opened(functions, drawn(2, 3, *first), range(2, axes + 2)))
-    for sizes in (first, *rest):
+    for sizes in (first, *other_sizes):
         x = drawn(2, 3, *sizes)
-        found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
-        compared([*found.values()], functions, x)
+        outputs = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
+        compared([*outputs.values()], functions, x)
 
 
 def test_adaptive_pools_compile() -> None:
@@ -117,9 +117,9 @@ def test_counts_of_numbers() -> None:
     for count in (5, 40):
         x, w = given(count)
         arrays = {v.name: t.numpy() for v, t in zip(graph.inputs, (x, w), strict=True)}
-        for found in (evaluate_graph(graph, arrays).values(), module(x, w)):
-            for have, want in zip(found, counts(x, w), strict=True):
-                torch.testing.assert_close(torch.as_tensor(have), want)
+        for outputs in (evaluate_graph(graph, arrays).values(), module(x, w)):
+            for have, reference in zip(outputs, counts(x, w), strict=True):
+                torch.testing.assert_close(torch.as_tensor(have), reference)
     for wrong in (torch.tensor([3, -1]), torch.tensor([-5, -4])):
         with pytest.raises(UserError, match="bincount counts numbers from zero on"):
             module(wrong, torch.ones(2))
@@ -130,5 +130,5 @@ def test_counts_of_no_number() -> None:
         Call(lambda x: torch.bincount(x, minlength=3)), torch.tensor([], dtype=torch.long)
     )
     graph = load_model(program)
-    (found,) = evaluate_graph(graph, {graph.inputs[0].name: np.zeros(0, np.int64)}).values()
-    np.testing.assert_array_equal(found, np.zeros(3, np.int64))
+    (output,) = evaluate_graph(graph, {graph.inputs[0].name: np.zeros(0, np.int64)}).values()
+    np.testing.assert_array_equal(output, np.zeros(3, np.int64))

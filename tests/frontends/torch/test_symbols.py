@@ -39,9 +39,9 @@ def defined(upper: int | None, example: int | None) -> Var:
 def test_examples_within_the_range_are_typical(
     upper: int | None, example: int | None, typical: int | None
 ) -> None:
-    made = defined(upper, example)
-    assert (made.lo, made.hi) == (1, upper or LARGEST_SIZE)
-    assert made.typical == typical
+    symbol = defined(upper, example)
+    assert (symbol.lo, symbol.hi) == (1, upper or LARGEST_SIZE)
+    assert symbol.typical == typical
 
 
 def test_no_range_is_walked_through() -> None:

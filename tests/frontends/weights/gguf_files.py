@@ -69,8 +69,8 @@ def written(
                 writer.add_string(key, value)
             case _:
                 writer.add_array(key, value)
-    for name, (array, stored) in tensors.items():
-        writer.add_tensor(name, array, raw_dtype=gguf.GGMLQuantizationType[stored])
+    for name, (array, format_name) in tensors.items():
+        writer.add_tensor(name, array, raw_dtype=gguf.GGMLQuantizationType[format_name])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

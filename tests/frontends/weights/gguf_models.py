@@ -96,8 +96,8 @@ def _rope_tensors(model: Any) -> dict[str, Any]:
     return {f"rope_factors_{kind}.weight": np.array(rope[f"{kind}_factor"]) for kind in kinds}
 
 
-def _tensors(model: Any, architecture: str, stored: str) -> dict[str, tuple[Any, Any]]:
-    """Returns tensors and their types by GGUF's names, and rounds the model's tensors to `stored`.
+def _tensors(model: Any, architecture: str, format_name: str) -> dict[str, tuple[Any, Any]]:
+    """Returns tensors and their types by GGUF's names, and rounds the tensors to `format_name`.
 
     Blocks lie in rows, so a row keeps its bytes if llama.cpp moves it.
     """
@@ -115,9 +115,9 @@ def _tensors(model: Any, architecture: str, stored: str) -> dict[str, tuple[Any,
             array = array.T
         if architecture.startswith("gemma") and "norm" in name:
             array = array + 1
-        kind = gguf.GGMLQuantizationType[stored if array.ndim > 1 else "F32"]
+        kind = gguf.GGMLQuantizationType[format_name if array.ndim > 1 else "F32"]
         data = _quantised(np.ascontiguousarray(array), kind)
-        if stored != "F32" and array.ndim > 1:
+        if format_name != "F32" and array.ndim > 1:
             with torch.no_grad():
                 parameter.copy_(torch.tensor(gguf.quants.dequantize(data, kind)))
         count = heads.get(canonical.split(".")[-2], 0) if architecture == "llama" else 0

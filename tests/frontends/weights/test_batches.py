@@ -69,10 +69,10 @@ def test_a_compiled_batch_is_as_its_texts_alone(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf("llama", path, "Q4_1", **_WIDE)
     module = tcc.compile(str(path), buckets={"batch": [4]})
-    alone = tcc.compile(str(path))
+    single = tcc.compile(str(path))
     for texts in (4, 1):
         batch = TextBatch(module, texts, 128)
-        contexts = [TextContext(alone, 128) for _ in range(texts)]
+        contexts = [TextContext(single, 128) for _ in range(texts)]
         for _, pieces in _pieces(((100, 1, 2, 7), (1, 1, 1, 1), (1, 3, 1, 2))):
             logits = batch.append(pieces[:texts])
             for context, row, piece in zip(contexts, logits, pieces, strict=False):
@@ -87,10 +87,10 @@ def test_a_compiled_batch_is_as_its_texts_alone(tmp_path: Path) -> None:
         np.testing.assert_allclose(logits[0], expected, rtol=0, atol=bar)
         assert np.isnan(logits[1:]).all()
         assert batch.lengths == [7, *(context.length for context in contexts[1:])]
-    _check_refusals(module, alone)
+    _check_refusals(module, single)
 
 
-def _check_refusals(module: tcc.Module, alone: tcc.Module) -> None:
+def _check_refusals(module: tcc.Module, single: tcc.Module) -> None:
     batch = TextBatch(module, 2, 4)
     batch.append([[1], [2, 3]])
     for pieces, why in (
@@ -107,7 +107,7 @@ def _check_refusals(module: tcc.Module, alone: tcc.Module) -> None:
     with pytest.raises(InputError, match="use TextBatch"):
         TextContext(module, 4)
     with pytest.raises(InputError, match="--bucket batch"):
-        TextBatch(alone, 1, 4)
+        TextBatch(single, 1, 4)
     feeds = {"tokens": np.zeros((2, 2), np.int64), "rows": np.zeros((2, 1), np.int64)}
     caches = {p.name: np.zeros((4, 2, 2, 16), np.float32) for p in module.inputs[3:]}
     for lengths in ([-1, 0], [0, 3]):

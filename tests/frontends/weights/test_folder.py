@@ -126,8 +126,8 @@ def test_the_default_of_named_templates_is_taken(
 ) -> None:
     save_file({"a": np.ones(1, np.float32)}, tmp_path / "model.safetensors")
     _folder(tmp_path, **{"tokenizer_config.json": {"chat_template": templates}})
-    stored = read_folder(tmp_path).assets().get("chat_template.jinja")
-    assert stored == (None if template is None else template.encode())
+    template_read = read_folder(tmp_path).assets().get("chat_template.jinja")
+    assert template_read == (None if template is None else template.encode())
 
 
 def test_a_cache_of_links_is_read(tmp_path: Path) -> None:

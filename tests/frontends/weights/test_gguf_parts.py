@@ -74,8 +74,8 @@ def test_parts_contradict_the_first(
     names: list[str], facts: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     one = np.ones(4, np.float32), "F32"
-    whole = {"split.no": 0, "split.count": 2, "split.tensors.count": 2}
-    first = written(tmp_path / "m-00001-of-00002.gguf", {"c": one}, whole)
+    metadata = {"split.no": 0, "split.count": 2, "split.tensors.count": 2}
+    first = written(tmp_path / "m-00001-of-00002.gguf", {"c": one}, metadata)
     written(tmp_path / "m-00002-of-00002.gguf", dict.fromkeys(names, one), facts)
     assert why in refused(first)
 

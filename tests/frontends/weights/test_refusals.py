@@ -36,9 +36,11 @@ _GGUF: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _weight(name: str, *shape: int, stored: str = "F32", dtype: Any = np.float32) -> StoredTensor:
+def _weight(
+    name: str, *shape: int, format_name: str = "F32", dtype: Any = np.float32
+) -> StoredTensor:
     array = np.ones(shape, dtype)
-    return StoredTensor(name, shape, stored, lambda: array)
+    return StoredTensor(name, shape, format_name, lambda: array)
 
 
 def _checkpoint(form: str = "folder", **changes: Any) -> Checkpoint:

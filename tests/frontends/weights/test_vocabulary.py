@@ -70,13 +70,13 @@ def _piece_facts() -> dict[str, Any]:
     words = [f"\u2581{word}" for line in _CORPUS for word in line.split()]
     parts = {w[a:b] for w in words for a in range(len(w)) for b in range(a + 2, len(w) + 1)}
     pieces = sorted(parts - {*letters})
-    chosen = [str(piece) for piece in RNG.choice(pieces, 200, replace=False)]
+    chosen_pieces = [str(piece) for piece in RNG.choice(pieces, 200, replace=False)]
     octets = [f"<0x{n:02X}>" for n in range(256)]
-    tokens = [*_SPECIALS[:3], *octets, *chosen, *letters]
-    kinds = [2, 3, 3, *[6] * 256, *[1] * (len(chosen) + len(letters))]
+    tokens = [*_SPECIALS[:3], *octets, *chosen_pieces, *letters]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * (len(chosen_pieces) + len(letters))]
     scores = np.zeros(len(tokens), np.float32)
-    scores[259 : 259 + len(chosen)] = -RNG.permutation(len(chosen)) - 1.0
-    scores[259 + len(chosen) :] = -1000 - np.arange(len(letters))
+    scores[259 : 259 + len(chosen_pieces)] = -RNG.permutation(len(chosen_pieces)) - 1.0
+    scores[259 + len(chosen_pieces) :] = -1000 - np.arange(len(letters))
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": "default",

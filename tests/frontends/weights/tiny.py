@@ -145,7 +145,7 @@ def saved(model: Any, folder: Path) -> Checkpoint:
 
 def weight_of(name: str, tensor: Any) -> StoredTensor:
     """Returns a torch tensor as a weight of the same type."""
-    stored = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[tensor.dtype]
-    bits = tensor.view(torch.uint16) if stored == "BF16" else tensor
+    format_name = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[tensor.dtype]
+    bits = tensor.view(torch.uint16) if format_name == "BF16" else tensor
     array = bits.detach().numpy()
-    return StoredTensor(name, tuple(array.shape), stored, lambda: array)
+    return StoredTensor(name, tuple(array.shape), format_name, lambda: array)

@@ -43,12 +43,12 @@ def model_of(
     initialisers."""
     domain = attrs.pop("domain", "com.microsoft")
     names = ["" if a is None else f"x{n}" for n, a in enumerate(operands)]
-    given = {f"x{n}": a for n, a in enumerate(operands) if a is not None}
+    arrays = {f"x{n}": a for n, a in enumerate(operands) if a is not None}
     fixed = {f"x{n}" for n in constants}
     node = helper.make_node(op, names, list(outputs), domain=domain, **attrs)
     inputs = [
         helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for k, a in given.items()
+        for k, a in arrays.items()
         if k not in fixed
     ]
     graph = helper.make_graph(
@@ -56,11 +56,11 @@ def model_of(
         "one",
         inputs,
         [helper.make_empty_tensor_value_info(n) for n in outputs if n],
-        [numpy_helper.from_array(a, k) for k, a in given.items() if k in fixed],
+        [numpy_helper.from_array(a, k) for k, a in arrays.items() if k in fixed],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model, {k: a for k, a in given.items() if k not in fixed}
+    return model, {k: a for k, a in arrays.items() if k not in fixed}
 
 
 def session(model: onnx.ModelProto) -> ort.InferenceSession:
@@ -81,18 +81,18 @@ def agrees(
 ) -> None:
     model, inputs = model_of(op, operands, outputs, constants, **attrs)
     names = [n for n in outputs if n]
-    wanted = session(model).run(names, inputs)
-    found = evaluate_graph(load_model(model), inputs)
-    for name, want in zip(names, wanted, strict=True):
-        assert found[name].dtype == want.dtype
-        assert found[name].shape == want.shape
-        if want.dtype.kind == "f":
-            atol = tolerance * max(1.0, float(np.abs(want).max(initial=0)))
-            np.testing.assert_allclose(found[name], want, rtol=0, atol=atol, err_msg=name)
+    references = session(model).run(names, inputs)
+    results = evaluate_graph(load_model(model), inputs)
+    for name, reference in zip(names, references, strict=True):
+        assert results[name].dtype == reference.dtype
+        assert results[name].shape == reference.shape
+        if reference.dtype.kind == "f":
+            atol = tolerance * max(1.0, float(np.abs(reference).max(initial=0)))
+            np.testing.assert_allclose(results[name], reference, rtol=0, atol=atol, err_msg=name)
         else:  # a quantised result may differ by one level
-            apart = np.abs(found[name].astype(np.int64) - want.astype(np.int64))
-            assert apart.max(initial=0) <= (1 if want.dtype.itemsize == 1 else 0)
-            assert (apart > 0).mean() < 0.05
+            distances = np.abs(results[name].astype(np.int64) - reference.astype(np.int64))
+            assert distances.max(initial=0) <= (1 if reference.dtype.itemsize == 1 else 0)
+            assert (distances > 0).mean() < 0.05
 
 
 # ---- activations, norms, matmuls ----------------------------------------------------------------
@@ -167,24 +167,24 @@ def test_fused(name: str) -> None:
 
 def evaluated(op: str, *operands: Any, **attrs: Any) -> np.ndarray:
     model, inputs = model_of(op, operands, ("y",), (), **attrs)
-    (found,) = evaluate_graph(load_model(model), inputs).values()
-    return np.asarray(found)
+    (output,) = evaluate_graph(load_model(model), inputs).values()
+    return np.asarray(output)
 
 
 def test_split_gelu_and_group_norm() -> None:
     """ONNX Runtime has kernels of these operators for GPUs only."""
     x, bias = f32(2, 3, 8), f32(8)
-    left, right = np.split(x + bias, 2, -1)
+    value, right = np.split(x + bias, 2, -1)
     gate = evaluated("Gelu", right)
     split = evaluated("BiasSplitGelu", x, bias)
-    np.testing.assert_allclose(split, left * gate, rtol=1e-6, atol=1e-6 * np.abs(x).max())
+    np.testing.assert_allclose(split, value * gate, rtol=1e-6, atol=1e-6 * np.abs(x).max())
     image, scale, shift = f32(2, 3, 5, 6), f32(6), f32(6)
     parts = image.reshape(2, 15, 2, 3)
     mean, var = (getattr(parts, m)(axis=(1, 3), keepdims=True) for m in ("mean", "var"))
-    want = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(image.shape) * scale + shift
-    want = want / (1 + np.exp(-want))
-    got = evaluated("GroupNorm", image, scale, shift, groups=2, activation=1)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    reference = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(image.shape) * scale + shift
+    reference = reference / (1 + np.exp(-reference))
+    output = evaluated("GroupNorm", image, scale, shift, groups=2, activation=1)
+    np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-5)
 
 
 # ---- quantised ----------------------------------------------------------------------------------
@@ -434,14 +434,14 @@ def group_query(
 ) -> None:
     """Compares GroupQueryAttention with 4 query heads and 2 key heads of width 16, including the
     new contents of the caches."""
-    packed, turned = more.pop("packed", False), more.get("do_rotary", 0)
+    packed, rotary = more.pop("packed", False), more.get("do_rotary", 0)
     q, k, v = (f32(batch, length, n * 16) for n in (4, 2, 2))
     qkv = (np.concatenate([q, k, v], -1), None, None) if packed else (q, k, v)
     caches = [f32(batch, 2, past, 16) for _ in range(2)]
     ends = np.asarray(lengths, np.int32) - 1
     operands = [*qkv, *caches, ends, np.array(total, np.int32)]
     sink = more.pop("sink", None)
-    operands += [*angles(24, 8)] if turned else [None, None] if sink else []
+    operands += [*angles(24, 8)] if rotary else [None, None] if sink else []
     operands += [None, None, np.asarray(sink, np.float32)] if sink else []
     agrees(
         "GroupQueryAttention", *operands, constants=(6,), outputs=("y", "k", "v"),
@@ -484,13 +484,13 @@ def test_first_rows_of_sequences_of_different_lengths(turned: int) -> None:
         value.type.tensor_type.shape.dim[2].dim_param = "past"
     for value in model.graph.input[:3]:
         value.type.tensor_type.shape.dim[1].dim_param = "rows"
-    found = evaluate_graph(load_model(model), inputs)
-    want = dict(zip(("y", "k", "v"), session(model).run(["y", "k", "v"], inputs), strict=True))
+    outputs = evaluate_graph(load_model(model), inputs)
+    reference = dict(zip(("y", "k", "v"), session(model).run(["y", "k", "v"], inputs), strict=True))
     for row, end in ((0, 4), (1, 6)):
-        np.testing.assert_allclose(found["y"][row, :end], want["y"][row, :end], atol=2e-5)
+        np.testing.assert_allclose(outputs["y"][row, :end], reference["y"][row, :end], atol=2e-5)
         for name in ("k", "v"):
-            cache = found[name][row, :, :end]
-            np.testing.assert_allclose(cache, want[name][row, :, :end], atol=2e-5)
+            cache = outputs[name][row, :, :end]
+            np.testing.assert_allclose(cache, reference[name][row, :, :end], atol=2e-5)
 
 
 def test_a_cache_of_final_length() -> None:
@@ -503,24 +503,24 @@ def test_a_cache_of_final_length() -> None:
         ],
         ("y", "k", "v"), (6,), num_heads=4, kv_num_heads=2, do_rotary=1,
     )  # fmt: skip
-    found = evaluate_graph(load_model(model), inputs)
+    outputs = evaluate_graph(load_model(model), inputs)
     # ONNX Runtime keeps the length of a cache only if the cache is both input and output.
     run = session(model)
     binding = run.io_binding()
-    held = {n: ort.OrtValue.ortvalue_from_numpy(a.copy()) for n, a in inputs.items()}
-    for name, value in held.items():
+    ort_values = {n: ort.OrtValue.ortvalue_from_numpy(a.copy()) for n, a in inputs.items()}
+    for name, value in ort_values.items():
         binding.bind_ortvalue_input(name, value)
-    binding.bind_ortvalue_output("k", held["x3"])
-    binding.bind_ortvalue_output("v", held["x4"])
+    binding.bind_ortvalue_output("k", ort_values["x3"])
+    binding.bind_ortvalue_output("v", ort_values["x4"])
     binding.bind_output("y")
     run.run_with_iobinding(binding)
-    np.testing.assert_allclose(found["y"], binding.copy_outputs_to_cpu()[-1], atol=2e-5)
+    np.testing.assert_allclose(outputs["y"], binding.copy_outputs_to_cpu()[-1], atol=2e-5)
     for name, end in ((0, 5), (1, 7)):
         np.testing.assert_allclose(
-            found["k"][name, :, :end], held["x3"].numpy()[name, :, :end], atol=1e-6
+            outputs["k"][name, :, :end], ort_values["x3"].numpy()[name, :, :end], atol=1e-6
         )
     module = tcc.compile(model, jobs=1, level=1)
-    np.testing.assert_allclose(module.run(inputs)["y"], found["y"], atol=2e-5)
+    np.testing.assert_allclose(module.run(inputs)["y"], outputs["y"], atol=2e-5)
     with pytest.raises(UserError, match="a cache has no room for the rows"):
         module.run(inputs | {"x5": np.array([4, 9], np.int32)})
 

@@ -93,9 +93,9 @@ def test_rows_of_numbers_of_a_table(kind: int, block: int) -> None:
     weights = f32(depth, rows, scale=0.3)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", depth])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", rows])
-    held = helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [held]
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [tensor]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     quantiser = MatMulBnb4Quantizer(model, kind, block)
@@ -103,9 +103,9 @@ def test_rows_of_numbers_of_a_table(kind: int, block: int) -> None:
     packed = quantiser.model.model
     assert [node.op_type for node in packed.graph.node] == ["MatMulBnb4"]
     feeds = {"x": f32(3, depth)}
-    want = expected(packed, feeds)["y"]
-    found = evaluate_graph(load_model(packed), feeds)["y"]
-    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    reference = expected(packed, feeds)["y"]
+    output = evaluate_graph(load_model(packed), feeds)["y"]
+    np.testing.assert_allclose(output, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
 
 
 # ---- without a kernel of ONNX Runtime for CPUs, by their descriptions ----------------------------
@@ -129,17 +129,17 @@ def test_group_norms_of_sums(last: bool, flat: bool) -> None:
     grouped = total.reshape(2, 15, 2, 4)
     mean, spread = grouped.mean((1, 3), keepdims=True), grouped.var((1, 3), keepdims=True)
     normal = ((grouped - mean) / np.sqrt(spread + 1e-5)).reshape(total.shape)
-    want = _silu(normal * scale + shift)
+    reference = _silu(normal * scale + shift)
     order = (0, 1, 2, 3) if last else (0, 3, 1, 2)
-    given = [x.transpose(order), scale, shift, skip if flat else skip.transpose(order)]
+    operands = [x.transpose(order), scale, shift, skip if flat else skip.transpose(order)]
     if last:
-        given.append(bias)
+        operands.append(bias)
     else:  # the operator adds a bias along the last axis
-        given[0] = (x + bias).transpose(order)
-    found, sums = _evaluated(
-        "SkipGroupNorm", *given, count=2, groups=2, activation=1, channels_last=int(last)
+        operands[0] = (x + bias).transpose(order)
+    output, sums = _evaluated(
+        "SkipGroupNorm", *operands, count=2, groups=2, activation=1, channels_last=int(last)
     )
-    np.testing.assert_allclose(found, want.transpose(order), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(output, reference.transpose(order), rtol=0, atol=2e-5)
     np.testing.assert_allclose(sums, total.transpose(order), rtol=0, atol=1e-6)
 
 
@@ -162,8 +162,8 @@ def test_sums_and_products() -> None:
     )
     np.testing.assert_allclose(y, np.where(z < 0, 0.1 * z, 0.5 * z), atol=1e-5)
     bent = z + bias[:4]
-    want = 0.5 * bent * (1 + np.tanh(np.sqrt(2 / np.pi) * (bent + 0.044715 * bent**3)))
-    np.testing.assert_allclose(_evaluated("GemmFastGelu", X, w, bias[:4])[0], want, atol=2e-5)
+    reference = 0.5 * bent * (1 + np.tanh(np.sqrt(2 / np.pi) * (bent + 0.044715 * bent**3)))
+    np.testing.assert_allclose(_evaluated("GemmFastGelu", X, w, bias[:4])[0], reference, atol=2e-5)
     np.testing.assert_allclose(
         _evaluated("GemmFastGelu", X, w)[0],
         0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))),
@@ -177,8 +177,8 @@ def test_a_convolution_whose_channels_are_last() -> None:
     model, feeds = model_of(
         "Conv", (x.transpose(0, 3, 1, 2), w, bias), ["y"], (), domain="", pads=[1, 1, 1, 1]
     )
-    want = expected(model, feeds)["y"].transpose(0, 2, 3, 1)
-    np.testing.assert_allclose(y, want, rtol=0, atol=1e-5)
+    reference = expected(model, feeds)["y"].transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(y, reference, rtol=0, atol=1e-5)
 
 
 # ---- refused -------------------------------------------------------------------------------------
@@ -212,5 +212,5 @@ def test_refused(op: str, operands: Any, attrs: dict[str, Any], why: str) -> Non
 def test_compiled() -> None:
     """The compiler inlines the bodies of these operators, so an artifact can run them."""
     model, feeds = model_of("Inverse", (f32(4, 4) + 4 * np.eye(4, dtype=np.float32),), ["y"], ())
-    got = tcc.compile(model).run(feeds)["y"]
-    np.testing.assert_allclose(got, np.linalg.inv(feeds["x0"]), rtol=0, atol=1e-6)
+    output = tcc.compile(model).run(feeds)["y"]
+    np.testing.assert_allclose(output, np.linalg.inv(feeds["x0"]), rtol=0, atol=1e-6)

@@ -76,9 +76,9 @@ def test_packed_weights(
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options)
-    (want,) = session.run(None, {"x": x})
-    found = evaluate_graph(load_model(model), {"x": x})["y"]
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    (reference,) = session.run(None, {"x": x})
+    output = evaluate_graph(load_model(model), {"x": x})["y"]
+    np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-4 * np.abs(reference).max())
 
 
 def test_too_few_bytes_are_refused() -> None:

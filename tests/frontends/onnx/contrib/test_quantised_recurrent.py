@@ -22,10 +22,16 @@ _TIME, _BATCH, _INPUT, _HIDDEN = 5, 3, 4, 2
 
 
 def _layer(
-    attributes: dict[str, Any], given: str, *, kind: Any = np.uint8, channels: bool = False
+    attributes: dict[str, Any],
+    optional_inputs: str,
+    *,
+    kind: Any = np.uint8,
+    channels: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Returns a one-node model with constant weights, and its feeds; `given` names the optional
-    operands."""
+    """Returns a one-node model with constant weights, and its feeds.
+
+    `optional_inputs` has a letter for each optional operand that the node has.
+    """
     rng = np.random.default_rng(3)
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     columns = 4 * _HIDDEN
@@ -42,8 +48,10 @@ def _layer(
     scale = (directions, columns) if channels else (directions,)
 
     def zeros() -> np.ndarray:
-        near = rng.integers(least + 100, least + 156, scale).astype(kind)
-        return np.zeros_like(near) if channels else near  # ONNX Runtime accepts only zeros here
+        zero_points = rng.integers(least + 100, least + 156, scale).astype(kind)
+        return (
+            np.zeros_like(zero_points) if channels else zero_points
+        )  # ONNX Runtime accepts only zeros here
 
     arrays = {
         "W": levels(_INPUT), "R": levels(_HIDDEN), "B": real(directions, 2 * columns),
@@ -58,7 +66,7 @@ def _layer(
         "c": real(directions, _BATCH, _HIDDEN),
     }
     order = ["X", "W", "R", "B", "L", "h", "c", "P", "Ws", "Wz", "Rs", "Rz"]
-    names = [n if n not in "BLhcP" or n in given else "" for n in order]
+    names = [n if n not in "BLhcP" or n in optional_inputs else "" for n in order]
     node = helper.make_node(
         "DynamicQuantizeLSTM", names, ["Y", "Yh", "Yc"],
         domain="com.microsoft", hidden_size=_HIDDEN, **attributes,
@@ -99,13 +107,13 @@ _CASES: dict[str, tuple[dict[str, Any], str]] = {
 def test_quantised_layers(case: str, channels: bool) -> None:
     kind = np.int8 if channels else np.uint8
     model, feeds = _layer(*_CASES[case], kind=kind, channels=channels)
-    want = expected(model, feeds)
-    found = evaluate_graph(load_model(model), feeds)
+    reference = expected(model, feeds)
+    outputs = evaluate_graph(load_model(model), feeds)
     # In backward direction, ONNX Runtime starts all sequences at once, but tcc starts each at its
     # own end. Therefore states of other rows share a range and a scale.
     atol = 1e-3 if case in ("lengths_back", "lengths_both") else 2e-6
-    for name, array in want.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=name)
+    for name, array in reference.items():
+        np.testing.assert_allclose(outputs[name], array, rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -120,16 +128,16 @@ def test_layers_of_the_quantiser(tmp_path: Path, direction: str, channels: bool)
     )  # fmt: skip
     model = onnx.load(tmp_path / "bytes.onnx")
     assert "DynamicQuantizeLSTM" in [node.op_type for node in model.graph.node]
-    want = expected(model, feeds)
-    found = tcc.compile(tmp_path / "bytes.onnx").run(feeds)
-    for name, array in want.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-5, err_msg=name)
+    reference = expected(model, feeds)
+    outputs = tcc.compile(tmp_path / "bytes.onnx").run(feeds)
+    for name, array in reference.items():
+        np.testing.assert_allclose(outputs[name], array, rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["W", "Ws", "Rz"])
 def test_operands_that_do_not_fit(name: str) -> None:
     model, _ = _layer({}, "B")
-    (held,) = (t for t in model.graph.initializer if t.name == name)
-    held.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(held)[:0], name))
+    (initializer,) = (t for t in model.graph.initializer if t.name == name)
+    initializer.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(initializer)[:0], name))
     with pytest.raises(UserError):
         load_model(model)

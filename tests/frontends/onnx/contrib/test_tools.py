@@ -58,12 +58,12 @@ def test_every_operator_that_a_tool_names_is_supported_or_refused_with_a_reason(
     named = {
         name for p in sources for name in re.findall(r"""["'](\w+)["']""", p.read_text("utf-8"))
     }
-    written = named & _described()
-    assert {"DynamicQuantizeLSTM", "MatMulBnb4", "QLinearWhere", "SkipGroupNorm"} <= written
+    described = named & _described()
+    assert {"DynamicQuantizeLSTM", "MatMulBnb4", "QLinearWhere", "SkipGroupNorm"} <= described
     refused = set().union(*REFUSED.values())
-    assert not written - _supported() - refused - READ_ONLY - STANDARD
+    assert not described - _supported() - refused - READ_ONLY - STANDARD
     assert not refused & _supported()
-    assert (refused | READ_ONLY | STANDARD) <= written
+    assert (refused | READ_ONLY | STANDARD) <= described
 
 
 # ---- models that ONNX Runtime saved --------------------------------------------------------------
@@ -144,25 +144,25 @@ def test_quantised_networks_that_onnx_runtime_saved(tmp_path: Path, form: str, l
         tmp_path / "float.onnx", tmp_path / "bytes.onnx", _Samples(samples),
         quant_format=getattr(QuantFormat, form), weight_type=QuantType.QInt8, reduce_range=True,
     )  # fmt: skip
-    found = _saved(tmp_path / "bytes.onnx", level)
-    assert _own(found)
+    model_saved = _saved(tmp_path / "bytes.onnx", level)
+    assert _own(model_saved)
     if level == "ORT_ENABLE_ALL":
-        assert {"com.microsoft:QLinearConv", "com.microsoft:NhwcMaxPool"} <= _own(found)
+        assert {"com.microsoft:QLinearConv", "com.microsoft:NhwcMaxPool"} <= _own(model_saved)
     feeds = {"x": samples[1]}
-    want = expected(onnx.load(tmp_path / "bytes.onnx"), feeds)["y"]
-    got = evaluate_graph(load_model(found), feeds)["y"]
-    np.testing.assert_allclose(got, want, rtol=0, atol=2 / 255)
-    assert np.abs(got - want).mean() < 1 / 255
+    reference = expected(onnx.load(tmp_path / "bytes.onnx"), feeds)["y"]
+    output = evaluate_graph(load_model(model_saved), feeds)["y"]
+    np.testing.assert_allclose(output, reference, rtol=0, atol=2 / 255)
+    assert np.abs(output - reference).mean() < 1 / 255
 
 
 def test_networks_that_onnx_runtime_fused(tmp_path: Path) -> None:
     model, samples = _network()
     onnx.save(model, tmp_path / "float.onnx")
-    found = _saved(tmp_path / "float.onnx", "ORT_ENABLE_EXTENDED")
-    assert {"com.microsoft:FusedConv", "com.microsoft:QuickGelu"} & _own(found)
-    want = expected(model, {"x": samples[0]})["y"]
-    got = tcc.compile(found).run({"x": samples[0]})["y"]
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+    model_saved = _saved(tmp_path / "float.onnx", "ORT_ENABLE_EXTENDED")
+    assert {"com.microsoft:FusedConv", "com.microsoft:QuickGelu"} & _own(model_saved)
+    reference = expected(model, {"x": samples[0]})["y"]
+    output = tcc.compile(model_saved).run({"x": samples[0]})["y"]
+    np.testing.assert_allclose(output, reference, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("domain", ["com.microsoft.nchwc", "com.ms.internal.nhwc"])
