@@ -78,9 +78,9 @@ class Failures:
         told = self.folder / f"calls-{os.getpid()}"
         told.unlink(missing_ok=True)
         path = {"PYTHONPATH": ":".join(sys.path), "FAIL_TO": str(told)}
-        found = self._outcome(command, path | variables)
+        outcome = self._outcome(command, path | variables)
         calls = told.read_text().split() if told.exists() else ("calls", "0")
-        return replace(found, calls=int(calls[1]))
+        return replace(outcome, calls=int(calls[1]))
 
     def failing(self, at: int, on: bool, error: int) -> dict[str, str]:
         """Returns the variables with which call `at` fails, and all later calls too if `on`."""
@@ -91,14 +91,16 @@ class Failures:
 
     def _outcome(self, command: list[object], variables: dict[str, str]) -> Outcome:
         try:
-            done = subprocess.run(  # file limits do not apply to pipes
+            process = subprocess.run(  # file limits do not apply to pipes
                 [str(word) for word in command], env=os.environ | variables, check=False,
                 timeout=60, capture_output=True, text=True,
             )  # fmt: skip
         except subprocess.TimeoutExpired as late:
             return Outcome(-1, str(late), 0)
-        calls = re.search(r"^calls (\d+)", done.stdout, re.MULTILINE)
-        return Outcome(done.returncode, done.stdout + done.stderr, int(calls[1]) if calls else 0)
+        calls = re.search(r"^calls (\d+)", process.stdout, re.MULTILINE)
+        return Outcome(
+            process.returncode, process.stdout + process.stderr, int(calls[1]) if calls else 0
+        )
 
 
 def build_failures(folder: Path, kernels: bytes) -> Failures:

@@ -38,26 +38,26 @@ def growing(trips: int = 12) -> Program:
     three, eight, bytes_ = b.const(3), b.const(8), b.const(24)
     one, page = b.const(1), b.const(5000)
     b.input("s", "string", [three], "[3]")
-    given, zeros = b.buffer(Input(0)), b.buffer(Weight(0, 4096))
+    first_input, zeros = b.buffer(Input(0)), b.buffer(Weight(0, 4096))
     y, m = b.output("y", "string", [three], "[3]"), _list_output(b)
-    held, text, list_, found = (b.buffer(Dynamic()) for _ in range(4))
+    text_list, text, list_, places = (b.buffer(Dynamic()) for _ in range(4))
     for buffer, size in ((y, bytes_), (m, eight), (text, bytes_), (list_, eight)):
         b.allocate(buffer, size)
-    b.body += [Copy(list_, zeros, eight), Copy(text, given, bytes_)]
+    b.body += [Copy(list_, zeros, eight), Copy(text, first_input, bytes_)]
     counter, count, more, size, room = (b.register() for _ in range(5))
-    strings, whole = TensorRef(text, WORD, (three,)), TensorRef(list_, WORD, ())
+    strings, list_ref = TensorRef(text, WORD, (three,)), TensorRef(list_, WORD, ())
     front = TensorRef(zeros, DTYPES["i64"], ())
     body = (
         Let(more, IntOp.ADD, counter, one),
         Let(size, IntOp.MUL, more, page),
-        Allocate(held, size, True),
+        Allocate(text_list, size, True),
         _call("string_concat", (strings, strings), (strings,)),
         CallOp("non_zero_count", (strings,), (), (), (count,)),
         Let(room, IntOp.MUL, count, eight),
-        Allocate(found, room),
-        _call("non_zero", (strings,), (TensorRef(found, DTYPES["i64"], (one, count)),)),
-        _call("list_insert", (whole, strings), (whole,), STRING),
-        Branch(zeros, (), (_call("list_insert", (whole, strings, front), (whole,), STRING),)),
+        Allocate(places, room),
+        _call("non_zero", (strings,), (TensorRef(places, DTYPES["i64"], (one, count)),)),
+        _call("list_insert", (list_ref, strings), (list_ref,), STRING),
+        Branch(zeros, (), (_call("list_insert", (list_ref, strings, front), (list_ref,), STRING),)),
     )
     b.body.append(Loop(b.const(trips), -1, counter, body))
     b.body += [Copy(y, text, bytes_), Copy(m, list_, eight)]
@@ -128,11 +128,11 @@ def _split_as(word: int) -> Program:
     b = Builder()
     m, eight = _list_output(b), b.const(8)
     b.allocate(m, eight)
-    made, one = _word(b), _word(b, "i64")
+    list_ref, one = _word(b), _word(b, "i64")
     pieces = (TensorRef(_zeros(b), DTYPES["u8"], (eight,)), one)
     b.body += [
-        _call("list_make", (one,), (made,), 64),
-        _call("list_length", (made,), (one,)),
+        _call("list_make", (one,), (list_ref,), 64),
+        _call("list_length", (list_ref,), (one,)),
         _call("list_split", pieces, (TensorRef(m, WORD, ()),), 0, 1, word),
     ]
     return b.program()
@@ -146,9 +146,9 @@ def _rows_of_no_size() -> Program:
     rows, counts = b.buffer(Dynamic()), b.buffer(Dynamic())
     b.allocate(rows, none)
     b.allocate(counts, b.const(2048))
-    given = TensorRef(_zeros(b), WORD, (many,))
-    made = TensorRef(rows, WORD, (none, wide)), TensorRef(counts, DTYPES["i64"], (many,))
-    b.body.append(_call("string_split", (given,), made, -1, ord("b")))
+    operand = TensorRef(_zeros(b), WORD, (many,))
+    results = TensorRef(rows, WORD, (none, wide)), TensorRef(counts, DTYPES["i64"], (many,))
+    b.body.append(_call("string_split", (operand,), results, -1, ord("b")))
     return b.program()
 
 
@@ -160,8 +160,8 @@ def _far_columns() -> Program:
     row = b.buffer(Dynamic())
     b.allocate(row, none)
     tables = ((none, "i64"), (one, "i64"), (three, "i64"), (three, "f32"))
-    given = [TensorRef(_zeros(b), DTYPES[dtype], (size,)) for size, dtype in tables]
+    table_refs = [TensorRef(_zeros(b), DTYPES[dtype], (size,)) for size, dtype in tables]
     tokens = TensorRef(_zeros(b), DTYPES["i64"], (three,))
-    made = TensorRef(row, DTYPES["f32"], (none,))
-    b.body.append(_call("tf_idf", (tokens, *given), (made,), 2, 1, 1, 0))
+    result = TensorRef(row, DTYPES["f32"], (none,))
+    b.body.append(_call("tf_idf", (tokens, *table_refs), (result,), 2, 1, 1, 0))
     return b.program()

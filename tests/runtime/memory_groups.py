@@ -17,7 +17,7 @@ def _own_folder(version: int) -> Path:
         (line.split(":", 2)[1], line.split(":", 2)[2])
         for line in Path("/proc/self/cgroup").read_text().splitlines()
     )
-    own = next(
+    group_path = next(
         (g for names, g in groups.items() if ("memory" in names.split(",")) == (version == 1)
          and (version == 1 or not names)), None,
     )  # fmt: skip
@@ -27,7 +27,9 @@ def _own_folder(version: int) -> Path:
         top, place = front.split()[3:5]
         if (kind, version) == ("cgroup2", 2) or (kind == "cgroup" and version == 1
                                                  and "memory" in options):  # fmt: skip
-            below = own.removeprefix(top) if own and own.startswith(top) else ""
+            below = (
+                group_path.removeprefix(top) if group_path and group_path.startswith(top) else ""
+            )
             return Path(place) / below.strip("/")
     raise NoGroup(f"no hierarchy of version {version} limits memory here")
 
@@ -44,17 +46,17 @@ def memory_group(version: int, name: str, limit: int) -> Iterator[Path]:
             raise NoGroup("groups of version 2 do not limit memory here")
         with contextlib.suppress(OSError):  # fails if processes are in it
             enabled.write_text("+memory")
-    made = folder / name
+    group = folder / name
     try:
-        made.mkdir()
+        group.mkdir()
     except OSError as error:
         raise NoGroup(f"no group can be made in {folder}: {error.strerror}") from error
     try:
-        file = made / ("memory.max" if version == 2 else "memory.limit_in_bytes")
+        file = group / ("memory.max" if version == 2 else "memory.limit_in_bytes")
         try:
             file.write_text(str(limit))
         except OSError as error:
             raise NoGroup(f"{file} cannot be set: {error.strerror}") from error
-        yield made
+        yield group
     finally:
-        made.rmdir()
+        group.rmdir()

@@ -79,10 +79,10 @@ class Outcome:
 
 def build_runner(folder: Path) -> Path:
     """Builds the program of mutants.c."""
-    made = folder / "mutants"
+    program = folder / "mutants"
     flags = ("-std=c11", "-O1", "-rdynamic", f"-I{INCLUDE}")
-    subprocess.run(("cc", *flags, str(SOURCE), "-o", str(made), "-ldl"), check=True)
-    return made
+    subprocess.run(("cc", *flags, str(SOURCE), "-o", str(program), "-ldl"), check=True)
+    return program
 
 
 def compiled(name: str, folder: Path) -> Path:
@@ -109,8 +109,10 @@ def mutants(program: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             at = rng.randrange(HEADER_WORDS, length)
             old, other = changed[at], changed[rng.randrange(HEADER_WORDS, length)]
-            near = (old + 1, old - 1, 2 * old, old // 2, old + 64, old - 64)
-            new = rng.choice((other, rng.randrange(-3, 30), *near, 0, -1, 1 << 40, (1 << 62) + 3))
+            neighbours = (old + 1, old - 1, 2 * old, old // 2, old + 64, old - 64)
+            new = rng.choice(
+                (other, rng.randrange(-3, 30), *neighbours, 0, -1, 1 << 40, (1 << 62) + 3)
+            )
             changed[at] = min(max(new, _LEAST), _MOST)
         yield sealed(changed, strings)
 
@@ -129,9 +131,9 @@ def run(runner: Path, artifact: Path, programs: Iterator[bytes] | list[bytes]) -
             file.write(struct.pack("<q", len(record)) + record)
     variables = {"TCC_NUM_THREADS": "1", "TCC_WEIGHTS": "map", "TCC_MEMORY": "256M"}
     command = (str(runner), str(artifact), str(records), str(SECONDS), str(OPEN_SIZE))
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    ran, refused, late, signals = map(int, done.stdout.split())
-    numbers = tuple(int(line) for line in done.stderr.split())
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    ran, refused, late, signals = map(int, process.stdout.split())
+    numbers = tuple(int(line) for line in process.stderr.split())
     assert len(numbers) == signals
     return Outcome(ran - 1, refused, late, numbers)

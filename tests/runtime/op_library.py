@@ -62,16 +62,16 @@ CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 
 def op_tensor(array: Array, code: int | None) -> OpTensor:
     dims = (ctypes.c_int64 * array.ndim)(*array.shape)
-    chosen = CODES[array.dtype.kind] if code is None else code
-    dtype = abi.CDType(chosen, array.itemsize * 8, 1)
+    dtype_code = CODES[array.dtype.kind] if code is None else code
+    dtype = abi.CDType(dtype_code, array.itemsize * 8, 1)
     return OpTensor(array.ctypes.data, dtype, array.ndim, dims, array.size)
 
 
 def tensors(arrays: Sequence[Array], like: np.dtype[Any] | None, code: int | None) -> Any:
     """Returns descriptors of arrays; arrays of the type `like` get the DLPack code `code`, unless
     None."""
-    made = [op_tensor(a, code if like is not None and a.dtype == like else None) for a in arrays]
-    return (OpTensor * max(1, len(made)))(*made)
+    refs = [op_tensor(a, code if like is not None and a.dtype == like else None) for a in arrays]
+    return (OpTensor * max(1, len(refs)))(*refs)
 
 
 def build_ops(folder: Path) -> None:
@@ -108,7 +108,7 @@ class Ops:
         `code` says what u2 arrays hold. With 0 threads, the call has no workers. `ending` is the
         ending of the run, if the run can be ended.
         """
-        found = (ctypes.c_int64 * max(1, results))()
+        values = (ctypes.c_int64 * max(1, results))()
         like = inputs[0].dtype if inputs else None
         call = OpCall(
             tensors(inputs, like, code),
@@ -117,7 +117,7 @@ class Ops:
             len(outputs),
             (ctypes.c_int64 * max(1, len(ints)))(*ints),
             len(ints),
-            found,
+            values,
             results,
             None,
             None,
@@ -128,4 +128,4 @@ class Ops:
         pool = ctypes.c_void_p(self.library.harness_pool())
         if self.library.harness_call(name.encode(), ctypes.byref(call), pool):
             raise ValueError(self.library.harness_error().decode())
-        return list(found)[:results]
+        return list(values)[:results]

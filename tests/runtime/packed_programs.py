@@ -41,10 +41,10 @@ def _strings() -> Iterator[tuple[str, bytes]]:
     """Yields inputs that call each function on these texts, with every number of cuts and with
     few."""
     texts = ("a,b,,c", " 12 ", "-1e5", "nan", "0.1", "ßŉ aA", "", "99999999999", "aa bb")
-    joined = b"\xff".join(text.encode() for text in texts)
+    data = b"\xff".join(text.encode() for text in texts)
     for number in range(7):
-        yield f"any-{number}", bytes((number, 255, 1)) + b"," + joined
-        yield f"few-{number}", bytes((number, 2, number % 3)) + b"a" + joined
+        yield f"any-{number}", bytes((number, 255, 1)) + b"," + data
+        yield f"few-{number}", bytes((number, 2, number % 3)) + b"a" + data
 
 
 def _programs() -> Iterator[tuple[str, bytes]]:

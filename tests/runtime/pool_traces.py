@@ -64,27 +64,27 @@ def experts(layers: int, steps: int) -> Iterator[str]:
         for _ in range(layers):
             weights = [draw.paretovariate(1.2) for _ in range(count)]
             shares = [int(2 * tokens * w / sum(weights)) for w in weights]
-            used = [e for e in range(count) if shares[e]]
-            yield from (f"take {100 + e} {shares[e] * width * 4}" for e in used)
-            for e in used:
+            experts_in_use = [e for e in range(count) if shares[e]]
+            yield from (f"take {100 + e} {shares[e] * width * 4}" for e in experts_in_use)
+            for e in experts_in_use:
                 yield f"take 1 {shares[e] * width * 16}"
                 yield f"take {200 + e} {shares[e] * width * 4}"
                 yield "give 1"
                 yield f"give {100 + e}"
-            draw.shuffle(used)
-            yield from (f"give {200 + e}" for e in used)
+            draw.shuffle(experts_in_use)
+            yield from (f"give {200 + e}" for e in experts_in_use)
         yield "give 0"
 
 
 def unlike_sizes(live: int, steps: int) -> Iterator[str]:
     """Yields a trace of sizes over five decades, freed in any order."""
-    draw, free, used = random.Random(4), list(range(live)), list[int]()
+    draw, free, live_blocks = random.Random(4), list(range(live)), list[int]()
     for _ in range(steps):
-        if free and (len(used) < live // 2 or draw.random() < 0.55):
-            used.append(free.pop())
-            yield f"take {used[-1]} {int(draw.lognormvariate(9, 2))}"
+        if free and (len(live_blocks) < live // 2 or draw.random() < 0.55):
+            live_blocks.append(free.pop())
+            yield f"take {live_blocks[-1]} {int(draw.lognormvariate(9, 2))}"
         else:
-            free.append(used.pop(draw.randrange(len(used))))
+            free.append(live_blocks.pop(draw.randrange(len(live_blocks))))
             yield f"give {free[-1]}"
 
 

@@ -31,9 +31,9 @@ def build_sanitized(folder: Path, flags: Sequence[str] = FLAGS) -> None:
     waiting."""
 
     def compile_one(source: Path) -> None:
-        made = folder / source.parent.name  # two folders have files of one name
-        made.mkdir(exist_ok=True)
-        subprocess.run((*_command(flags), "-c", str(source)), cwd=made, check=True)
+        object_folder = folder / source.parent.name  # two folders have files of one name
+        object_folder.mkdir(exist_ok=True)
+        subprocess.run((*_command(flags), "-c", str(source)), cwd=object_folder, check=True)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(compile_one, runtime_sources()))
@@ -49,14 +49,21 @@ class Sanitized:
     def program(self, name: str, *sources: Path, flags: Sequence[str] = ()) -> Path:
         """Returns the program of these C files and the runtime, built once; `name` must be
         unique."""
-        made = self.folder / name
-        if not made.exists():
+        program_path = self.folder / name
+        if not program_path.exists():
             objects = [str(path) for path in sorted(self.folder.glob("*/*.o"))]
-            own = self.folder / f"{name}.{os.getpid()}"  # two workers may be building it
-            command = (*_command(self.flags), *flags, *map(str, sources), *objects, "-o", str(own))
+            private_path = self.folder / f"{name}.{os.getpid()}"  # two workers may be building it
+            command = (
+                *_command(self.flags),
+                *flags,
+                *map(str, sources),
+                *objects,
+                "-o",
+                str(private_path),
+            )
             subprocess.run((*command, "-lm", "-lpthread", "-ldl"), check=True)
-            own.rename(made)
-        return made
+            private_path.rename(program_path)
+        return program_path
 
 
 def run_sanitized(program: Path, *arguments: str) -> str:

@@ -18,14 +18,14 @@ def brute_rank(got: list[float], want: list[float]) -> int:
 @pytest.mark.parametrize("seed", range(20))
 def test_ranks_are_those_of_a_sort(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    got, want = rng.integers(0, 4, (2, 3, 5, 7)).astype(np.float32)  # many equal values
-    got[rng.random(got.shape) < 0.1] = np.nan
-    want[rng.random(want.shape) < 0.1] = np.nan
+    output, reference = rng.integers(0, 4, (2, 3, 5, 7)).astype(np.float32)  # many equal values
+    output[rng.random(output.shape) < 0.1] = np.nan
+    reference[rng.random(reference.shape) < 0.1] = np.nan
     expected = [
         brute_rank(a.tolist(), b.tolist())
-        for a, b in zip(got.reshape(-1, 7), want.reshape(-1, 7), strict=True)
+        for a, b in zip(output.reshape(-1, 7), reference.reshape(-1, 7), strict=True)
     ]
-    assert ranks(got, want).tolist() == expected
+    assert ranks(output, reference).tolist() == expected
 
 
 def test_scores_sum_up_all_runs() -> None:
@@ -39,9 +39,9 @@ def test_scores_sum_up_all_runs() -> None:
 
 
 def test_top5_counts_the_five_largest() -> None:
-    want = np.float32([[9, 0, 0, 0, 0, 0, 0]])
+    reference = np.float32([[9, 0, 0, 0, 0, 0, 0]])
     fifth, sixth = (np.float32([[1, *values]]) for values in ([2] * 4 + [0] * 2, [2] * 5 + [0]))
-    assert class_shares([fifth, sixth], [want, want]) == (0.0, 0.5)
+    assert class_shares([fifth, sixth], [reference, reference]) == (0.0, 0.5)
 
 
 def test_an_output_of_one_value_has_no_classes() -> None:

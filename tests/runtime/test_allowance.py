@@ -17,7 +17,7 @@ def drawn(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
     sizes = NOISE * np.exp(rng.standard_normal(SHAPE))
     wants = [rng.standard_normal(SHAPE).astype(np.float32) for _ in range(DRAWS)]
     *runs, gots = (
-        [(want + sizes * rng.standard_normal(SHAPE)).astype(np.float32) for want in wants]
+        [(reference + sizes * rng.standard_normal(SHAPE)).astype(np.float32) for reference in wants]
         for _ in range(3)
     )
     return wants, runs, gots
@@ -46,8 +46,8 @@ def test_a_few_large_errors_are_right(seed: int) -> None:
 def test_a_shift_of_one_row_by_less_than_the_noise_is_wrong(seed: int) -> None:
     wants, runs, gots = drawn(seed)
     sizes = np.std([g - w for g, w in zip(gots, wants, strict=True)], 0)
-    for got in gots:
-        got[:, :, 3] += 0.8 * sizes[:, :, 3]
+    for output in gots:
+        output[:, :, 3] += 0.8 * sizes[:, :, 3]
     assert "mean error of a row" in verdict(wants, runs, gots)
 
 
@@ -56,19 +56,19 @@ def test_shifts_of_both_signs_by_less_than_the_noise_are_wrong(seed: int) -> Non
     wants, runs, gots = drawn(seed)
     sizes = np.std([g - w for g, w in zip(gots, wants, strict=True)], 0)
     signs = np.random.default_rng(100 + seed).choice([-1, 1], SHAPE[1])
-    for got in gots:
-        got[:, :, 3] += signs * sizes[:, :, 3]
+    for output in gots:
+        output[:, :, 3] += signs * sizes[:, :, 3]
     assert "mean errors of a row's elements" in verdict(wants, runs, gots)
 
 
 def test_shapes_that_no_run_has_are_compared_with_the_largest_noise() -> None:
     wants, runs, _ = drawn(0)
     allowed = allowance(wants, runs, [1.0] * DRAWS, 0.0)
-    others = [np.concatenate([want, want]) for want in wants[:2]]
+    longer = [np.concatenate([reference, reference]) for reference in wants[:2]]
     for error, right in ((NOISE, True), (1e3 * NOISE, False)):
-        gots = [other + np.float32(error) for other in others]
-        found, why = judged(gots, others, [1.0] * 2, allowed)
-        assert found == pytest.approx(error / allowed.scale, rel=1e-2)
+        gots = [other + np.float32(error) for other in longer]
+        score, why = judged(gots, longer, [1.0] * 2, allowed)
+        assert score == pytest.approx(error / allowed.scale, rel=1e-2)
         assert (why == "") is right
 
 

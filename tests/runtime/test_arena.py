@@ -107,7 +107,7 @@ def test_plans_of_few_buffers_are_the_least(planner: Planner, odd: bool) -> None
 def test_the_check_finds_planted_faults(planner: Planner) -> None:
     """One offset is changed at a time, and the pairwise oracle says whether that breaks a rule."""
     rng = random.Random(3)
-    found = 0
+    faults = 0
     for _ in range(300):
         lives = drawn(rng, rng.randint(2, 9), odd=True)
         plan = planner.plan(lives)
@@ -115,12 +115,12 @@ def test_the_check_finds_planted_faults(planner: Planner) -> None:
         offsets[rng.randrange(len(lives))] += rng.choice((-2, -1, 1, 2))
         planted = ArenaPlan(tuple(offsets), plan.peak, plan.bound, plan.steps)
         if wrong(lives, offsets, plan.peak):
-            found += 1
+            faults += 1
             with pytest.raises(ValueError, match=r"^buffer "):
                 planner.check(lives, planted)
         else:
             planner.check(lives, planted)
-    assert found > 100
+    assert faults > 100
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the MiniMalloc instances are not at hand")
@@ -166,15 +166,15 @@ def test_a_search_can_be_ended(planner: Planner) -> None:
     """The lives leave no byte to waste, so that a plan takes long to find or to refute."""
     rng = random.Random(0)
     lives = [Life(a, a + rng.randint(5, 40), rng.randint(100, 999)) for a in range(400)]
-    asked: list[int] = []
+    calls: list[int] = []
 
     def go_on(steps: int, peak: int) -> bool:
-        asked.append(steps)
-        return len(asked) < 3
+        calls.append(steps)
+        return len(calls) < 3
 
     planner.check(lives, planner.plan(lives, go_on=go_on))
-    assert len(asked) == 3
-    assert asked == sorted(asked)
+    assert len(calls) == 3
+    assert calls == sorted(calls)
 
     def interrupted(steps: int, peak: int) -> bool:
         raise KeyboardInterrupt

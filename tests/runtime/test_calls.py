@@ -41,15 +41,15 @@ def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Returns a list that collects the values of calls which do not take the fast path."""
-    found: list[Any] = []
+    descriptions: list[Any] = []
     run = Module._run_described
 
     def note(module: Module, values: tuple[Any, ...], seed: Any, limit: Any) -> Any:
-        found.append(values)
+        descriptions.append(values)
         return run(module, values, seed, limit)
 
     monkeypatch.setattr(Module, "_run_described", note)
-    return found
+    return descriptions
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_every_plain_type_goes_the_short_way(
 ) -> None:
     """The fast path also covers types for which NumPy has two numbers, like the 64-bit C types."""
     module, element = linked(copy_of(dtype)), np.dtype(abi_name(dtype))
-    same = {np.dtype(letter) for letter in np.typecodes["AllInteger"] if element == letter}
-    for array in (np.arange(3).astype(kind) for kind in (*same, element)):
-        found = module(array)
-        assert found.dtype == element
-        assert found.dtype.num == element.num
-        assert np.array_equal(found, array)
-        assert not np.shares_memory(found, array)
+    aliases = {np.dtype(letter) for letter in np.typecodes["AllInteger"] if element == letter}
+    for array in (np.arange(3).astype(kind) for kind in (*aliases, element)):
+        output = module(array)
+        assert output.dtype == element
+        assert output.dtype.num == element.num
+        assert np.array_equal(output, array)
+        assert not np.shares_memory(output, array)
     assert described == []
     wrong = np.zeros(3, np.complex128)
     with pytest.raises(RuntimeError, match=f"expected element type {dtype}"):
@@ -169,19 +169,19 @@ def test_a_call_takes_few_steps_of_python(linked: Callable[..., Module]) -> None
 
 def test_a_result_without_memory_is_an_error(linked: Callable[..., Module]) -> None:
     """One size is known, and the input decides another; later calls work."""
-    known, decided = linked(copy_of("f32", 1 << 20)), linked(growing_copy())
+    with_size, decided = linked(copy_of("f32", 1 << 20)), linked(growing_copy())
     array = np.ones(1 << 20, np.float32)
-    used = abi.CMemory(ctypes.sizeof(abi.CMemory))
-    for module in (known, decided):
-        held = [module(array) for _ in range(2)]
-        assert module._api.memory(None, ctypes.byref(used)) == 0
-        module._api.process_set_memory_limit(used.process_used)
+    usage = abi.CMemory(ctypes.sizeof(abi.CMemory))
+    for module in (with_size, decided):
+        results = [module(array) for _ in range(2)]
+        assert module._api.memory(None, ctypes.byref(usage)) == 0
+        module._api.process_set_memory_limit(usage.process_used)
         try:
             with pytest.raises(RuntimeError, match=r"memory for the arrays(.|\n)*process holds"):
-                held += [module(array) for _ in range(40)]
+                results += [module(array) for _ in range(40)]
         finally:
             module._api.process_set_memory_limit(0)
-        assert np.array_equal(module(array), held[0])
+        assert np.array_equal(module(array), results[0])
 
 
 def test_an_unknown_numpy_is_refused(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,14 +198,14 @@ def test_an_unknown_numpy_is_refused(mlp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_arrays_are_given_back_after_the_call(mlp: Module) -> None:
     array = X.copy()
-    for given in (array, array[::2], array.astype(np.float64)):
-        before = sys.getrefcount(given)
+    for argument in (array, array[::2], array.astype(np.float64)):
+        before = sys.getrefcount(argument)
         for _ in range(3):
             try:
-                mlp(given)
+                mlp(argument)
             except RuntimeError:
-                assert given.dtype == np.float64
-        assert sys.getrefcount(given) == before
+                assert argument.dtype == np.float64
+        assert sys.getrefcount(argument) == before
     array.resize(20, refcheck=False)  # NumPy refuses if a buffer is held
     mlp(array)
 
@@ -228,16 +228,16 @@ def test_outputs_of_all_kinds_go_together(
     b.allocate(last, four)
     b.launch("accumulate", one, [x, total, last])
     module = linked(b)
-    given, running = np.array([3, 4, 5], np.float32), np.ones(1, np.float32)
+    first_array, running = np.array([3, 4, 5], np.float32), np.ones(1, np.float32)
     for expected in (4, 7):
-        updated, copied_array, last_array = module(given, running)
+        updated, copied_array, last_array = module(first_array, running)
         assert updated is running
         assert running.tolist() == last_array.tolist() == [expected]
-        assert copied_array.tolist() == given.tolist()
+        assert copied_array.tolist() == first_array.tolist()
     assert described == []
     running.flags.writeable = False
     with pytest.raises(RuntimeError, match="read-only"):
-        module(given, running)
+        module(first_array, running)
     assert running.tolist() == [7]
 
 
@@ -245,8 +245,8 @@ def test_results_die_with_their_last_holder(linked: Callable[..., Module]) -> No
     module, array = linked(growing_copy()), np.ones(1 << 16, np.float32)
     gc.disable()
     try:
-        for given in (array, array[::2], array.tolist()):
-            assert len({module(given).ctypes.data for _ in range(4)}) == 1
+        for argument in (array, array[::2], array.tolist()):
+            assert len({module(argument).ctypes.data for _ in range(4)}) == 1
     finally:
         gc.enable()
 
@@ -264,17 +264,17 @@ def test_descriptors_of_results_say_where_they_are(mlp: Module) -> None:
 
 def test_a_state_is_its_input_without_its_memory(mlp: Module) -> None:
     outputs = outputs_of(mlp, Result("f32", (3, 4), 0))
-    given = view_of(np.zeros((3, 4), np.float32), "f32", False).tensor
-    call = outputs.start([given])
+    state = view_of(np.zeros((3, 4), np.float32), "f32", False).tensor
+    call = outputs.start([state])
     assert told(call.tensors[0]) == (None, [3, 4], None)
 
 
 def test_a_size_that_the_run_finds_gets_an_array_then(mlp: Module) -> None:
     call = outputs_of(mlp, Result("f32", None, -1)).start(None)
     assert call.arrays == [None]
-    wanted = view_of(np.zeros((5, 2), np.float32), "f32", False).tensor
+    result_view = view_of(np.zeros((5, 2), np.float32), "f32", False).tensor
     out = (ctypes.c_void_p * 1)()
-    assert call.allocator().allocate(None, 0, ctypes.pointer(wanted), out) == 0
+    assert call.allocator().allocate(None, 0, ctypes.pointer(result_view), out) == 0
     array = call.arrays[0]
     assert array is not None
     assert (array.shape, array.dtype, array.ctypes.data) == ((5, 2), F32, out[0])

@@ -34,8 +34,8 @@ def begun() -> tuple[Builder, int, int, int]:
     b.input("x", "f32", [size], "[1024]")
     y = b.output("y", "f32", [size], "[1024]")
     b.allocate(y, b.const(4096))
-    given, x = b.buffer(Input(0)), b.buffer(Input(1))
-    b.body.append(ReadInt(n, given, I64, 0))
+    count_input, x = b.buffer(Input(0)), b.buffer(Input(1))
+    b.body.append(ReadInt(n, count_input, I64, 0))
     return b, n, x, y
 
 
@@ -159,25 +159,33 @@ SLOW: dict[str, tuple[str, tuple[Array, ...], tuple[Array, ...], tuple[int, ...]
 @pytest.mark.parametrize("case", SLOW)
 def test_a_function_of_a_cancelled_run_does_not_begin(ops: Ops, case: str, threads: int) -> None:
     name, inputs, outputs, ints, results = SLOW[case]
-    found = [array.copy() for array in outputs]
+    results_before = [array.copy() for array in outputs]
     with pytest.raises(ValueError, match="the run was cancelled"):
-        ops(name, inputs, found, ints, results, threads=threads, ending=cancelled())
+        ops(name, inputs, results_before, ints, results, threads=threads, ending=cancelled())
     if case != "boxes":  # they take seconds
-        ops(name, inputs, found, ints, results, threads=threads, ending=Ending(run=3, last=1))
+        ops(
+            name,
+            inputs,
+            results_before,
+            ints,
+            results,
+            threads=threads,
+            ending=Ending(run=3, last=1),
+        )
 
 
 @pytest.mark.parametrize("case", SLOW)
 def test_a_function_looks_up_in_the_midst_of_a_unit(ops: Ops, case: str) -> None:
     """The whole call is one tile or a few concurrent tiles, and its first poll ends it."""
-    asked = []
+    cases_seen = []
 
     def answer(_context: int | None) -> int:
-        asked.append(case)
+        cases_seen.append(case)
         return 1
 
     name, inputs, outputs, ints, results = SLOW[case]
     ending = Ending(run=1, poll=abi.POLL(answer), ask_at=1, thread=threading.get_ident())
-    found = [array.copy() for array in outputs]
+    results_before = [array.copy() for array in outputs]
     with pytest.raises(ValueError, match="the caller ended the run"):
-        ops(name, inputs, found, ints, results, threads=0, ending=ending)
-    assert asked == [case]
+        ops(name, inputs, results_before, ints, results, threads=0, ending=ending)
+    assert cases_seen == [case]

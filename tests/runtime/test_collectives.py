@@ -45,10 +45,10 @@ def checked() -> Program:
     b.input("k", "i64", [], "[]")
     y = b.output("y", "f32", [four], "[4]")
     b.allocate(y, size)
-    x, given = b.buffer(Input(0)), b.buffer(Input(1))
+    x, count_input = b.buffer(Input(0)), b.buffer(Input(1))
     total = Collective(CollectiveKind.ALL_REDUCE, Reduction.SUM, x, y, (four,), DTYPES["f32"], 0)
     b.body += [
-        ReadInt(k, given, DTYPES["i64"], 0),
+        ReadInt(k, count_input, DTYPES["i64"], 0),
         Check(Relation.LE, one, k, "k is too small"),
         total,
         Wait(0, x, y),
@@ -156,8 +156,8 @@ def test_a_program_asks_for_its_rank(kernels: bytes, comm_library: Path, tmp_pat
     b.allocate(y, b.let(IntOp.MUL, count, four))
     b.launch("fill", count, [y], [rank])
     programs.link(b.program(), kernels, tmp_path / "numbers.so")
-    found = run_ranks(3, NUMBERS, comm_library, tmp_path / "numbers.so")
-    assert found == ["[0.0]\n", "[1.0, 1.0]\n", "[2.0, 2.0, 2.0]\n"]
+    outputs = run_ranks(3, NUMBERS, comm_library, tmp_path / "numbers.so")
+    assert outputs == ["[0.0]\n", "[1.0, 1.0]\n", "[2.0, 2.0, 2.0]\n"]
 
 
 ONE = """
@@ -208,8 +208,8 @@ def test_wrong_tickets_are_stopped(kernels: bytes, comm_library: Path, tmp_path:
         b.allocate(POOL, size)
         b.body += body
         programs.link(b.program(), kernels, path)
-    (found,) = run_ranks(1, ONE, comm_library, *paths)
-    for line, (_, said) in zip(found.splitlines(), WRONG, strict=True):
+    (text,) = run_ranks(1, ONE, comm_library, *paths)
+    for line, (_, said) in zip(text.splitlines(), WRONG, strict=True):
         assert said in line
 
 
@@ -221,10 +221,10 @@ def counted(kind: CollectiveKind) -> Program:
     parts = 4 if kind.sends_blocks else 3
     b.input("x", "f32", [eight], "[8]")
     b.input("counts", "i64", [b.const(parts)], f"[{parts}]")
-    x, given, y = b.buffer(Input(0)), b.buffer(Input(1)), b.output("y", "f32", [eight], "[8]")
+    x, count_input, y = b.buffer(Input(0)), b.buffer(Input(1)), b.output("y", "f32", [eight], "[8]")
     b.allocate(y, size)
     counts = tuple(b.register() for _ in range(parts))
-    b.body += [ReadInt(n, given, DTYPES["i64"], at) for at, n in enumerate(counts)]
+    b.body += [ReadInt(n, count_input, DTYPES["i64"], at) for at, n in enumerate(counts)]
     b.body += [Collective(kind, Reduction.SUM, x, y, counts, DTYPES["f32"], 2), Wait(0, x, y)]
     return b.program()
 
@@ -275,8 +275,8 @@ def test_counts_that_a_run_learns(kernels: bytes, comm_library: Path, tmp_path: 
     error."""
     for kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER):
         programs.link(counted(kind), kernels, tmp_path / f"{kind.name}.so")
-    found = [text.splitlines() for text in run_ranks(2, COUNTED, comm_library, tmp_path, *COUNTS)]
-    for rank, lines in enumerate(found):
+    outputs = [text.splitlines() for text in run_ranks(2, COUNTED, comm_library, tmp_path, *COUNTS)]
+    for rank, lines in enumerate(outputs):
         for line, said in zip(lines, COUNTS.values(), strict=True):
             assert re.search(said[rank], line), (rank, line, said)
 
@@ -316,26 +316,26 @@ def test_groups_of_ranks_agree_with_numpy(
     program of all lists."""
     programs.link(grouped(ROWS, COLUMNS), kernels, tmp_path / "grouped.so")
     for rank in range(4):
-        own = [
+        own_groups = [
             RankGroup(group.name, tuple(ranks for ranks in group.members if rank in ranks))
             for group in (ROWS, COLUMNS)
         ]
-        whole = rank % 2
-        program = grouped(*((ROWS, COLUMNS) if whole else own))
+        is_whole = rank % 2
+        program = grouped(*((ROWS, COLUMNS) if is_whole else own_groups))
         programs.link(program, kernels, tmp_path / f"own{rank}.so")
     xs = [np.arange(4, dtype=np.float32) + 10 * rank for rank in range(4)]
     feeds = [{"x": x} for x in xs]
-    found = on_ranks(tmp_path, comm_library, {"grouped": feeds, "own{rank}": feeds})
+    outputs = on_ranks(tmp_path, comm_library, {"grouped": feeds, "own{rank}": feeds})
     for group in (ROWS, COLUMNS):
         for kind in CollectiveKind:
             root = int(kind is CollectiveKind.BROADCAST)
             for ranks in group.members:
-                want = collected(kind, CollectiveAttrs(2, root=root), [xs[r] for r in ranks])
-                for rank, array in zip(ranks, want, strict=True):
-                    results = found["grouped"][rank]
+                reference = collected(kind, CollectiveAttrs(2, root=root), [xs[r] for r in ranks])
+                for rank, array in zip(ranks, reference, strict=True):
+                    results = outputs["grouped"][rank]
                     np.testing.assert_array_equal(results[f"{group.name} {kind.name}"], array)
-    for whole, own in zip(found["grouped"], found["own{rank}"], strict=True):
-        for a, b in zip(whole.values(), own.values(), strict=True):
+    for is_whole, own_groups in zip(outputs["grouped"], outputs["own{rank}"], strict=True):
+        for a, b in zip(is_whole.values(), own_groups.values(), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -356,8 +356,8 @@ def in_symmetric_memory(*groups: RankGroup) -> Program:
         b.allocate(y, bytes_)
         b.launch("relu", n, [x, send], [])
         root, group = int(kind is CollectiveKind.BROADCAST), number % len(groups)
-        each = half if kind.sends_blocks else n
-        operation = (kind, Reduction.SUM, send, receive, (each,), DTYPES["f32"], 2, root)
+        block = half if kind.sends_blocks else n
+        operation = (kind, Reduction.SUM, send, receive, (block,), DTYPES["f32"], 2, root)
         b.body += [Collective(*operation, group=group), Wait(0, send, receive)]
         b.body.append(Copy(y, receive, bytes_))
     return b.program()
@@ -432,10 +432,14 @@ with comms.open(operation_seconds=20) as comm:
 def test_failures_name_the_group(kernels: bytes, comm_library: Path, tmp_path: Path) -> None:
     """The text also names the death of a rank that shares no group with some of the others."""
     across = RankGroup("rows", ((0, 2), (1, 3)))
-    made = {"whole": (ROWS, COLUMNS), "other": (across,), "some": (RankGroup("some", ((0, 1),)),)}
-    for name, groups in made.items():
+    groups_by_name = {
+        "whole": (ROWS, COLUMNS),
+        "other": (across,),
+        "some": (RankGroup("some", ((0, 1),)),),
+    }
+    for name, groups in groups_by_name.items():
         programs.link(grouped(*groups), kernels, tmp_path / f"{name}.so")
-    paths = (tmp_path / f"{name}.so" for name in made)
+    paths = (tmp_path / f"{name}.so" for name in groups_by_name)
     ended = run_ranks(4, FAULTS, comm_library, *paths, killed=[3])
     for rank, text in enumerate(ended):
         some, mixed, *dead = text.splitlines()

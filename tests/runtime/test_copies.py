@@ -23,8 +23,8 @@ X = np.linspace(-1, 1, 9, dtype=np.float32)
 
 
 def unpickled(module: Module) -> Module:
-    made: Module = pickle.loads(pickle.dumps(module))
-    return made
+    module_copy: Module = pickle.loads(pickle.dumps(module))
+    return module_copy
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, unpickled])
@@ -32,14 +32,14 @@ def test_a_copy_and_its_original_live_and_die_alone(
     mlp_path: Path, duplicate: Callable[[Module], Module]
 ) -> None:
     original = load(mlp_path, threads=1)
-    made = duplicate(original)
-    assert repr(made) == repr(original)
-    assert made.manifest == original.manifest
-    assert set(made._idle).isdisjoint(original._idle)
-    assert made.statistics().threads == 1
-    for module in (made, original):
+    module_copy = duplicate(original)
+    assert repr(module_copy) == repr(original)
+    assert module_copy.manifest == original.manifest
+    assert set(module_copy._idle).isdisjoint(original._idle)
+    assert module_copy.statistics().threads == 1
+    for module in (module_copy, original):
         assert np.array_equal(module(X), expected_mlp(X))
-    del made
+    del module_copy
     gc.collect()
     assert np.array_equal(original(X), expected_mlp(X))
     again = duplicate(original)
@@ -61,17 +61,17 @@ def test_a_module_ends_with_its_last_reference(mlp_path: Path) -> None:
 
 
 def test_containers_copy_modules_and_results(mlp: Module) -> None:
-    held = copy.deepcopy({"model": mlp, "results": mlp(X)})
-    assert np.array_equal(held["model"](X), held["results"])
+    container = copy.deepcopy({"model": mlp, "results": mlp(X)})
+    assert np.array_equal(container["model"](X), container["results"])
 
 
 def test_copies_keep_the_folder_of_the_original(mlp_path: Path, tmp_path: Path) -> None:
     """A copy of a compiled model keeps the folder of the artifact, which is removed with its last
     user."""
     original = load(mlp_path)
-    made = copy.copy(copy.copy(original))
-    assert made._original is not None
-    assert made._original._original is original
+    module_copy = copy.copy(copy.copy(original))
+    assert module_copy._original is not None
+    assert module_copy._original._original is original
 
 
 def test_pickles_outlive_their_file(mlp_path: Path, tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_pickles_outlive_their_file(mlp_path: Path, tmp_path: Path) -> None:
     path.write_bytes(mlp_path.read_bytes())
     data = pickle.dumps(load(path, threads=1))
     path.unlink()
-    made: Module = pickle.loads(data)
-    assert np.array_equal(made(X), expected_mlp(X))
-    assert made.statistics().threads == 1
+    module_copy: Module = pickle.loads(data)
+    assert np.array_equal(module_copy(X), expected_mlp(X))
+    assert module_copy.statistics().threads == 1
     path.write_bytes(b"something else came here")
-    assert pickle.loads(data)._image is made._image  # written once, for any number of reads
+    assert pickle.loads(data)._image is module_copy._image  # written once, for any number of reads
     with pytest.raises(RuntimeError, match="another file is at its path"):
         pickle.dumps(load_and_replace(mlp_path, tmp_path / "other.so"))
 
@@ -135,10 +135,10 @@ def test_a_process_leaves_no_files_of_unpickled_modules(mlp_path: Path, tmp_path
     data = pickle.dumps(load(path))
     path.unlink()
     command = [sys.executable, "-c", READS]
-    found = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode()
-    written, result = found.splitlines()
+    output = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode()
+    source_path, result = output.splitlines()
     assert result == "[2.0]"
-    assert not Path(written).parent.exists()
+    assert not Path(source_path).parent.exists()
 
 
 def test_state_is_never_copied_in_silence(linked: Callable[..., Module]) -> None:
@@ -159,8 +159,8 @@ def test_state_is_never_copied_in_silence(linked: Callable[..., Module]) -> None
 def test_the_memory_of_a_result_has_one_owner(mlp: Module) -> None:
     array = mlp._results.memory(1 << 16)
     array[:] = 7
-    for made in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array))):
-        assert not np.shares_memory(made, array)
-        assert np.array_equal(made, array)
+    for array_copy in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array))):
+        assert not np.shares_memory(array_copy, array)
+        assert np.array_equal(array_copy, array)
     with pytest.raises(TypeError, match="cannot pickle"):
         copy.copy(array.base)

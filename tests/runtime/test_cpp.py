@@ -63,8 +63,8 @@ def words() -> Program:
     strings = TensorRef(builder.buffer(Input(0)), DTYPES["u64"], (three,))
     y = builder.output("y", "string", [three], "[3]")
     builder.allocate(y, size)
-    joined = TensorRef(y, DTYPES["u64"], (three,))
-    builder.body.append(CallOp("string_concat", (strings, strings), (joined,), ()))
+    doubled = TensorRef(y, DTYPES["u64"], (three,))
+    builder.body.append(CallOp("string_concat", (strings, strings), (doubled,), ()))
     return builder.program()
 
 
@@ -75,8 +75,12 @@ def artifacts(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     program, weights = programs.mlp()
     assets = {"note": b"two words"}
     programs.link(program, kernels, folder / "mini.so", weights=[weights], assets=assets)
-    others = {"second": programs.doubling(), "updating": programs.updating(4), "words": words()}
-    for name, other in others.items():
+    other_programs = {
+        "second": programs.doubling(),
+        "updating": programs.updating(4),
+        "words": words(),
+    }
+    for name, other in other_programs.items():
         programs.link(other, kernels, folder / f"{name}.so", name=name)
     return folder
 

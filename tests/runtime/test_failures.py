@@ -72,8 +72,8 @@ def test_calls_of_a_c_host_fail(failures: Failures, threads: int, choice: str) -
     for _ in range(3 if choice in ("share", "") else 8):  # a search in /proc takes long
         at = rng.choice((rng.randint(1, 150), rng.randint(1, calls), calls - rng.randint(0, 150)))
         on, error = rng.random() < 0.5, rng.randrange(5)
-        found = failures.host(threads, TCC_WEIGHTS=choice, **failures.failing(at, on, error))
-        assert found.good, (at, on, error, found)
+        outcome = failures.host(threads, TCC_WEIGHTS=choice, **failures.failing(at, on, error))
+        assert outcome.good, (at, on, error, outcome)
 
 
 def test_calls_of_a_python_host_fail(failures: Failures) -> None:
@@ -82,8 +82,8 @@ def test_calls_of_a_python_host_fail(failures: Failures) -> None:
     assert calls > 200
     for _ in range(6):
         at, on, error = rng.randint(1, calls), rng.random() < 0.5, rng.randrange(5)
-        found = failures.python(2, TCC_WEIGHTS="copy", **failures.failing(at, on, error))
-        assert found.good, (at, on, error, found)
+        outcome = failures.python(2, TCC_WEIGHTS="copy", **failures.failing(at, on, error))
+        assert outcome.good, (at, on, error, outcome)
 
 
 @pytest.mark.parametrize("name", ["planned", "handles"])
@@ -133,17 +133,17 @@ def test_no_limit_ends_a_c_host(failures: Failures, which: int) -> None:
         for threads in (1, 2):
             told = {"TCC_WEIGHTS": CHOICES[(number + threads) % 4], "TCC_PERF_MAP": "1"}
             user = (STRANGER,) if root else ()
-            found = failures.host(threads, which, value, *user, **told)
-            assert found.good, (value, threads, told, found)
+            outcome = failures.host(threads, which, value, *user, **told)
+            assert outcome.good, (value, threads, told, outcome)
 
 
 @pytest.mark.parametrize("which", [which for which in LIMITS if LIMITS[which] != (0,)])
 def test_no_limit_ends_python(failures: Failures, which: int) -> None:
     for number, value in enumerate(LIMITS[which][-2:]):
         choice = CHOICES[number % 4]
-        found = failures.python(1 + number % 2, which, value, TCC_WEIGHTS=choice)
+        outcome = failures.python(1 + number % 2, which, value, TCC_WEIGHTS=choice)
         # Python itself may lack memory for its message
-        assert found.code >= 0, (value, choice, found)
+        assert outcome.code >= 0, (value, choice, outcome)
 
 
 @pytest.mark.parametrize("stack", ["64", "256", "unlimited"])
@@ -155,5 +155,5 @@ def test_no_size_of_stacks_ends_a_c_host(failures: Failures, stack: str) -> None
 def test_workers_have_stacks_of_a_megabyte_at_least(tmp_path: Path) -> None:
     program = build_stress(tmp_path, main="stacks.c")
     for size in ("64", "8192"):
-        done = finished("sh", "-c", f'ulimit -s {size}; exec "$@"', "sh", program)
-        assert int(done.stdout) >= max(1 << 20, int(size) << 10), done
+        process = finished("sh", "-c", f'ulimit -s {size}; exec "$@"', "sh", program)
+        assert int(process.stdout) >= max(1 << 20, int(size) << 10), process

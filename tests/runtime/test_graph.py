@@ -185,9 +185,9 @@ def random_program(seed: int) -> tuple[Program, list[LaunchNeeds]]:
     needs = []
     for kernel in range(8):
         reads, writes = int(draw.integers(0, 3)), int(draw.integers(1, 3))
-        whole = kernel % 2 == 0
+        is_full = kernel % 2 == 0
         flags = (False,) * reads + (True,) * writes
-        size = ROOM if whole else SIZE
+        size = ROOM if is_full else SIZE
         needs.append(LaunchNeeds(0, (), flags, ((False, size),) * len(flags)))
 
     def launch() -> Launch:

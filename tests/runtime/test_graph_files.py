@@ -59,22 +59,22 @@ def texts(svg: str) -> list[str]:
 
 
 def test_a_picture_has_a_box_for_each_step() -> None:
-    shown = texts(svg_text(chain(20)))
-    assert Counter(shown)["MatMul (MatMul)"] == 20
-    assert "model/layers.0/op7" in shown
-    assert "x" in shown
-    assert any("critical path (in orange)" in text for text in shown)
-    assert any("20 steps" in text for text in shown)
-    assert {"compute", "memory", "not known"} <= set(shown)
+    labels = texts(svg_text(chain(20)))
+    assert Counter(labels)["MatMul (MatMul)"] == 20
+    assert "model/layers.0/op7" in labels
+    assert "x" in labels
+    assert any("critical path (in orange)" in text for text in labels)
+    assert any("20 steps" in text for text in labels)
+    assert {"compute", "memory", "not known"} <= set(labels)
 
 
 @pytest.mark.parametrize("count", [MOST_BOXES, MOST_BOXES + 1, 10_000])
 def test_large_graphs_are_drawn_in_groups(count: int) -> None:
     drawn = boxes(chain(count))
-    shown = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
-    assert len(shown) <= MOST_BOXES
+    boxes_drawn = [data["box"] for _, data in drawn.nodes(data=True) if data["box"].kind != "port"]
+    assert len(boxes_drawn) <= MOST_BOXES
     assert networkx.is_directed_acyclic_graph(drawn)
-    assert sum(box.seconds for box in shown) == pytest.approx(
+    assert sum(box.seconds for box in boxes_drawn) == pytest.approx(
         sum(1e-6 * (1 + step % 5) for step in range(count))
     )
     svg = svg_text(chain(count))

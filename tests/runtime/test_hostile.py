@@ -31,8 +31,8 @@ def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, 
     """Returns how many of the records decode, how many of them run, and how many there are."""
     path = hostile.with_name(f"records.{os.getpid()}")  # two workers may run the program
     path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
-    shown = run_sanitized(hostile, str(path), str(len(programs.KERNEL_NAMES)), *mode)
-    decoded, ran, of = map(int, shown.split())
+    output = run_sanitized(hostile, str(path), str(len(programs.KERNEL_NAMES)), *mode)
+    decoded, ran, of = map(int, output.split())
     return decoded, ran, of
 
 
@@ -136,11 +136,13 @@ def test_programs_that_lie_about_strings_and_lists_are_refused(
 def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> None:
     """The cases are a list with dimensions, strings updated in place, and opaque elements of one
     byte."""
-    whole = programs.handles()
-    strings, list_ = whole.inputs
-    wide = replace(whole, inputs=(strings, replace(list_, dims=strings.dims)))
-    updated = replace(whole, outputs=(replace(whole.outputs[0], state=0), whole.outputs[1]))
-    words, texts = parts(encode_program(whole))
+    original = programs.handles()
+    strings, list_ = original.inputs
+    wide = replace(original, inputs=(strings, replace(list_, dims=strings.dims)))
+    updated = replace(
+        original, outputs=(replace(original.outputs[0], state=0), original.outputs[1])
+    )
+    words, texts = parts(encode_program(original))
     narrow = [3 << 8 | 8 if word == 3 << 8 | 128 else word for word in words]
     records = [encode_program(wide), encode_program(updated), sealed(narrow, texts)]
     assert run(hostile, records) == (0, 0, 3)

@@ -32,9 +32,9 @@ def artifacts(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 
 def rename(new: Path, path: Path) -> None:
-    beside = path.with_suffix(".new")
-    shutil.copyfile(new, beside)
-    os.replace(beside, path)
+    sibling = path.with_suffix(".new")
+    shutil.copyfile(new, sibling)
+    os.replace(sibling, path)
 
 
 def overwrite(new: Path, path: Path) -> None:
@@ -44,9 +44,9 @@ def overwrite(new: Path, path: Path) -> None:
 
 
 def factor(module: Module) -> int:
-    found = (module(X) - X) / np.arange(1, 65, dtype=np.float32)
-    assert np.all(found == found[0])
-    return int(found[0])
+    factors = (module(X) - X) / np.arange(1, 65, dtype=np.float32)
+    assert np.all(factors == factors[0])
+    return int(factors[0])
 
 
 def test_renamed_files_all_stay_loaded(artifacts: list[Path], tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_a_new_file_is_loaded_after_the_old_module_is_gone(
 def test_an_old_file_that_comes_back_is_the_old_model(
     artifacts: list[Path], tmp_path: Path
 ) -> None:
-    path, kept = tmp_path / "m.so", tmp_path / "kept.so"
+    path, saved = tmp_path / "m.so", tmp_path / "kept.so"
     rename(artifacts[0], path)
     old = load(path)
-    path.rename(kept)
+    path.rename(saved)
     rename(artifacts[1], path)
     new = load(path)
-    os.replace(kept, path)
+    os.replace(saved, path)
     assert [factor(old), factor(new), factor(load(path))] == [1, 2, 1]
 
 
@@ -124,8 +124,10 @@ def output_of(code: str, folder: Path) -> str:
     """Returns the output of `code` in a new process, given the two artifacts of `folder`."""
     command = (sys.executable, "-c", code, str(folder / "m.so"), str(folder / "n.so"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True)
-    return done.stdout
+    process = subprocess.run(
+        command, check=True, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    return process.stdout
 
 
 OUTSIDE = """

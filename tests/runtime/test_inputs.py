@@ -153,9 +153,9 @@ def test_a_batch_takes_a_file_for_each_entry(tmp_path: Path) -> None:
     value = read_input(port("2x6x5x3", "u8"), files)
     np.testing.assert_array_equal(value, arrays)
     assert read_input(port("?x6x5x3", "u8"), files).shape == (2, 6, 5, 3)
-    for given in (files[:1], [*files, files[0]]):
+    for chosen_files in (files[:1], [*files, files[0]]):
         with pytest.raises(InputError, match=r"2 pictures at once|3 files are given"):
-            read_input(port("2x6x5x3", "u8"), given)
+            read_input(port("2x6x5x3", "u8"), chosen_files)
 
 
 def test_damaged_pictures_are_refused(tmp_path: Path) -> None:

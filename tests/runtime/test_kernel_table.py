@@ -159,9 +159,9 @@ def test_predicted_times_lie_between_those_that_were_priced(n: int, seconds: flo
     priced = [[800, 400, 8e-6, 12e-6], [400, 200, 4e-6, 8e-6], [200, 100, 3e-6, 4e-6]]
     manifest["variants"][0]["kernels"][0]["times"] = priced
     (kernel, _) = kernel_facts(manifest, PATH).kernels
-    found = kernel.at((n, 1))
-    assert found is not None
-    assert found.seconds == pytest.approx(seconds)
+    row = kernel.at((n, 1))
+    assert row is not None
+    assert row.seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("threads", "seconds"), [(None, 8e-6), (1, 14e-6), (2, 8e-6), (16, 8e-6)])
@@ -171,9 +171,9 @@ def test_predicted_times_are_those_of_so_many_threads(threads: int | None, secon
     priced = [[800, 400, 8e-6, 14e-6], [400, 200, 4e-6, 8e-6]]
     manifest["variants"][0]["kernels"][0]["times"] = priced
     (kernel, _) = kernel_facts(manifest, PATH).kernels
-    found = kernel.at((100, 1), threads)
-    assert found is not None
-    assert found.seconds == pytest.approx(seconds)
+    row = kernel.at((100, 1), threads)
+    assert row is not None
+    assert row.seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_formulas_of_any_name_are_pythons_arithmetic() -> None:
     )
     manifest["variants"][0]["kernels"][0]["sizes"] = names
     (kernel, _) = kernel_facts(manifest, PATH).kernels
-    found = kernel.at((5, 8, 4, 3, 7))
-    assert found is not None
-    assert (found.flops, found.contraction_flops, found.bytes) == (-10 + 2 - 1, 6, 48)
+    row = kernel.at((5, 8, 4, 3, 7))
+    assert row is not None
+    assert (row.flops, row.contraction_flops, row.bytes) == (-10 + 2 - 1, 6, 48)
 
 
 @pytest.mark.parametrize("sizes", [(3, None), ()])

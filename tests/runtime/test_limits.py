@@ -120,11 +120,11 @@ def run(program: Path, root: Path, files: dict[str, str], *takes: int) -> list[s
 def test_control_groups(program: Path, tmp_path: Path, case: str) -> None:
     mounts, groups, files, cpus, size = CASES[case]
     tree = {"/proc/self/mountinfo": MOUNTS + mounts, "/proc/self/cgroup": groups, **files}
-    found = run(program, tmp_path, tree)
-    assert found[0] == f"{cpus} {min(cpus or CPUS, CPUS)}"
+    lines = run(program, tmp_path, tree)
+    assert lines[0] == f"{cpus} {min(cpus or CPUS, CPUS)}"
     bound = 0 < size < ALL
     whose, limit = ("its control group", size) if bound else ("the machine", ALL)
-    assert found[1] == f"{limit} {limit} 0 {whose}"
+    assert lines[1] == f"{limit} {limit} 0 {whose}"
 
 
 # ---- available memory ----------------------------------------------------------------------------
@@ -195,9 +195,9 @@ ROOMS: dict[str, tuple[dict[str, str], int, int, int, str]] = {
 def test_the_remaining_memory_is_read_from_the_system(
     program: Path, tmp_path: Path, case: str
 ) -> None:
-    files, left, limit, used, whose = ROOMS[case]
-    found = run(program, tmp_path, files)
-    assert found[1] == f"{left * MIB} {limit * MIB} {used * MIB} {whose}"
+    files, left_mib, limit, used_mib, whose = ROOMS[case]
+    lines = run(program, tmp_path, files)
+    assert lines[1] == f"{left_mib * MIB} {limit * MIB} {used_mib * MIB} {whose}"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -221,7 +221,7 @@ def test_a_process_may_use_three_quarters_of_the_remaining_memory(
 
 def test_growths_of_a_few_bytes_read_nothing(program: Path, tmp_path: Path) -> None:
     files = around(2) | machine(900) | second(f"{V2}/a/b", 300, 100)
-    found = run(program, tmp_path, files, 1 << 16, 1 << 20, 1 << 20, 1 << 20, 0, 4 * MIB)
-    opened = [int(line.split()[0]) for line in found[2:]]
+    lines = run(program, tmp_path, files, 1 << 16, 1 << 20, 1 << 20, 1 << 20, 0, 4 * MIB)
+    opened = [int(line.split()[0]) for line in lines[2:]]
     # three quarters of 200 MiB, of which a 64th is 2.3 MiB
     assert [number > 0 for number in opened] == [True, False, False, True, False, True]

@@ -100,8 +100,8 @@ def test_runs_that_do_not_fit_get_a_status(
 ) -> None:
     command = (sys.executable, "-c", PROCESS, str(group), str(models[where]), case, str(megabytes))
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    right, refused = map(int, done.stdout.split())
-    assert least <= right <= most, done.stdout
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    right, refused = map(int, process.stdout.split())
+    assert least <= right <= most, process.stdout
     assert right + refused == {"callers": 24, "grown": 2}.get(case, 1)

@@ -147,9 +147,9 @@ def test_numbers_become_packed_integers_only_where_they_fit(dtype: str) -> None:
 
 
 def test_packed_integers_of_torch_are_bytes_both_ways() -> None:
-    given = view_of(torch.tensor([-8, 7, 3], dtype=torch.int8), "i4", False)
-    assert given.owner.tolist() == [0x78, 0x03]
-    assert (given.tensor.dtype.bits, given.tensor.shape[0]) == (4, 3)
+    packed = view_of(torch.tensor([-8, 7, 3], dtype=torch.int8), "i4", False)
+    assert packed.owner.tolist() == [0x78, 0x03]
+    assert (packed.tensor.dtype.bits, packed.tensor.shape[0]) == (4, 3)
 
 
 def test_errors_are_made_by_the_caller(mlp_path: Path) -> None:
@@ -313,16 +313,16 @@ def test_in_place_outputs_are_the_callers_arrays(linked: Linker) -> None:
     b.allocate(y, four)
     b.launch("accumulate", one, [x, total, y])
     module = linked(b)
-    kept = np.full(1, 10, np.float32)
-    result, y_value = module(np.ones(1, np.float32), kept)
-    assert result is kept
-    assert kept.tolist() == y_value.tolist() == [11]
+    state = np.full(1, 10, np.float32)
+    result, y_value = module(np.ones(1, np.float32), state)
+    assert result is state
+    assert state.tolist() == y_value.tolist() == [11]
     kept_torch = torch.full((1,), 20.0)
     assert module(torch.ones(1), kept_torch)[0] is kept_torch
     assert kept_torch.item() == 21
-    kept.flags.writeable = False
+    state.flags.writeable = False
     with pytest.raises(RuntimeError, match="read-only"):
-        module([1.0], kept)
+        module([1.0], state)
     with pytest.raises(RuntimeError, match="in place"):
         module([1.0], [1.0])
     negated = torch.zeros(1, dtype=torch.complex64).conj().imag
@@ -344,15 +344,15 @@ def test_arrays_that_are_updated_share_no_memory(linked: Linker) -> None:
     b.launch("accumulate", one, [x, total, y])
     b.launch("accumulate", one, [x, other, y])
     module = linked(b)
-    kept = np.full(2, 10, np.float32)
-    assert module([1.0], kept[:1], kept[1:])[2].item() == 11
+    states = np.full(2, 10, np.float32)
+    assert module([1.0], states[:1], states[1:])[2].item() == 11
     with pytest.raises(RuntimeError, match="'total' is updated in place and shares memory with"):
-        module([1.0], kept[:1], kept[:1])
+        module([1.0], states[:1], states[:1])
     with pytest.raises(RuntimeError, match="shares memory with input 'x'"):
-        module(kept[1:], kept[:1], kept[1:])
+        module(states[1:], states[:1], states[1:])
     with pytest.raises(RuntimeError, match="shares memory with input 'x'"):
-        module(torch.from_numpy(kept[:1]), torch.zeros(1), torch.from_numpy(kept)[:1])
-    assert kept.tolist() == [11, 11]
+        module(torch.from_numpy(states[:1]), torch.zeros(1), torch.from_numpy(states)[:1])
+    assert states.tolist() == [11, 11]
 
 
 def test_size_arithmetic_that_overflows_is_an_error(linked: Linker) -> None:
@@ -503,10 +503,10 @@ def test_loading_from_a_relative_path_survives_a_change_of_folder(
 
 
 def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.so"
-    cut.write_bytes(mlp_path.read_bytes()[:-64])
+    short_file = tmp_path / "cut.so"
+    short_file.write_bytes(mlp_path.read_bytes()[:-64])
     with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
-        load(cut)
+        load(short_file)
 
 
 def test_statistics_count_held_memory(mlp: Module) -> None:
@@ -537,9 +537,9 @@ def test_steps_in_loops_and_branches_count_each_time(linked: Linker) -> None:
     b.allocate(y, four)
     b.launch("positive", one, [x, flag])
     relu, add = (programs.KERNEL_NAMES.index(n) for n in ("relu", "add"))
-    taken, other = Launch(relu, one, (x, y), ()), Launch(add, one, (x, x, y), ())
-    b.body.append(Branch(flag, (taken,), (other,)))
-    b.body.append(Loop(three, -1, b.register(), (taken,)))
+    launch_if, other = Launch(relu, one, (x, y), ()), Launch(add, one, (x, x, y), ())
+    b.body.append(Branch(flag, (launch_if,), (other,)))
+    b.body.append(Loop(three, -1, b.register(), (launch_if,)))
     module = linked(b, timed=True)
     module(np.ones(1, np.float32))
     module(-np.ones(1, np.float32))

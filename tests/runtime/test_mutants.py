@@ -211,6 +211,6 @@ def test_types_of_lists_are_not_believed(tmp_path: Path, told: str, why: str) ->
     words: list[Any] = list(struct.unpack_from(f"<{count}q", program))
     lied = mutants.sealed(words, program[count * 8 :].replace(name, told.encode()))
     path.write_bytes(data.replace(program, lied))
-    done = finished(sys.executable, "-c", LIED, path)
-    assert done.returncode == 0, done.stderr
-    assert why in done.stdout
+    process = finished(sys.executable, "-c", LIED, path)
+    assert process.returncode == 0, process.stderr
+    assert why in process.stdout

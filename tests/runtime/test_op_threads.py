@@ -52,15 +52,17 @@ def test_running_sums(
     for exclusive, reverse, product in itertools.product((0, 1), repeat=3):
         along = np.flip(x, axis) if reverse else x
         combined = np.cumprod if product else np.cumsum
-        want = combined(along, axis, dtype=x.dtype)
+        reference = combined(along, axis, dtype=x.dtype)
         if exclusive and x.size:
-            first = np.full_like(np.take(want, [0], axis), product)
-            want = np.concatenate([first, np.delete(want, -1, axis)], axis)
-        want = np.flip(want, axis) if reverse else want
-        got = np.empty_like(x)
-        ops("running", (x,), (got,), (axis, exclusive, reverse, product), threads=threads)
+            first = np.full_like(np.take(reference, [0], axis), product)
+            reference = np.concatenate([first, np.delete(reference, -1, axis)], axis)
+        reference = np.flip(reference, axis) if reverse else reference
+        output = np.empty_like(x)
+        ops("running", (x,), (output,), (axis, exclusive, reverse, product), threads=threads)
         rtol = 1e-6 if dtype == "f4" else 1e-14
-        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)  # of numbers from 1 to 4
+        np.testing.assert_allclose(
+            output, reference, rtol=rtol, atol=rtol
+        )  # of numbers from 1 to 4
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
@@ -120,11 +122,11 @@ def test_nonzero_of_many_parts(ops: Ops, threads: int) -> None:
     rng = np.random.default_rng(1)
     for shape in ((70001,), (300, 301), (40000, 2), (50, 3, 700)):
         x = rng.integers(0, 3, shape).astype(np.float32) * np.float32(-1)
-        want = np.stack(np.nonzero(x))
-        assert ops("non_zero_count", (x,), results=1, threads=threads) == [want.shape[1]]
-        got = np.empty_like(want)
-        ops("non_zero", (x,), (got,), threads=threads)
-        np.testing.assert_array_equal(got, want)
+        reference = np.stack(np.nonzero(x))
+        assert ops("non_zero_count", (x,), results=1, threads=threads) == [reference.shape[1]]
+        output = np.empty_like(reference)
+        ops("non_zero", (x,), (output,), threads=threads)
+        np.testing.assert_array_equal(output, reference)
 
 
 @pytest.mark.parametrize("reduction", range(5))
@@ -137,22 +139,22 @@ def test_scatter_elements_by_columns(ops: Ops, axis: int, reduction: int) -> Non
     shape[axis] = 9
     indices = rng.integers(-x.shape[axis], x.shape[axis], shape)
     updates = rng.integers(-3, 4, shape).astype(np.float32)
-    want, combined = x.copy(), (None, np.add, np.multiply, np.maximum, np.minimum)[reduction]
+    reference, combined = x.copy(), (None, np.add, np.multiply, np.maximum, np.minimum)[reduction]
     for place in np.ndindex(*shape):
         at = list(place)
         at[axis] = indices[place]
-        old = want[tuple(at)]
-        want[tuple(at)] = updates[place] if combined is None else combined(old, updates[place])
-    got = np.empty_like(x)
-    ops("scatter_elements", (x, indices, updates), (got,), (axis, reduction))
-    np.testing.assert_array_equal(got, want)
+        old = reference[tuple(at)]
+        reference[tuple(at)] = updates[place] if combined is None else combined(old, updates[place])
+    output = np.empty_like(x)
+    ops("scatter_elements", (x, indices, updates), (output,), (axis, reduction))
+    np.testing.assert_array_equal(output, reference)
 
 
 def _reduced(x: Array, target: Any, updates: Array, reduction: int) -> Array:
     """Returns `x` in float64, combined with the updates sequentially."""
-    want = x.astype(np.float64)
-    (np.add, np.multiply, np.maximum, np.minimum)[reduction - 1].at(want, target, updates)
-    return want
+    reference = x.astype(np.float64)
+    (np.add, np.multiply, np.maximum, np.minimum)[reduction - 1].at(reference, target, updates)
+    return reference
 
 
 @pytest.mark.parametrize("reduction", [1, 2, 3, 4])
@@ -167,23 +169,23 @@ def test_scatters_are_equal_for_all_threads(ops: Ops, width: int, reduction: int
     updates[7], updates[11, 0], updates[13, -1] = np.nan, np.inf, -np.inf
     skewed = (rng.random(count) ** 4 * rows).astype(np.int64)
     for where in (skewed, np.full(count, -3), np.sort(skewed)[::-1].copy()):
-        want = _reduced(x, where, updates, reduction)
-        found = []
+        reference = _reduced(x, where, updates, reduction)
+        outputs = []
         for threads in (0, 2, 3, 4):
             y = np.empty_like(x)
             ops("scatter_nd", (x, where[:, None], updates), (y,), (reduction,), threads=threads)
-            found.append(y)
-        assert all(y.tobytes() == found[0].tobytes() for y in found)
+            outputs.append(y)
+        assert all(y.tobytes() == outputs[0].tobytes() for y in outputs)
         scale = np.bincount(where % rows, minlength=rows)[:, None] + 1.0
         eps = np.finfo(np.float32).eps
-        good = np.isfinite(want)
-        np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(want))
-        atol = 2 * eps * (scale * np.where(good, np.abs(want), 1.0))[good]
-        assert np.all(np.abs(found[0][good] - want[good]) <= atol)
+        good = np.isfinite(reference)
+        np.testing.assert_array_equal(np.isnan(outputs[0]), np.isnan(reference))
+        atol = 2 * eps * (scale * np.where(good, np.abs(reference), 1.0))[good]
+        assert np.all(np.abs(outputs[0][good] - reference[good]) <= atol)
         single, place = np.empty_like(x), np.repeat(where[:, None], width, axis=1)
         for threads in (0, 2, 4):
             ops("scatter_elements", (x, place, updates), (single,), (0, reduction), threads=threads)
-            assert single.tobytes() == found[0].tobytes()
+            assert single.tobytes() == outputs[0].tobytes()
 
 
 @pytest.mark.parametrize("reduction", [3, 4])
@@ -203,19 +205,19 @@ def test_the_first_nan_and_the_first_of_equal_values_stay(
     x[[3, 30], [0, -1]] = bits[28:]
     where = rng.integers(1, rows, count)
     where[-1], updates[-1] = 0, 5 if reduction == 3 else -5
-    want = x.copy()
+    reference = x.copy()
     for row, update in zip(where, updates, strict=True):
-        old = want[row]
+        old = reference[row]
         beyond = update > old if reduction == 3 else update < old
-        want[row] = np.where(~np.isnan(old) & (np.isnan(update) | beyond), update, old)
+        reference[row] = np.where(~np.isnan(old) & (np.isnan(update) | beyond), update, old)
     for threads in (0, 2, 3, 4):
         y = np.empty_like(x)
         ops("scatter_nd", (x, where[:, None], updates), (y,), (reduction,), threads=threads)
-        assert y.tobytes() == want.tobytes()
+        assert y.tobytes() == reference.tobytes()
         x_too = x.copy()
         ops("scatter_nd", (x_too, where[:, None], updates), (x_too,), (reduction,),
             threads=threads)  # fmt: skip
-        assert x_too.tobytes() == want.tobytes()
+        assert x_too.tobytes() == reference.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4", "u1", "f2"])
@@ -224,10 +226,10 @@ def test_scatter_reads_rows_of_a_table(ops: Ops, dtype: str) -> None:
     x, table = (rng.integers(0, 5, shape).astype(dtype) for shape in ((40, 70), (30, 70)))
     where, ids = rng.integers(-40, 40, (90, 1)), rng.integers(-30, 30, 90).astype(np.int32)
     for reduction in range(1, 5):
-        y, want = np.empty_like(x), np.empty_like(x)
-        ops("scatter_nd", (x, where, table[ids].copy()), (want,), (reduction,))
+        y, reference = np.empty_like(x), np.empty_like(x)
+        ops("scatter_nd", (x, where, table[ids].copy()), (reference,), (reduction,))
         ops("scatter_nd", (x, where, table, ids), (y,), (reduction,), threads=2)
-        assert y.tobytes() == want.tobytes()
+        assert y.tobytes() == reference.tobytes()
     for bad in (30, -31):
         ids[17] = bad
         with pytest.raises(ValueError, match=f"index {bad} of an axis of 30"):

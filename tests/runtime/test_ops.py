@@ -51,9 +51,9 @@ def test_sort(ops: Ops, dtype: str, descending: int) -> None:
         assert np.array_equal(
             values, np.take_along_axis(x, expected, axis), equal_nan=x.dtype.kind == "f"
         )
-        alone = np.empty(shape, np.int64)
-        ops("sort", [x], [alone], [axis, descending])
-        assert np.array_equal(alone, expected)
+        without_values = np.empty(shape, np.int64)
+        ops("sort", [x], [without_values], [axis, descending])
+        assert np.array_equal(without_values, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -109,10 +109,10 @@ def test_compress(ops: Ops, axis: int, length: int) -> None:
     x = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
     size = x.size if axis < 0 else x.shape[axis]
     condition = np.random.default_rng(length).integers(0, 2, length).astype(np.bool_)
-    used = condition[:size]
-    expected = np.compress(used, x, None if axis < 0 else axis)
+    selection = condition[:size]
+    expected = np.compress(selection, x, None if axis < 0 else axis)
     count = ops("compress_count", [x, condition], ints=[axis], results=1)[0]
-    assert count == used.sum()
+    assert count == selection.sum()
     y = np.empty_like(expected)
     ops("compress", [x, condition], [y], [axis])
     assert np.array_equal(y, expected)
@@ -137,8 +137,8 @@ def test_unique(ops: Ops, dtype: str, axis: int, keep_order: int) -> None:
     y = np.empty(expected[0].shape, x.dtype)
     first, inverse, counts = (np.empty_like(a) for a in expected[1:])
     ops("unique", [x], [y, first, inverse, counts], ints)
-    for got, wanted in zip((y, first, inverse, counts), expected, strict=True):
-        assert np.array_equal(got, wanted)
+    for output, reference in zip((y, first, inverse, counts), expected, strict=True):
+        assert np.array_equal(output, reference)
 
 
 def test_unique_of_nothing_and_of_nan(ops: Ops) -> None:
@@ -152,22 +152,24 @@ def brute_nms(boxes: Array, scores: Array, most: int, iou: float, score: float) 
     rows = []
     for batch in range(scores.shape[0]):
         for cls in range(scores.shape[1]):
-            left = [i for i in range(scores.shape[2]) if scores[batch, cls, i] > score]
-            chosen: list[int] = []
-            while left and len(chosen) < most:
-                best = max(left, key=lambda i: (scores[batch, cls, i], -i))
-                chosen.append(best)
-                left = [i for i in left if i != best and overlap(boxes[batch], best, i) <= iou]
-            rows += [[batch, cls, i] for i in chosen]
+            candidates = [i for i in range(scores.shape[2]) if scores[batch, cls, i] > score]
+            picks: list[int] = []
+            while candidates and len(picks) < most:
+                best = max(candidates, key=lambda i: (scores[batch, cls, i], -i))
+                picks.append(best)
+                candidates = [
+                    i for i in candidates if i != best and overlap(boxes[batch], best, i) <= iou
+                ]
+            rows += [[batch, cls, i] for i in picks]
     return rows
 
 
 def overlap(boxes: Array, a: int, b: int) -> float:
     low = np.maximum(boxes[a, :2], boxes[b, :2])
     high = np.minimum(boxes[a, 2:], boxes[b, 2:])
-    both = float(np.prod(np.maximum(high - low, 0)))
+    common = float(np.prod(np.maximum(high - low, 0)))
     areas = [float(np.prod(boxes[i, 2:] - boxes[i, :2])) for i in (a, b)]
-    return both / (sum(areas) - both) if both else 0.0
+    return common / (sum(areas) - common) if common else 0.0
 
 
 @pytest.mark.parametrize("centre", [0, 1])
@@ -177,20 +179,22 @@ def test_non_max_suppression(ops: Ops, centre: int, most: int) -> None:
     corner = rng.random((2, 30, 2)).astype(np.float32)
     boxes = np.concatenate([corner, corner + rng.random((2, 30, 2)).astype(np.float32)], 2)
     scores = rng.random((2, 3, 30)).astype(np.float32)
-    given = boxes
+    encoded = boxes
     if centre:
         size = boxes[..., 2:] - boxes[..., :2]
         middle = boxes[..., :2] + size / 2
-        given = np.concatenate([middle[..., ::-1], size[..., ::-1]], 2)
+        encoded = np.concatenate([middle[..., ::-1], size[..., ::-1]], 2)
     limits = [np.array([most]), np.array([0.3], np.float32), np.array([0.2], np.float32)]
-    inputs = [np.ascontiguousarray(given), scores]
+    inputs = [np.ascontiguousarray(encoded), scores]
     for mask, iou, least in ((7, 0.3, 0.2), (5, 0.0, 0.2), (3, 0.3, -np.inf), (6, 0.3, 0.2)):
-        chosen = [limit for bit, limit in enumerate(limits) if mask >> bit & 1]
+        optional_inputs = [limit for bit, limit in enumerate(limits) if mask >> bit & 1]
         expected = brute_nms(boxes, scores, most if mask & 1 else 0, iou, least)
         ints = [centre, mask]
-        count = ops("non_max_suppression_count", [*inputs, *chosen], (), ints, results=1)[0]
+        count = ops("non_max_suppression_count", [*inputs, *optional_inputs], (), ints, results=1)[
+            0
+        ]
         selected = np.full((count, 3), -1, np.int64)
-        ops("non_max_suppression", [*inputs, *chosen], [selected], ints)
+        ops("non_max_suppression", [*inputs, *optional_inputs], [selected], ints)
         assert selected.tolist() == expected
 
 
@@ -209,16 +213,16 @@ def test_scatter_elements(ops: Ops, dtype: str, reduction: int) -> None:
     x, updates = sample(dtype, (5, 4), 1), sample(dtype, (7, 3), 2)
     indices = np.random.default_rng(3).integers(-5, 5, (7, 3))
     for axis, index_type in ((0, np.int64), (1, np.int32)):
-        given, wanted = (x, updates) if axis == 0 else (x.T.copy(), updates.T.copy())
+        target_array, update_array = (x, updates) if axis == 0 else (x.T.copy(), updates.T.copy())
         places = (indices if axis == 0 else indices.T).astype(index_type).copy()
         # Halves are widened before they are combined, and rounded once at the end.
-        expected = given.astype(np.float32) if dtype == "f2" else given.copy()
+        expected = target_array.astype(np.float32) if dtype == "f2" else target_array.copy()
         for at in np.ndindex(*places.shape):
             target = (places[at], at[1]) if axis == 0 else (at[0], places[at])
-            scattered(expected, target, wanted[at].astype(expected.dtype), reduction)
-        expected = expected.astype(given.dtype)
-        y = np.empty_like(given)
-        ops("scatter_elements", [given, places, wanted], [y], [axis, reduction])
+            scattered(expected, target, update_array[at].astype(expected.dtype), reduction)
+        expected = expected.astype(target_array.dtype)
+        y = np.empty_like(target_array)
+        ops("scatter_elements", [target_array, places, update_array], [y], [axis, reduction])
         assert np.array_equal(y, expected, equal_nan=y.dtype.kind == "f")
 
 
@@ -252,8 +256,8 @@ def test_half_precision_sums_round_once(ops: Ops) -> None:
     for reduction, result in ((1, wide[0] + wide[1]), (2, wide[0] * wide[1])):
         out = np.empty(20000, np.uint16)
         ops("scatter_elements", [bits[0], places, bits[1]], [out], [0, reduction], code=4)
-        got = torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)
-        assert torch.equal(got.nan_to_num(7), result.nan_to_num(7))
+        result_torch = torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)
+        assert torch.equal(result_torch.nan_to_num(7), result.nan_to_num(7))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -485,11 +489,11 @@ def bilinear(plane: Array, y: float, x: float) -> list[float]:
     if not (-1 <= y <= height and -1 <= x <= width):
         return [0.0]
     y, x = max(y, 0), max(x, 0)
-    top, left = min(int(y), height - 1), min(int(x), width - 1)
-    below, right = min(top + 1, height - 1), min(left + 1, width - 1)
-    v, h = (0 if top == below else y - top), (0 if left == right else x - left)
-    corners = ((top, left, (1 - v) * (1 - h)), (top, right, (1 - v) * h), 
-               (below, left, v * (1 - h)), (below, right, v * h))  # fmt: skip
+    top, left_column = min(int(y), height - 1), min(int(x), width - 1)
+    below, right = min(top + 1, height - 1), min(left_column + 1, width - 1)
+    v, h = (0 if top == below else y - top), (0 if left_column == right else x - left_column)
+    corners = ((top, left_column, (1 - v) * (1 - h)), (top, right, (1 - v) * h), 
+               (below, left_column, v * (1 - h)), (below, right, v * h))  # fmt: skip
     return [float(plane[a, b]) * w for a, b, w in corners]
 
 
@@ -512,7 +516,7 @@ def test_roi_align(ops: Ops, maximum: int, ratio: int, dtype: type) -> None:
                 height, width = max(height, 1), max(width, 1)
             rows = ratio or max(int(np.ceil(height / 3)), 0)
             columns = ratio or max(int(np.ceil(width / 2)), 0)
-            found = [
+            samples = [
                 bilinear(
                     x[batches[r], c],
                     y1 + (i + (a + 0.5) / rows) * height / 3,
@@ -520,8 +524,8 @@ def test_roi_align(ops: Ops, maximum: int, ratio: int, dtype: type) -> None:
                 )
                 for a, b in np.ndindex(rows, columns)
             ]
-            pooled = max(map(max, found)) if maximum and found else sum(map(sum, found))
-            expected = pooled if maximum or not found else pooled / len(found)
+            pooled = max(map(max, samples)) if maximum and samples else sum(map(sum, samples))
+            expected = pooled if maximum or not samples else pooled / len(samples)
             assert y[r, c, i, j] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 

@@ -160,8 +160,8 @@ def test_edges_may_be_reversed_and_merged(planner: Partitioner) -> None:
         for edge in problem.edges for a, b in (edge.nodes,)
     ]  # fmt: skip
     twice = replace(problem, edges=[*problem.edges, *problem.edges])
-    both = replace(problem, edges=[*problem.edges, *reversed_])
-    plans = [planner.partition(each, steps=STEPS) for each in (twice, both)]
+    with_reversed = replace(problem, edges=[*problem.edges, *reversed_])
+    plans = [planner.partition(variant, steps=STEPS) for variant in (twice, with_reversed)]
     assert plans[0].strategies == plans[1].strategies
     assert plans[0].cost == plans[1].cost
 

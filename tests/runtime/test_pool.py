@@ -108,21 +108,21 @@ Linker = Callable[..., Module]
 
 
 def numbers(module: Module) -> abi.CMemory:
-    found = abi.CMemory(ctypes.sizeof(abi.CMemory))
-    assert module._api.memory(module._idle[0], ctypes.byref(found)) == 0
-    return found
+    usage = abi.CMemory(ctypes.sizeof(abi.CMemory))
+    assert module._api.memory(module._idle[0], ctypes.byref(usage)) == 0
+    return usage
 
 
 def test_an_instances_memory_counts_together(linked: Linker) -> None:
     module = linked(counting(), threads=1)
     instance, api = module._idle[0], module._api
     assert module(np.int64(50_000)).shape == (50_000,)
-    found = numbers(module)
-    assert 200_000 <= found.pool_committed <= found.used
-    assert found.used == found.arena + found.scratch + found.state + found.pool_committed
-    assert found.process_used >= found.used
-    assert (found.pool_live, found.process_limit) == (0, 0)
-    assert api.instance_set_memory_limit(instance, found.used) == 0
+    usage = numbers(module)
+    assert 200_000 <= usage.pool_committed <= usage.used
+    assert usage.used == usage.arena + usage.scratch + usage.state + usage.pool_committed
+    assert usage.process_used >= usage.used
+    assert (usage.pool_live, usage.process_limit) == (0, 0)
+    assert api.instance_set_memory_limit(instance, usage.used) == 0
     assert module(np.int64(50_000)).shape == (50_000,)
     with pytest.raises(
         RuntimeError, match=r"the instance holds .* instance_set_memory_limit allows"
@@ -163,20 +163,20 @@ def test_arenas_of_threads_and_pools_share_a_limit(
 
 def test_an_allocator_of_the_caller_serves_an_instance(linked: Linker) -> None:
     module = linked(counting(), threads=1, poison=True)
-    held: dict[int, Any] = {}
-    taken: list[int] = []
+    blocks: dict[int, Any] = {}
+    sizes: list[int] = []
 
     def allocate(_context: Any, size: int) -> int | None:
         if size > 1 << 16:
             return None
         room = ctypes.create_string_buffer(size + 64)
         address = ctypes.addressof(room) + -ctypes.addressof(room) % 64
-        held[address] = room
-        taken.append(size)
+        blocks[address] = room
+        sizes.append(size)
         return address
 
     def release(_context: Any, address: int, _size: int) -> None:
-        del held[address]
+        del blocks[address]
 
     kinds = [field[1] for field in abi.PoolAllocator._fields_]
     allocator = abi.PoolAllocator(None, kinds[1](allocate), kinds[2](release))
@@ -184,17 +184,17 @@ def test_an_allocator_of_the_caller_serves_an_instance(linked: Linker) -> None:
     config.allocator = ctypes.pointer(allocator)
     assert module._api.instance_set_pool(module._idle[0], ctypes.byref(config)) == 0
     assert module(np.int64(1000)).tolist() == list(range(1000))
-    assert held == {}
-    assert len(taken) > 5
+    assert blocks == {}
+    assert len(sizes) > 5
     with pytest.raises(RuntimeError, match="out of memory"):
         module(np.int64(20_000))
-    assert held == {}
+    assert blocks == {}
     assert numbers(module).used == numbers(module).scratch
     plain = abi.PoolConfig(struct_size=ctypes.sizeof(abi.PoolConfig))
     assert module._api.instance_set_pool(module._idle[0], ctypes.byref(plain)) == 0
-    count = len(taken)
+    count = len(sizes)
     assert module(np.int64(1000)).tolist() == list(range(1000))
-    assert len(taken) == count
+    assert len(sizes) == count
     plain.struct_size = 8
     assert module._api.instance_set_pool(module._idle[0], ctypes.byref(plain)) == 1
 

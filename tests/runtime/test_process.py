@@ -37,18 +37,18 @@ def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
 
 def _holding(*locks: Any) -> tuple[threading.Thread, threading.Event]:
     """Starts a thread that holds the locks until the event."""
-    held, end = threading.Event(), threading.Event()
+    is_held, end = threading.Event(), threading.Event()
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
             for lock in locks:
                 stack.enter_context(lock)
-            held.set()
+            is_held.set()
             end.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait()
+    is_held.wait()
     return thread, end
 
 
@@ -59,8 +59,8 @@ def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> No
     child = os.fork()
     if child == 0:
         end_after(20)
-        same = np.array_equal(module(x), expected_mlp(x))
-        os._exit(0 if same else 1)
+        is_equal = np.array_equal(module(x), expected_mlp(x))
+        os._exit(0 if is_equal else 1)
     end.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0

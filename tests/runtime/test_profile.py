@@ -329,11 +329,11 @@ def test_changed_bytes_are_facts_or_refused(linked: Callable[..., Module]) -> No
     """Every byte of the packed entry changes in turn; a change may keep the meaning."""
     module = _described(linked)
     entry = module.manifest["variants"][0]["profile"]
-    (whole,) = entry["packed"]
+    (packed_text,) = entry["packed"]
     refusals = set()
-    for place in range(len(whole)):
+    for place in range(len(packed_text)):
         for character in "A/=\n":
-            entry["packed"] = [whole[:place] + character + whole[place + 1 :]]
+            entry["packed"] = [packed_text[:place] + character + packed_text[place + 1 :]]
             try:
                 described = profile_facts(module, {"x": (8,)})
             except RuntimeFailure as failure:

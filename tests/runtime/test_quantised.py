@@ -71,19 +71,19 @@ def test_as_few_layers_as_possible_stay_in_f32(tmp_path: Path, seed: int, factor
     rng = np.random.default_rng(seed)
     errors = {f"layer{n}": float(rng.exponential()) for n in range(rng.integers(1, 9))}
     bound = float(rng.uniform(0, sum(errors.values())))
-    search, chosen = Models(tmp_path, errors, factor).search(error=bound)
+    search, result = Models(tmp_path, errors, factor).search(error=bound)
     count = fewest([factor * error / 2 for error in errors.values()], bound)
-    assert (None if chosen is None else len(chosen.choice.in_f32)) == count
-    if chosen is not None:
-        assert chosen.choice.per_channel
-        assert set(chosen.choice.in_f32) == {*sorted(errors, key=lambda n: -errors[n])[:count]}
-        assert {*chosen.choice.layers} | {*chosen.choice.in_f32} == {*errors}
-        assert search.models[-1 if count else 2] == chosen
+    assert (None if result is None else len(result.choice.in_f32)) == count
+    if result is not None:
+        assert result.choice.per_channel
+        assert set(result.choice.in_f32) == {*sorted(errors, key=lambda n: -errors[n])[:count]}
+        assert {*result.choice.layers} | {*result.choice.in_f32} == {*errors}
+        assert search.models[-1 if count else 2] == result
 
 
 def test_without_bounds_the_smallest_mean_error_is_taken(tmp_path: Path) -> None:
-    search, chosen = Models(tmp_path, {"a": 0.5, "b": 0.1}, 1.0).search()
-    assert chosen is search.models[2]
+    search, result = Models(tmp_path, {"a": 0.5, "b": 0.1}, 1.0).search()
+    assert result is search.models[2]
     assert [item.kind for item in search.models] == ["f32", "tensor minmax", "channel minmax"]
     assert search.layer_errors == {}
 
@@ -111,9 +111,9 @@ def test_a_bound_on_classes_needs_classes(tmp_path: Path) -> None:
 
 def test_an_infinite_error_is_null_in_json(tmp_path: Path) -> None:
     models = Models(tmp_path, {"a": float("inf")}, 1.0)
-    search, chosen = models.search(error=1.0)
-    assert chosen is None
+    search, result = models.search(error=1.0)
+    assert result is None
     times = {item.kind: SimpleNamespace(best=1.0) for item in search.models}
-    record = json.loads(json.dumps(search.record(times, chosen), allow_nan=False))  # type: ignore[arg-type]
+    record = json.loads(json.dumps(search.record(times, result), allow_nan=False))  # type: ignore[arg-type]
     assert record["models"][1]["error"] is None
     assert record["layer_errors"] == {"a": None}

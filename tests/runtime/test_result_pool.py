@@ -71,15 +71,15 @@ def test_memory_is_used_again_once_the_array_is_gone(memory: Memory) -> None:
 def test_whatever_looks_at_an_array_keeps_its_memory(memory: Memory, hold: Any) -> None:
     array, address = lent(memory, SHAPE, F32)
     array[:] = 7
-    held = hold(array)
-    before = bytes(np.asarray(held))
+    view = hold(array)
+    before = bytes(np.asarray(view))
     del array
     gc.collect(0)
     other, elsewhere = lent(memory, SHAPE, F32)
     other[:] = 9
     assert elsewhere != address
-    assert bytes(np.asarray(held)) == before
-    del held
+    assert bytes(np.asarray(view)) == before
+    del view
     gc.collect(0)
     assert lent(memory, SHAPE, F32)[1] == address
 
@@ -104,18 +104,18 @@ def test_memory_serves_results_that_grow_a_little(memory: Memory) -> None:
 
 
 def test_trim_releases_unused_memory(mlp: Module, memory: Memory) -> None:
-    held = [lent(memory, SHAPE, F32)[0] for _ in range(8)]
+    blocks = [lent(memory, SHAPE, F32)[0] for _ in range(8)]
     before = committed(mlp)
-    assert before >= 8 * held[0].nbytes
-    del held[2:]
+    assert before >= 8 * blocks[0].nbytes
+    del blocks[2:]
     mlp._api.model_trim(mlp._handle)
-    assert committed(mlp) <= before - 5 * held[0].nbytes
-    held[0][:], held[1][:] = 1, 2
+    assert committed(mlp) <= before - 5 * blocks[0].nbytes
+    blocks[0][:], blocks[1][:] = 1, 2
     again = [lent(memory, SHAPE, F32)[0] for _ in range(8)]
     for array in again:
         array[:] = 3
-    assert np.all(held[0] == 1)
-    assert np.all(held[1] == 2)
+    assert np.all(blocks[0] == 1)
+    assert np.all(blocks[1] == 2)
 
 
 def test_the_limit_of_the_process_holds_for_results(mlp: Module, memory: Memory) -> None:
@@ -133,14 +133,14 @@ def test_threads_never_share_a_block(memory: Memory) -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        held: list[tuple[np.ndarray[Any, Any], int]] = []
+        blocks: list[tuple[np.ndarray[Any, Any], int]] = []
         for step in range(400):
             array, _ = lent(memory, (16, 1024 + 512 * (step % 3)), F32)
             mark = number * 1000 + step
             array[:] = mark
-            held.append((array, mark))
-            if len(held) > 3:
-                old, expected = held.pop(0)
+            blocks.append((array, mark))
+            if len(blocks) > 3:
+                old, expected = blocks.pop(0)
                 if not np.all(old == expected):
                     wrong.append(expected)
             del array

@@ -59,7 +59,7 @@ def test_archives_hold_all_inputs(tmp_path: Path) -> None:
 def test_inputs_have_folders_and_values_of_their_own(tmp_path: Path) -> None:
     source = written(tmp_path / "s", [[1, 2, 3]], [[4, 5, 6]])
     texts = [f"x=@{source}:format=numpy", "state=1x2=0"]
-    assert [rest for _, rest in sample_texts([X, STATE], texts)] == [
+    assert [texts_of_input for _, texts_of_input in sample_texts([X, STATE], texts)] == [
         [f"x=@{source}/{n}.npy:format=numpy", "state=1x2=0"] for n in range(2)
     ]
 

@@ -80,9 +80,9 @@ def test_a_run_leaves_its_executions(linked: Callable[..., Module]) -> None:
     assert run.stamps["step"][-1] == RUN
     assert sorted(set(run.parts["execution"].tolist())) == [1, 2, 3, 4, 5, 6]
     assert set(run.parts["step"][run.parts["execution"] > 1].tolist()) == {1}
-    whole = run.stamps[-1]
-    assert (run.parts["begin"] >= whole["begin"]).all()
-    assert (run.parts["end"] <= whole["end"]).all()
+    run_stamp = run.stamps[-1]
+    assert (run.parts["begin"] >= run_stamp["begin"]).all()
+    assert (run.parts["end"] <= run_stamp["end"]).all()
 
 
 def test_the_oldest_are_lost_and_counted(linked: Callable[..., Module]) -> None:

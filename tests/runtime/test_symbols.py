@@ -39,16 +39,16 @@ def test_functions_are_named_where_their_code_is(mlp_path: Path) -> None:
         for line in maps
         if line.split()[1] == "r-xp" and len(line.split()) == 5  # without a file
     ]
-    found = {}
+    addresses = {}
     for line in lines:
         start, size, name, model = line.split()
         assert model == "[mini]"
         assert any(
             low <= int(start, 16) < int(start, 16) + int(size, 16) <= high for low, high in code
         ), line
-        found[name] = int(start, 16)
-    assert set(KERNEL_NAMES) <= set(found)
-    assert "tcc_model_get" in found
+        addresses[name] = int(start, 16)
+    assert set(KERNEL_NAMES) <= set(addresses)
+    assert "tcc_model_get" in addresses
     assert len(lines) == len(set(lines))
 
 

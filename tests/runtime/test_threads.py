@@ -123,8 +123,8 @@ def test_workers_leave_fault_signals_to_handlers(mlp_path: Path) -> None:
     masks = [int(line, 16) for line in result.stdout.split()]
     assert len(masks) == 2
     for mask in masks:
-        asked = {s for s in signal.Signals if not mask >> (s - 1) & 1}
-        assert asked - never == delivered
+        signals = {s for s in signal.Signals if not mask >> (s - 1) & 1}
+        assert signals - never == delivered
 
 
 def test_two_artifacts_share_one_pool_of_workers(kernels: bytes, tmp_path: Path) -> None:

@@ -82,12 +82,12 @@ def test_candidates_pass_and_their_times_add_up(
     choices = {k.site: k.space.near(k.analytic)[-1].text for k in compiler.kernels}
     trial = compiler.compile_trial(choices, tmp_path / "t.so")
     runner.check(trial)
-    for each in (trial, analytic, trial):
-        turn = runner.turn(each, 0.01)
-        assert len(turn.steps) == len(each.steps)
+    for candidate in (trial, analytic, trial):
+        turn = runner.turn(candidate, 0.01)
+        assert len(turn.steps) == len(candidate.steps)
         assert all(step >= 0 for step in turn.steps)
         assert 0 < sum(turn.steps) <= 1.2 * turn.seconds
-        assert each.site_seconds(turn.steps).keys() == {k.site for k in compiler.kernels}
+        assert candidate.site_seconds(turn.steps).keys() == {k.site for k in compiler.kernels}
     runner.drop([trial])
     assert runner.turn(analytic, 0.0).seconds > 0
     assert runner.peak() > 1e6

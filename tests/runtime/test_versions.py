@@ -106,8 +106,8 @@ def later_library(later: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     sources = [later / path.relative_to(RUNTIME) for path in comm_sources()]
     flags = ("-w", *WATCHED, "-fPIC", "-shared", "-fvisibility=hidden")
     includes = (f"-I{later / 'include'}", f"-I{later / 'src'}")
-    made = tmp_path_factory.mktemp("library") / "libtcc_comm.so"
-    return build(made, *flags, *includes, *sources)
+    library_path = tmp_path_factory.mktemp("library") / "libtcc_comm.so"
+    return build(library_path, *flags, *includes, *sources)
 
 
 @pytest.mark.parametrize("version", ["first", "today"])
@@ -130,9 +130,9 @@ def test_modules_of_artifacts_with_fewer_functions(
 ) -> None:
     """Python knows functions that an older artifact lacks: other bytes follow its table."""
     field = getattr(abi.Api, last)
-    size, whole = field.offset + field.size, load(mlp_path)._api
+    size, full_api = field.offset + field.size, load(mlp_path)._api
     older = ctypes.create_string_buffer(b"\xff" * ctypes.sizeof(abi.Api))
-    ctypes.memmove(older, ctypes.byref(whole), size)
+    ctypes.memmove(older, ctypes.byref(full_api), size)
     table = ctypes.cast(older, ctypes.POINTER(abi.Api))
     table.contents.struct_size = size
     api_of = abi.api_of
@@ -168,12 +168,12 @@ def test_pools_of_hosts_of_all_versions(
 @pytest.fixture(scope="module")
 def later_pool(later: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Builds objects of a later version's pools, under sanitizers; returns the folder."""
-    source, made = later / "src", tmp_path_factory.mktemp("pool")
+    source, objects = later / "src", tmp_path_factory.mktemp("pool")
     files = (*(source / name for name in POOL), *sorted((source / "pool").glob("*.c")))
     includes = (f"-I{later / 'include'}", f"-I{source}")
     for path in files:
-        build(made / f"{path.stem}.o", "-w", *WATCHED, *includes, "-c", path)
-    return made
+        build(objects / f"{path.stem}.o", "-w", *WATCHED, *includes, "-c", path)
+    return objects
 
 
 @pytest.mark.parametrize("version", ["first", "today"])

@@ -89,11 +89,11 @@ def again(process: subprocess.Popen[str]) -> str:
 
 def memory_files(process: subprocess.Popen[str]) -> set[int]:
     """Returns the inodes of the memory files of weights that a process holds."""
-    found = set()
+    inodes = set()
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
         if "memfd:tcc-weights" in os.readlink(entry):
-            found.add(entry.stat().st_ino)
-    return found
+            inodes.add(entry.stat().st_ino)
+    return inodes
 
 
 def shared_bytes(process: subprocess.Popen[str]) -> int:
@@ -228,17 +228,17 @@ def test_a_file_that_has_no_seals_is_not_used(start: Start) -> None:
     (entry,) = (
         e for e in Path(f"/proc/{first.pid}/fd").iterdir() if "memfd:tcc-weights" in os.readlink(e)
     )
-    shown, content = Path(os.readlink(entry)), entry.read_bytes()
+    target, content = Path(os.readlink(entry)), entry.read_bytes()
     first.kill()
     first.wait()
-    shown.write_bytes(content)
+    target.write_bytes(content)
     try:
-        with shown.open("rb") as file:
+        with target.open("rb") as file:
             second = start()
             assert told(second) == "memfd:tcc-weights"
             assert os.fstat(file.fileno()).st_ino not in memory_files(second)
     finally:
-        shown.unlink()
+        target.unlink()
 
 
 @pytest.mark.parametrize(("choice", "found"), [("map", "large.so"), ("copy", "copied")])
@@ -289,9 +289,11 @@ def test_weights_are_compared_with_their_hash_on_request(
     variables = {"PYTHONPATH": ":".join(sys.path), "TCC_VERIFY": told, "TCC_WEIGHTS": choice}
     for path, works in ((damaged, sound), (artifact, told != "yes")):
         command = (sys.executable, "-c", LOADED, str(path))
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert (done.returncode == 0) is works, done.stderr
-        assert works or error in done.stderr
+        process = subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=False
+        )
+        assert (process.returncode == 0) is works, process.stderr
+        assert works or error in process.stderr
 
 
 def test_a_load_compares_weights_on_request(damaged: Path, artifact: Path) -> None:

@@ -45,8 +45,8 @@ def objects_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[P
         folder = made_once(
             tmp_path_factory, f"comm-{digest}", lambda folder: build_objects(folder, *flags)
         )
-        found = [path for path in sorted(folder.glob("*.o")) if not only or path.stem in only]
-        assert len(found) >= len(only)
-        return found
+        paths = [path for path in sorted(folder.glob("*.o")) if not only or path.stem in only]
+        assert len(paths) >= len(only)
+        return paths
 
     return objects

@@ -36,19 +36,19 @@ def _command(*flags: str) -> tuple[str, ...]:
 
 def build_program(folder: Path, name: str, library: Path) -> Path:
     """Builds `name`.c of this folder, or of the path `name`, linked with libtcc_comm.so."""
-    made = folder / Path(name).name
+    program = folder / Path(name).name
     command = (*_command("-O1"), str(HERE / f"{name}.c"), str(library))
-    run(*command, f"-Wl,-rpath,{library.parent}", "-o", made, *LIBRARIES)
-    return made
+    run(*command, f"-Wl,-rpath,{library.parent}", "-o", program, *LIBRARIES)
+    return program
 
 
 def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -> Path:
     """Builds `name`.c of this folder with files of the library, all compiled with `flags`; the
     files may be objects of `build_objects` with the same flags."""
-    made = folder / name
+    program = folder / name
     parts = [str(path) for path in sources]
-    run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
-    return made
+    run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", program, *LIBRARIES)
+    return program
 
 
 def build_objects(folder: Path, *flags: str) -> None:
@@ -65,20 +65,20 @@ def build_objects(folder: Path, *flags: str) -> None:
 def build_shared(folder: Path, name: str, parts: Sequence[Path], *flags: str) -> Path:
     """Links the communication library as the shared object `name`, from its files, compiled with
     `flags`, or from objects of `build_objects` with the same flags."""
-    made = folder / name
-    run(*_command(*flags, "-fPIC", "-shared"), *map(str, parts), "-o", made, *LIBRARIES)
-    return made
+    shared_library = folder / name
+    run(*_command(*flags, "-fPIC", "-shared"), *map(str, parts), "-o", shared_library, *LIBRARIES)
+    return shared_library
 
 
 def build_nccl(folder: Path, name: str) -> dict[str, str]:
     """Builds fake_nccl.c as NCCL or RCCL, with the stand-in driver; returns variables for programs
     and ranks."""
     driver = Fakes(folder).driver(DEVICE_LIBRARIES[name])
-    made = folder / f"lib{name}.so"
+    nccl_library = folder / f"lib{name}.so"
     hip = ("-DRCCL",) if name == "rccl" else ()
     flags = ("-O1", "-shared", "-fPIC", "-fvisibility=hidden", *hip)
-    run(*_command(*flags), str(FAKES / "fake_nccl.c"), "-o", made, *LIBRARIES)
-    files = {"FAKE_DRIVER": driver, f"TCC_{name.upper()}_LIBRARY": made, "TMPDIR": folder}
+    run(*_command(*flags), str(FAKES / "fake_nccl.c"), "-o", nccl_library, *LIBRARIES)
+    files = {"FAKE_DRIVER": driver, f"TCC_{name.upper()}_LIBRARY": nccl_library, "TMPDIR": folder}
     return {variable: str(path) for variable, path in files.items()}
 
 

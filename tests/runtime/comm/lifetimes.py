@@ -147,8 +147,8 @@ OF_EACH = ("__enter__", "__exit__", "__call__", "__copy__", "__deepcopy__")
 
 def public_names(kind: type) -> set[str]:
     """Returns the public methods and properties of a class, including Python's protocol methods."""
-    own = {name for name in dir(kind) if not name.startswith("_")}
-    return own | {name for name in OF_EACH if name in vars(kind)}
+    names = {name for name in dir(kind) if not name.startswith("_")}
+    return names | {name for name in OF_EACH if name in vars(kind)}
 
 
 # ---- orders --------------------------------------------------------------------------------------
@@ -175,10 +175,10 @@ def orders(every: int, draws: random.Random) -> list[Order]:
     """
     rows = [row for n in (1, 2, 3) for row in permutations(EVENTS, n)]
     uses = [(name, use) for name, uses in USES.items() for use in uses]
-    chosen = [(*use, row) for use in uses for row in draws.sample(rows, len(rows))[::every]]
-    chosen += [order for order in KNOWN if order not in chosen]
-    draws.shuffle(chosen)
-    return chosen
+    sampled = [(*use, row) for use in uses for row in draws.sample(rows, len(rows))[::every]]
+    sampled += [order for order in KNOWN if order not in sampled]
+    draws.shuffle(sampled)
+    return sampled
 
 
 def make(folder: Path) -> Things:
@@ -215,22 +215,22 @@ def attempt(use: Use, thing: Any) -> bool:
 
 
 def happen(event: str, things: Things, name: str, use: Use) -> None:
-    own = [things[comm] for comm in ("comm", "half") if comm in things]
+    comms_to_close = [things[comm] for comm in ("comm", "half") if comm in things]
     match event:
         case "close":
-            close(own)
+            close(comms_to_close)
         case "grow":
-            for comm in own:
+            for comm in comms_to_close:
                 attempt(lambda one: one.scratch(1 << 20), comm)
         case "collect":
-            own.clear()
+            comms_to_close.clear()
             comm = None
             for other in [*things]:
                 if other != name:
                     del things[other]
             gc.collect()
-        case "beside" if own:
-            close_beside(own, things[name], use)
+        case "beside" if comms_to_close:
+            close_beside(comms_to_close, things[name], use)
 
 
 def close(own: Sequence[comms.Comm]) -> None:
@@ -256,8 +256,8 @@ def close_beside(own: Sequence[comms.Comm], thing: Any, use: Use) -> None:
 
 
 def run(order: Order, folder: Path) -> None:
-    name, used, events = order
-    use, things = USES[name][used], make(folder)
+    name, use_number, events = order
+    use, things = USES[name][use_number], make(folder)
     for event in events:
         attempt(use, things[name])
         happen(event, things, name, use)
@@ -306,19 +306,19 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--every", type=int, default=1, help="of each use one order of so many")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     faulthandler.enable()
     warnings.simplefilter("ignore", ResourceWarning)
-    chosen = orders(given.every, random.Random(given.seed))
-    first = make(given.folder)  # loads all libraries
+    orders_drawn = orders(arguments.every, random.Random(arguments.seed))
+    first = make(arguments.folder)  # loads all libraries
     close((first["comm"], first["half"]))
     first.clear()
     gc.collect()
     bad = 0
-    for line in outcomes(chosen, given.folder):
+    for line in outcomes(orders_drawn, arguments.folder):
         bad += 1
         print(line, flush=True)
-    print(f"{len(chosen)} orders, {bad} of them bad")
+    print(f"{len(orders_drawn)} orders, {bad} of them bad")
     return int(bad > 0)
 
 

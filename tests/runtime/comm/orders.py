@@ -73,11 +73,11 @@ def run_orders(
     variables: Mapping[str, str] | None = None,
 ) -> str:
     """Returns the last line of lifetimes.py; fails with its lines on bad orders."""
-    own = os.environ | {"TCC_COMM_LIBRARY": str(library)} | {**(variables or {})}
+    environment = os.environ | {"TCC_COMM_LIBRARY": str(library)} | {**(variables or {})}
     command = (sys.executable, HERE / "lifetimes.py", folder, *arguments)
-    done = finished(*command, seconds=seconds, env=own)
-    assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
-    return done.stdout.splitlines()[-1]
+    process = finished(*command, seconds=seconds, env=environment)
+    assert process.returncode == 0, f"{process.stdout[-3000:]}{process.stderr[-3000:]}"
+    return process.stdout.splitlines()[-1]
 
 
 def watched_python() -> dict[str, str] | str:
@@ -99,9 +99,9 @@ def watched_python() -> dict[str, str] | str:
         "ASAN_OPTIONS": "detect_leaks=0",  # Python itself leaks
     }  # fmt: skip
     command = (sys.executable, "-c", "import numpy")
-    tried = finished(*command, env=os.environ | variables)
-    if tried.returncode:
-        return f"this Python does not run under ASan: {tried.stderr[-200:].strip()}"
+    trial = finished(*command, env=os.environ | variables)
+    if trial.returncode:
+        return f"this Python does not run under ASan: {trial.stderr[-200:].strip()}"
     return variables
 
 

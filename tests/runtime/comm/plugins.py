@@ -18,11 +18,11 @@ INCLUDES = f"-I{runtime_folder() / 'include'}"
 
 def build_file_engine(folder: Path, *flags: str) -> Path:
     """Builds the engine over files as a plugin."""
-    made = folder / "engine.so"
+    engine = folder / "engine.so"
     warnings = ("-Wall", "-Wextra", "-Werror")
     run("cc", "-O1", "-fPIC", "-shared", *warnings, INCLUDES, *flags, HERE / "file_engine.c",
-        "-o", made)  # fmt: skip
-    return made
+        "-o", engine)  # fmt: skip
+    return engine
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Library:
 
     def build(self, folder: Path, prefix: Path) -> Path:
         """Builds the adapter for the library of a prefix."""
-        made = folder / f"tcc_{Path(self.source).stem}.so"
+        plugin = folder / f"tcc_{Path(self.source).stem}.so"
         warnings = ("-Wall", "-Wextra", "-Werror")
         compiler = ("cc", "-std=c11") if self.source.endswith(".c") else ("c++", "-std=c++17")
         run(*compiler, *warnings, "-O1", "-fPIC", "-shared", INCLUDES, "-idirafter",
             prefix / "include", runtime_folder() / "plugins" / self.source, f"-L{prefix}/lib",
-            f"-l{self.name}", "-Wl,--allow-shlib-undefined", "-lpthread", "-o", made)  # fmt: skip
-        return made
+            f"-l{self.name}", "-Wl,--allow-shlib-undefined", "-lpthread", "-o", plugin)  # fmt: skip
+        return plugin
 
     def environment(self, prefix: Path) -> dict[str, str]:
         """Returns variables for programs that load the adapter."""

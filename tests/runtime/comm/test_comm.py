@@ -67,9 +67,9 @@ SURVIVED = re.compile(r"(\d+) trials, (\d+) ranks ended; the others had a right 
 
 def test_the_others_go_on_when_ranks_end_at_random(programs: Path) -> None:
     """`scripts/runtime_bars --only survivors` measures how soon."""
-    found = SURVIVED.match(run(programs / "survivors", "1", "20", "8"))
-    assert found is not None
-    trials, ended = map(int, found.groups())
+    match = SURVIVED.match(run(programs / "survivors", "1", "20", "8"))
+    assert match is not None
+    trials, ended = map(int, match.groups())
     assert trials == 20
     assert ended > trials
 

@@ -43,16 +43,16 @@ def test_the_watching_thread_has_no_data_race(
     for scenario in (
         "dies_in_operation", "comes_late", "aborts", "outlives", "records", "two_threads",
     ):  # fmt: skip
-        found = run(program, scenario, TSAN_OPTIONS="halt_on_error=1", **variables["nccl"])
-        assert found == "ok\n"
+        output = run(program, scenario, TSAN_OPTIONS="halt_on_error=1", **variables["nccl"])
+        assert output == "ok\n"
 
 
 def test_sanitizers_see_nothing_of_devices(
     variables: dict[str, dict[str, str]], objects_of: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
     program = build_whole(tmp_path, "device_faults", objects_of(*WATCHED), *WATCHED)
-    own = tmp_path / "leaks.txt"  # leaks of the stand-ins
-    own.write_text("leak:libnccl.so\nleak:CUDA.so\n")
-    watched = {"LSAN_OPTIONS": f"suppressions={own}:print_suppressions=0"}
+    suppressions = tmp_path / "leaks.txt"  # leaks of the stand-ins
+    suppressions.write_text("leak:libnccl.so\nleak:CUDA.so\n")
+    watched = {"LSAN_OPTIONS": f"suppressions={suppressions}:print_suppressions=0"}
     for scenario in ("fails_somewhere", "outlives"):
         assert run(program, scenario, **watched, **variables["nccl"]) == "ok\n"

@@ -27,8 +27,8 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "TCC_SIZE": "3", "TCC_RENDEZVOUS": "i
 def settings(programs: Path, variables: dict[str, str]) -> str:
     """Returns the settings that the library derives from these variables alone."""
     command = (str(programs / "settings"),)
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def test_ranks_are_counted_by_host(programs: Path, hosts: str, expected: str) ->
 
 def test_a_process_of_another_network_is_of_another_host(programs: Path) -> None:
     """Ranks in different network namespaces cannot use the engine `shared`."""
-    done = subprocess.run([programs / "hosts"], capture_output=True, text=True, check=False)
-    if done.returncode == 77:
+    process = subprocess.run([programs / "hosts"], capture_output=True, text=True, check=False)
+    if process.returncode == 77:
         pytest.skip("the kernel makes no network namespace for this user")
-    assert done.stdout.strip() == "0/2 1/2 0/1"
+    assert process.stdout.strip() == "0/2 1/2 0/1"
 
 
 @pytest.mark.parametrize("backend", ["plugin", "shared"])

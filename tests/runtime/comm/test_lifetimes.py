@@ -16,9 +16,9 @@ from orders import build_watched_library, link_models, run_orders, watched_pytho
 
 @pytest.fixture(scope="module")
 def folder(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("lifetimes")
-    link_models(made, kernels)
-    return made
+    directory = tmp_path_factory.mktemp("lifetimes")
+    link_models(directory, kernels)
+    return directory
 
 
 @pytest.mark.parametrize("name", lifetimes.PUBLIC)
@@ -39,5 +39,5 @@ def test_no_order_is_seen_by_sanitizers(
     if isinstance(variables, str):
         pytest.skip(variables)
     library = build_watched_library(tmp_path, objects_of(*WATCHED))
-    found = run_orders(folder, library, "--every", "40", "--seed", "1", variables=variables)
-    assert found.endswith(" 0 of them bad")
+    summary = run_orders(folder, library, "--every", "40", "--seed", "1", variables=variables)
+    assert summary.endswith(" 0 of them bad")

@@ -53,9 +53,9 @@ def test_a_wrong_result_is_counted_and_is_the_exit_code(tmp_path: Path, comm_lib
     program = build_program(tmp_path, str(tmp_path / "planted"), comm_library)
     for kind in ("all_reduce", "sendrecv"):
         command = (program, kind, "-b", "64", "-e", "64", "-n", "1", "-w", "0", "-g", "2")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert [row["wrong"] for row in table(done.stdout)] == ["2"]  # one on each rank
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert process.returncode == 1
+        assert [row["wrong"] for row in table(process.stdout)] == ["2"]  # one on each rank
 
 
 def test_bandwidths_follow_from_the_mean_time(perf: Path) -> None:
@@ -123,6 +123,6 @@ def test_help_has_an_example_and_names_every_option(perf: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(perf: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = subprocess.run((perf, *arguments), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    process = subprocess.run((perf, *arguments), capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert said in process.stderr

@@ -56,14 +56,14 @@ def run(engine: Path, comm_library: Path) -> Run:
     """Returns a function that runs two ranks which sum over files."""
 
     def both(launcher: Launcher, port: int, **variables: str) -> list[CompletedProcess[str]]:
-        own = {name: text for name, text in os.environ.items() if name != "TCC_TOKEN"}
-        own |= {"TCC_COMM_PLUGIN": str(engine), "TMPDIR": str(engine.parent)}
-        own |= {"TCC_COMM_LIBRARY": str(comm_library)} | variables
+        environment = {name: text for name, text in os.environ.items() if name != "TCC_TOKEN"}
+        environment |= {"TCC_COMM_PLUGIN": str(engine), "TMPDIR": str(engine.parent)}
+        environment |= {"TCC_COMM_LIBRARY": str(comm_library)} | variables
         with ThreadPoolExecutor(2) as pool:
             running = [
                 pool.submit(
                     finished, sys.executable, "-c", SUM, seconds=SECONDS,
-                    env=own | launcher(rank, port),
+                    env=environment | launcher(rank, port),
                 )
                 for rank in range(2)
             ]  # fmt: skip
@@ -74,23 +74,23 @@ def run(engine: Path, comm_library: Path) -> Run:
 
 @pytest.mark.parametrize("launcher", [torchrun, slurm, kubernetes])
 def test_without_a_secret_no_job_meets(run: Run, launcher: Launcher) -> None:
-    for done in run(launcher, free_port()):
-        assert done.returncode != 0
-        assert "has no secret, and ranks that meet over a network (" in done.stderr
-        assert "set TCC_TOKEN to the same random text on all ranks" in done.stderr
+    for process in run(launcher, free_port()):
+        assert process.returncode != 0
+        assert "has no secret, and ranks that meet over a network (" in process.stderr
+        assert "set TCC_TOKEN to the same random text on all ranks" in process.stderr
 
 
 @pytest.mark.parametrize("launcher", [torchrun, slurm, kubernetes])
 def test_a_secret_is_enough(run: Run, launcher: Launcher) -> None:
-    for done in run(launcher, free_port(), TCC_TOKEN="of this test"):
-        assert (done.returncode, done.stdout, done.stderr) == (0, "[3]\n", "")
+    for process in run(launcher, free_port(), TCC_TOKEN="of this test"):
+        assert (process.returncode, process.stdout, process.stderr) == (0, "[3]\n", "")
 
 
 def test_the_choice_of_none_is_printed(run: Run) -> None:
     port = free_port()
-    for number, done in enumerate(run(kubernetes, port, TCC_TOKEN="none")):
-        assert (done.returncode, done.stdout) == (0, "[3]\n"), done.stderr
-        assert done.stderr == (
+    for number, process in enumerate(run(kubernetes, port, TCC_TOKEN="none")):
+        assert (process.returncode, process.stdout) == (0, "[3]\n"), process.stderr
+        assert process.stderr == (
             f"tcc: rank {number} of 2 meets the others at '127.0.0.1:{port}' without a secret "
             "(TCC_TOKEN=none): whoever reaches that port can take part\n"
         )

@@ -31,10 +31,10 @@ def program(
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_strangers_harm_nobody(program: Path, scenario: str) -> None:
-    done = finished(program, scenario)
-    if done.returncode == 77:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-3000:]
+    process = finished(program, scenario)
+    if process.returncode == 77:
+        pytest.skip(process.stderr.strip())
+    assert (process.returncode, process.stdout) == (0, "ok\n"), process.stderr[-3000:]
 
 
 def test_all_scenarios_are_run() -> None:

@@ -158,20 +158,22 @@ def test_tvm_ffi_runs_on_the_callers_stream(
         module = tvm_ffi.load_module(str(path))
         values = np.linspace(-1, 1, 9, dtype=np.float32)
         x, y = DeviceArray(driver, values), DeviceArray(driver, np.zeros_like(values))
-        given = tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y)
+        arrays = tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y)
         device = tvm_ffi.device("cuda" if platform is Platform.CUDA else "rocm", 0)
         driver.log()
-        module["main"](given[0])
-        own = {call.partition("stream=")[2].split()[0] for call in driver.log() if "Launch" in call}
+        module["main"](arrays[0])
+        streams_of_launches = {
+            call.partition("stream=")[2].split()[0] for call in driver.log() if "Launch" in call
+        }
         stream = driver.stream()
         with tvm_ffi.use_raw_stream(device, stream):
-            module["run_into"](*given)
-            result = module["main"](given[0])
+            module["run_into"](*arrays)
+            result = module["main"](arrays[0])
         used = {
             call.partition("stream=")[2].split()[0] for call in driver.log() if "Launch" in call
         }
         assert used
-        assert not used & own
+        assert not used & streams_of_launches
         driver.settle(stream)
         expected = np.maximum(values, 0) + WEIGHTS[:9]
         assert np.array_equal(y.read(), expected)

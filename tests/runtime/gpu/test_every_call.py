@@ -41,8 +41,8 @@ def _hip(line: str) -> str:
     for cuda, hip in HIP.items():
         if line == cuda or line.startswith(f"{cuda} "):
             return hip + line.removeprefix(cuda)
-    name, _, rest = line.partition(" ")
-    return f"hip{name.removeprefix('cu').removesuffix('_v2')} {rest}".rstrip()
+    name, _, arguments = line.partition(" ")
+    return f"hip{name.removeprefix('cu').removesuffix('_v2')} {arguments}".rstrip()
 
 
 def launches(stream: int, n: int) -> tuple[str, str]:
@@ -78,7 +78,9 @@ def test_a_life_on_the_hosts_arrays(fakes: Fakes, linked: Linker, platform: Plat
         assert opened.pop(10 if on_cuda else 8).split(" ")[-1] == f"FAKE:{fakes.kernels}"
         described = calls(platform, *version) if on_cuda else ["hipGetDevicePropertiesR0600 0"]
         retained = ["cuDevicePrimaryCtxRetain 40"] if on_cuda else []
-        asked = [f"cuFuncSetAttribute add {a}" for a in ("8 65536", "9 100")] if on_cuda else []
+        attributes = (
+            [f"cuFuncSetAttribute add {a}" for a in ("8 65536", "9 100")] if on_cuda else []
+        )
         assert opened == [
             *calls(platform, "cuInit 0", "cuDeviceGetCount", "cuDeviceGet 0", "cuDeviceGetName 40"),
             *calls(platform, "cuDeviceGetAttribute 115 40"),
@@ -86,7 +88,7 @@ def test_a_life_on_the_hosts_arrays(fakes: Fakes, linked: Linker, platform: Plat
             *retained,
             *calls(platform, "cuMemGetInfo_v2", "cuDeviceGetAttribute 97 40"),
             *calls(platform, "cuModuleGetFunction relu", "cuModuleGetFunction add"),
-            *asked,
+            *attributes,
             *calls(
                 platform,
                 *(f"cuModuleGetFunction {k}" for k in ("accumulate", "positive", "fill", "count")),
@@ -133,18 +135,18 @@ def test_recorded_runs_wait_for_the_one_before_on_the_callers_stream(
         x, y, stream = driver.array(zeros), driver.array(zeros), driver.stream()
         tensors = [on_device(driver, x, [16])], [on_device(driver, y, [16])]
         driver.log()
-        asked = "cuStreamIsCapturing stream=3"
+        question = "cuStreamIsCapturing stream=3"
         wait, mark = "cuStreamWaitEvent stream=3 of=3 flags=0", "cuEventRecord stream=3"
         for run in (
-            (asked, "cuMemAlloc_v2 512", *launches(3, 16), mark),
-            (asked, wait, *record(16), "cuGraphLaunch stream=3", mark),
-            (asked, wait, "cuGraphLaunch stream=3", mark),
+            (question, "cuMemAlloc_v2 512", *launches(3, 16), mark),
+            (question, wait, *record(16), "cuGraphLaunch stream=3", mark),
+            (question, wait, "cuGraphLaunch stream=3", mark),
         ):
             artifact.run(*tensors, stream)
             assert driver.log() == calls(platform, *run)
         artifact.run(*tensors)
-        own = ("cuStreamWaitEvent stream=1 of=3 flags=0", "cuGraphLaunch stream=1")
-        assert driver.log() == calls(platform, *own, "cuStreamSynchronize stream=1")
+        calls_of_own_stream = ("cuStreamWaitEvent stream=1 of=3 flags=0", "cuGraphLaunch stream=1")
+        assert driver.log() == calls(platform, *calls_of_own_stream, "cuStreamSynchronize stream=1")
         artifact.close()
         driver.give(x)
         driver.give(y)

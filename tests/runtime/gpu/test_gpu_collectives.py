@@ -52,7 +52,7 @@ def summing(*, apart: bool) -> Program:
     n, size, zero = b.const(N), b.const(4 * N), b.const(0)
     b.arena = b.let(IntOp.ADD, b.const(512), size)
     b.input("x", "f32", [n], "[20]")
-    x, rest = b.buffer(Input(0)), b.buffer(Arena(zero, size))
+    x, relu_result = b.buffer(Input(0)), b.buffer(Arena(zero, size))
     total = b.buffer(Arena(b.const(512), size))
     y = b.output("y", "f32", [n], "[20]")
     b.allocate(y, size)
@@ -61,10 +61,10 @@ def summing(*, apart: bool) -> Program:
     b.body.append(start)
     if not apart:
         b.body.append(wait)
-    b.launch("relu", b.blocks(n), [x, rest], [n])
+    b.launch("relu", b.blocks(n), [x, relu_result], [n])
     if apart:
         b.body.append(wait)
-    b.launch("add", b.blocks(n), [rest, total, y], [n])
+    b.launch("add", b.blocks(n), [relu_result, total, y], [n])
     return b.program()
 
 
@@ -108,11 +108,11 @@ def exchanging(*, learned: bool) -> Program:
     ):
         total = b.let(IntOp.ADD, *counts[-2:])
         size = b.let(IntOp.MUL, total, four)
-        got, y = b.buffer(Dynamic()), b.output(name, "f32", [total], "[n]")
-        b.allocate(got, size)
-        b.body += [Collective(kind, operation, x, got, counts, dtype, 2), Wait(0, x, got)]
+        gathered, y = b.buffer(Dynamic()), b.output(name, "f32", [total], "[n]")
+        b.allocate(gathered, size)
+        b.body += [Collective(kind, operation, x, gathered, counts, dtype, 2), Wait(0, x, gathered)]
         b.allocate(y, size)
-        b.launch("relu", b.blocks(total), [got, y], [total])
+        b.launch("relu", b.blocks(total), [gathered, y], [total])
     return b.program()
 
 
@@ -208,14 +208,14 @@ def job(
 
 def short(lines: list[str]) -> list[str]:
     """Returns the operations on streams: name without prefix, and stream."""
-    found = []
+    shortened = []
     for line in lines:
         name, *words = line.removeprefix("cu").removeprefix("hip").split()
         if any(part in name for part in ("Event", "Launch", "Capture")):
-            given = [word for word in words if word.startswith(("stream=", "of="))]
+            arguments = [word for word in words if word.startswith(("stream=", "of="))]
             name = name.removeprefix("Module").replace("LaunchKernel", "Launch")
-            found.append(" ".join([name.removesuffix("_v2"), *given]))
-    return found
+            shortened.append(" ".join([name.removesuffix("_v2"), *arguments]))
+    return shortened
 
 
 X = np.linspace(-1, 1, N, dtype=np.float32)
@@ -308,17 +308,17 @@ def test_groups_of_ranks_have_communicators_of_their_own(job: Job) -> None:
     path = job.artifact("among", among(((0, 2), (1, 3))))
 
     def test(comm: comms.Comm, driver: Driver) -> None:
-        module, own, other = load(path, comm=comm), comm.rank + 1, (comm.rank + 2) % 4 + 1
+        module, number, other = load(path, comm=comm), comm.rank + 1, (comm.rank + 2) % 4 + 1
         for _ in range(3):
-            want = np.maximum(own * X, 0) + (own + other) * X
-            np.testing.assert_array_equal(module(own * X), want)
+            expected_output = np.maximum(number * X, 0) + (number + other) * X
+            np.testing.assert_array_equal(module(number * X), expected_output)
         comm.barrier()
         if comm.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
         def until_it_fails() -> None:
             while True:
-                module(own * X)
+                module(number * X)
 
         told = r"the process of rank 1 \(pid|in group some: the process of rank 0 \(pid"
         with pytest.raises(RuntimeError, match=told):
@@ -339,16 +339,16 @@ def test_ranks_exchange_blocks_of_any_sizes(learned: bool, job: Job) -> None:
         for least in (3, 2, 4, 4) if learned else (3, 3, 3):
             counts = [[least + a + 2 * b for b in range(2)] for a in range(2)]
             places = [0, counts[0][0]][rank], [0, counts[1][0]][rank]
-            own = [x[p : p + n[rank]] for x, p, n in zip(xs, places, counts, strict=True)]
-            found = module(xs[rank], np.array([least]))
-            np.testing.assert_array_equal(found[0], np.concatenate(own))
+            own_blocks = [x[p : p + n[rank]] for x, p, n in zip(xs, places, counts, strict=True)]
+            outputs = module(xs[rank], np.array([least]))
+            np.testing.assert_array_equal(outputs[0], np.concatenate(own_blocks))
             all_ = [x[: sum(n)] for x, n in zip(xs, counts, strict=True)]
-            np.testing.assert_array_equal(found[1], np.concatenate(all_))
+            np.testing.assert_array_equal(outputs[1], np.concatenate(all_))
             lines = [line.split()[:4] for line in operations(job.variables)]
             sends = [(words[1], words[-1]) for words in lines if words and "Send" in words[0]]
             if learned:
-                whole = sum(counts[rank])
-                due = [*counts[rank], whole, whole]
+                rows_of_rank = sum(counts[rank])
+                due = [*counts[rank], rows_of_rank, rows_of_rank]
                 assert [int(n.split("=")[1]) for n, _ in sends] == due
         del module
 
@@ -373,18 +373,18 @@ def test_a_comm_may_be_closed_before_its_models(job: Job) -> None:
     """A recorded run holds the library's communicator until its instance ends or has another
     recording."""
     path = job.artifact("apart", summing(apart=True))
-    kept: list[Any] = []
+    modules: list[Any] = []
 
     def test(comm: comms.Comm, driver: Driver) -> None:
         module = load(path, comm=comm)
-        kept.append(module)
+        modules.append(module)
         for _ in range(3):
             module(X)
         comm.close()
         assert library(job.variables).fake_nccl_live() == 1
         with pytest.raises(comms.CommError):
             comm.barrier()
-        kept.clear()
+        modules.clear()
         del module
         gc.collect()
 
@@ -474,8 +474,8 @@ def test_calls_of_the_driver_that_fail(job: Job, call: str) -> None:
 
     def test(comm: comms.Comm, driver: Driver) -> None:
         for runs in (0, 1):
-            with comms.open(rendezvous=f"{os.environ['TCC_RENDEZVOUS']}-{runs}") as own:
-                module = load(path, comm=own)
+            with comms.open(rendezvous=f"{os.environ['TCC_RENDEZVOUS']}-{runs}") as job_comm:
+                module = load(path, comm=job_comm)
                 for _ in range(runs):
                     module(X)
                 if runs == 0 and call not in ("EventRecord", "StreamWaitEvent"):

@@ -224,19 +224,22 @@ def test_two_models_share_a_device_and_each_gives_back_its_own(
 
     def test(driver: Driver) -> None:
         first, second = (Artifact(path) for path in paths)
-        alone = {**driver.live()}
+        live_with_one = {**driver.live()}
         out, total = np.empty(20, np.float32), np.empty(1, np.float32)
         for turn in range(1, 4):
-            ones = np.ones(4, np.float32)
-            second.run([on_host(ones)], [on_host(ones), on_host(total)])
+            x_of_ones = np.ones(4, np.float32)
+            second.run([on_host(x_of_ones)], [on_host(x_of_ones), on_host(total)])
             first.run([on_host(X)], [on_host(out)])
             assert np.array_equal(out, EXPECTED)
             assert total[0] == 2 * turn
         second.close()
         first.run([on_host(X)], [on_host(out)])
         assert np.array_equal(out, EXPECTED)
-        left = driver.live()
-        assert all(left[kind] < alone[kind] for kind in ("modules", "streams", "events", "hosts"))
+        live_after = driver.live()
+        assert all(
+            live_after[kind] < live_with_one[kind]
+            for kind in ("modules", "streams", "events", "hosts")
+        )
         first.close()
 
     check(fakes, Platform.CUDA, test)

@@ -244,9 +244,9 @@ def test_a_loop_asks_the_device_once_a_trip(fakes: Fakes, linked: Linker) -> Non
             driver.settle(stream)
             assert driver.read(y, [6]).tolist() == [first - trips] * 6
             # the flag is read before every trip, including the trip that does not happen
-            asked = trips + (trips < 10)
-            assert names.count("cuMemcpyDtoHAsync_v2") == asked
-            assert names.count("cuStreamSynchronize") == asked
+            reads = trips + (trips < 10)
+            assert names.count("cuMemcpyDtoHAsync_v2") == reads
+            assert names.count("cuStreamSynchronize") == reads
             assert names.count("cuLaunchKernel") == 1 + 2 * trips
             driver.give(x)
         artifact.close()

@@ -80,11 +80,11 @@ def test_a_seed_has_a_record_of_its_own_and_a_new_one_none(
             """Returns the numbers that `count` runs draw, and how many of the runs were
             replayed."""
             driver.log()
-            found = set()
+            values = set()
             for _ in range(count):
                 artifact.run([], [on_host(y)])
-                found.add(float(y[0]))
-            return found, sum(name.startswith("GraphLaunch") for name in short(driver.log()))
+                values.add(float(y[0]))
+            return values, sum(name.startswith("GraphLaunch") for name in short(driver.log()))
 
         assert [len(runs(4)[0]), runs(4)[1]] == [4, 0]
         for seed in (5, 6):
@@ -189,10 +189,10 @@ def test_runs_of_very_many_kernels_are_not_recorded(fakes: Fakes, linked: Linker
     def test(driver: Driver) -> None:
         module = load(path)
         x = np.zeros(3, np.float32)
-        for k, kept in ((17000, 0), (1000, 1)):
+        for k, records in ((17000, 0), (1000, 1)):
             for _ in range(2):
                 assert np.array_equal(module(x, np.int64(k)), x)
-            assert driver.live()["executables"] == kept
+            assert driver.live()["executables"] == records
         del module
 
     check(fakes, Platform.CUDA, test)

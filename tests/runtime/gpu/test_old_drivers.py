@@ -26,15 +26,15 @@ REFUSALS = (200, 209, 222)
 
 def variants(fakes: Fakes, folder: Path) -> tuple[GpuVariant, ...]:
     """Returns machine code and PTX, in images of different names."""
-    made = []
+    gpu_code = []
     for arch, form, needs in (
         ("sm_90a", BinaryKind.CUBIN, "NVIDIA driver 525 (CUDA 12.0)"),
         ("sm_80", BinaryKind.PTX, "NVIDIA driver 470 (CUDA 11.4)"),
     ):
         copy = folder / f"{form.name}.so"
         copy.symlink_to(fakes.kernels)
-        made.append(replace(gpu_programs.variant(copy, arch, form), needs=needs))
-    return tuple(made)
+        gpu_code.append(replace(gpu_programs.variant(copy, arch, form), needs=needs))
+    return tuple(gpu_code)
 
 
 def linked(folder: Path, *code: GpuVariant) -> Path:
@@ -42,7 +42,7 @@ def linked(folder: Path, *code: GpuVariant) -> Path:
     images = GpuImages(Platform.CUDA, code)
     manifest = gpu_programs.link(gpu_programs.mlp(), images, path, [WEIGHTS])
     listed = manifest["variants"][0]["gpu"]["images"]
-    assert [image["needs"] for image in listed] == [each.needs for each in code]
+    assert [image["needs"] for image in listed] == [code_row.needs for code_row in code]
     return path
 
 
@@ -99,10 +99,10 @@ def test_both_reasons_name_the_drivers_that_are_needed(fakes: Fakes, tmp_path: P
 
 
 def test_hip_says_why_code_cannot_be_loaded(fakes: Fakes, tmp_path: Path) -> None:
-    made = gpu_programs.variant(fakes.kernels, "gfx942", BinaryKind.HSACO)
-    kernels = tuple(replace(k, image=b"no code") for k in made.kernels)
+    code_variant = gpu_programs.variant(fakes.kernels, "gfx942", BinaryKind.HSACO)
+    kernels = tuple(replace(k, image=b"no code") for k in code_variant.kernels)
     path = tmp_path / "bad.so"
-    images = GpuImages(Platform.HIP, (replace(made, kernels=kernels, needs="ROCm 6"),))
+    images = GpuImages(Platform.HIP, (replace(code_variant, kernels=kernels, needs="ROCm 6"),))
     gpu_programs.link(gpu_programs.mlp(), images, path, [WEIGHTS])
 
     def test(_driver: Driver) -> None:

@@ -55,8 +55,8 @@ def chosen(driver: Driver, path: Path, variables: dict[str, str]) -> int:
     finally:
         os.environ.clear()
         os.environ.update(before)
-    (got,) = [line for line in driver.log() if line.split()[0].endswith("DeviceGet")]
-    return int(got.split()[1])
+    (call,) = [line for line in driver.log() if line.split()[0].endswith("DeviceGet")]
+    return int(call.split()[1])
 
 
 @pytest.mark.parametrize("platform", Platform)

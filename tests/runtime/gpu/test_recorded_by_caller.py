@@ -29,13 +29,13 @@ def test_the_kernels_alone_go_into_the_graph(
     def test(driver: Driver) -> None:
         artifact = Artifact(path)
         x, y, stream = driver.array(X), driver.array(np.zeros(64, np.float32)), driver.stream()
-        given = [on_device(driver, x, [64])], [on_device(driver, y, [64])]
+        tensors = [on_device(driver, x, [64])], [on_device(driver, y, [64])]
         for _ in range(warm_runs):
-            artifact.run(*given, stream)  # its end is an event outside the graph
+            artifact.run(*tensors, stream)  # its end is an event outside the graph
         driver.log()
         with driver.recording(stream) as graphs:
-            artifact.run(*given, stream)
-            artifact.run(*given, stream)
+            artifact.run(*tensors, stream)
+            artifact.run(*tensors, stream)
         names = [line.removeprefix("cu").removeprefix("hip") for line in driver.names()]
         once = ["StreamIsCapturing", *("LaunchKernel", "LaunchKernel")]
         assert [name.replace("Module", "") for name in names] == once * 2
@@ -65,10 +65,10 @@ def test_memory_that_a_graph_uses_stays_when_a_later_run_needs_more(
         stream, total = driver.stream(), driver.array(np.zeros(1, np.float32))
         # 4 bytes off an alignment of 16, so that the array is copied to memory of the instance and
         # back
-        held = {n: driver.array(np.ones(n + 1, np.float32)) for n in (8, 800)}
+        buffers = {n: driver.array(np.ones(n + 1, np.float32)) for n in (8, 800)}
 
         def run(n: int) -> None:
-            x = on_device(driver, held[n] + 4, [n])
+            x = on_device(driver, buffers[n] + 4, [n])
             artifact.run([x], [x, on_device(driver, total, [1])], stream)
 
         run(8)
@@ -78,12 +78,12 @@ def test_memory_that_a_graph_uses_stays_when_a_later_run_needs_more(
             run(800)
         run(800)
         driver.settle(stream)
-        assert np.array_equal(driver.read(held[8], [9]), [1, *[2.0] * 8])
-        for wanted in (4.0, 8.0):
+        assert np.array_equal(driver.read(buffers[8], [9]), [1, *[2.0] * 8])
+        for value in (4.0, 8.0):
             driver.replay(graphs[0], stream)
-            assert np.array_equal(driver.read(held[8], [9]), [1, *[wanted] * 8])
+            assert np.array_equal(driver.read(buffers[8], [9]), [1, *[value] * 8])
         artifact.close()
-        for address in (*held.values(), total):
+        for address in (*buffers.values(), total):
             driver.give(address)
 
     check(fakes, Platform.CUDA, test)
@@ -97,13 +97,13 @@ def test_a_first_run_that_needs_an_arena_is_refused_and_does_not_hurt(
     def test(driver: Driver) -> None:
         artifact = Artifact(path)
         x, y, stream = driver.array(X), driver.array(X), driver.stream()
-        given = [on_device(driver, x, [64])], [on_device(driver, y, [64])]
+        tensors = [on_device(driver, x, [64])], [on_device(driver, y, [64])]
         driver.log()
         pattern = "records the run of model 'mini' in a graph, but it needs more memory"
         with driver.recording(stream), pytest.raises(RuntimeError, match=pattern):
-            artifact.run(*given, stream)
+            artifact.run(*tensors, stream)
         assert driver.names() == ["cuStreamIsCapturing"]
-        artifact.run(*given, stream)
+        artifact.run(*tensors, stream)
         driver.settle(stream)
         assert np.array_equal(driver.read(y, [64]), expected(X))
         artifact.close()

@@ -55,10 +55,10 @@ def artifact(
 
 
 def run(path: Path) -> np.ndarray:
-    made, x, y = Artifact(path), np.arange(48, dtype=np.float32), np.zeros(48, np.float32)
+    instance, x, y = Artifact(path), np.arange(48, dtype=np.float32), np.zeros(48, np.float32)
     for _ in range(3):  # plain, recorded, replayed
-        made.run([on_host(x)], [on_host(y)])
-    made.close()
+        instance.run([on_host(x)], [on_host(y)])
+    instance.close()
     return y
 
 
@@ -70,8 +70,10 @@ def test_every_field_equals_that_of_the_kernel(fakes: Fakes, tmp_path: Path) -> 
         lines = driver.log()
         fields = "type=9 swizzle=1 interleave=0 promotion=2 outside=0"
         axes = "16:2:16:1 3:32:2:1 2:96:1:1"
-        made = [line for line in lines if line.startswith("cuTensorMapEncodeTiled")]
-        assert made == [f"cuTensorMapEncodeTiled {fields} {axes}"] * 4  # twice in a recording
+        calls_of_maps = [line for line in lines if line.startswith("cuTensorMapEncodeTiled")]
+        assert (
+            calls_of_maps == [f"cuTensorMapEncodeTiled {fields} {axes}"] * 4
+        )  # twice in a recording
         launches = [line for line in lines if line.startswith("cuLaunchKernel")]
         # The map is aligned, the bit that old drivers set wrongly is clear, and the rest is zero.
         assert all(line.endswith("ptr ptr map:1:0 0 0 0 0 0 0") for line in launches)

@@ -126,9 +126,9 @@ def test_a_driver_without_a_fitting_gpu_leaves_the_model_to_the_next(
     on_cpu, on_hip = files("cuda", "cpu"), files("cuda", "hip")
 
     def test(cuda: Driver, _hip: Driver) -> None:
-        for path, chosen in ((on_cpu, "cpu"), (on_hip, "hip")):
+        for path, backend in ((on_cpu, "cpu"), (on_hip, "hip")):
             spoil(cuda)
-            assert np.array_equal(load(path)(X), expected(chosen))
+            assert np.array_equal(load(path)(X), expected(backend))
 
     with_drivers(fakes, (CUDA, HIP), test)
 
@@ -148,20 +148,20 @@ def test_a_driver_that_fails_is_not_passed_over(fakes: Fakes, files: Callable[..
 
 
 def test_the_environment_chooses(fakes: Fakes, files: Callable[..., Path]) -> None:
-    both, gpus = files("cuda", "cpu"), files("cuda", "hip")
+    two_targets, gpus = files("cuda", "cpu"), files("cuda", "hip")
 
     def test(*drivers: Driver) -> None:
         os.environ["TCC_DEVICE"] = "cpu"
-        assert np.array_equal(load(both)(X), expected("cpu"))
+        assert np.array_equal(load(two_targets)(X), expected("cpu"))
         assert not any("cuInit" in name for driver in drivers for name in driver.names())
         with pytest.raises(RuntimeError, match=r"compiled for GPUs only.*\+cpu"):
             load(gpus)
         os.environ["TCC_DEVICE"] = "0"
         if drivers:
-            assert np.array_equal(load(both)(X), expected("cuda"))
+            assert np.array_equal(load(two_targets)(X), expected("cuda"))
             return
         with pytest.raises(RuntimeError, match=r"no CUDA driver.*TCC_DEVICE=cpu"):
-            load(both)
+            load(two_targets)
 
     with_drivers(fakes, (CUDA,), test)
     with_drivers(fakes, (), test)
@@ -211,8 +211,8 @@ def test_ranks_bring_their_own_weights_to_their_gpus(
 ) -> None:
     """The plan for two ranks is taken, and this process is the second rank."""
     one, path = variant("cuda", fakes, kernels), tmp_path / "plans.so"
-    own = [[WEIGHTS * np.float32(factor)] for factor in (2, 3)]
-    two = replace(one, target="cuda on 2 ranks", ranks=2, weights=(), rank_weights=own)
+    weights_of_ranks = [[WEIGHTS * np.float32(factor)] for factor in (2, 3)]
+    two = replace(one, target="cuda on 2 ranks", ranks=2, weights=(), rank_weights=weights_of_ranks)
     link_artifact([one, two, variant("cpu", fakes, kernels)], {}, "mini", path)
 
     def test(cuda: Driver) -> None:
@@ -220,7 +220,7 @@ def test_ranks_bring_their_own_weights_to_their_gpus(
         os.environ.update(TCC_RANK="1", TCC_SIZE="2", TCC_RENDEZVOUS="here")
         module = load(path)
         assert module.variant == 1
-        assert np.array_equal(module(X), np.maximum(X, 0) + own[1][0][:20])
+        assert np.array_equal(module(X), np.maximum(X, 0) + weights_of_ranks[1][0][:20])
         del module
         os.environ["TCC_SIZE"] = "3"
         with pytest.raises(RuntimeError, match=r"the job has 3 ranks, .*of ranks: 1, 2: "):
@@ -250,14 +250,14 @@ def test_the_best_code_of_all_variants_is_chosen(
     fakes: Fakes, tmp_path: Path, device: str, listed: str, chosen: str
 ) -> None:
     """The code lies once in one variant, and once in a variant per image."""
-    made = []
+    tables_made = []
     for entry in listed.split(", "):
         arch, form = entry.split()
         copy = tmp_path / f"{entry}.so"
         copy.symlink_to(fakes.kernels)
-        made.append(gpu_programs.variant(copy, arch, BinaryKind[form.upper()]))
+        tables_made.append(gpu_programs.variant(copy, arch, BinaryKind[form.upper()]))
     files = {}
-    for name, tables in (("one", [made]), ("each", [[code] for code in made])):
+    for name, tables in (("one", [tables_made]), ("each", [[code] for code in tables_made])):
         images = [GpuImages(CUDA, tuple(codes)) for codes in tables]
         program = gpu_programs.mlp()
         variants = [gpu_programs.gpu_variant(program, i, [WEIGHTS]) for i in images]
@@ -279,16 +279,16 @@ def test_the_best_code_of_all_variants_is_chosen(
 
 def test_equal_weights_are_stored_once(fakes: Fakes, kernels: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.so"
-    made = [variant(name, fakes, kernels) for name in ("cuda", "cpu", "hip")]
-    shared = [made[0], made[1], replace(made[2], weights=[weights("cuda")])]
+    variants = [variant(name, fakes, kernels) for name in ("cuda", "cpu", "hip")]
+    shared = [variants[0], variants[1], replace(variants[2], weights=[weights("cuda")])]
     link_artifact(shared, {}, "mini", path)
     manifest = read_manifest(path)
     places = [v["weights"] for v in manifest["variants"]]
     assert places[0] == places[2] == {"offset": 0, "bytes": 256}
     assert places[1] == {"offset": 65536, "bytes": 256}
-    found = find_weights(path, manifest)
-    assert found is not None
-    data = path.read_bytes()[found.offset : found.offset + found.size]
+    section = find_weights(path, manifest)
+    assert section is not None
+    data = path.read_bytes()[section.offset : section.offset + section.size]
     assert data[65536 : 65536 + 256] == weights("cpu").tobytes()
     for entry in (manifest["variants"][0], manifest["variants"][2]):
         assert entry["gpu"]["offset"] % 64 == 0
@@ -296,10 +296,10 @@ def test_equal_weights_are_stored_once(fakes: Fakes, kernels: bytes, tmp_path: P
 
 
 def test_equal_variants_give_equal_bytes(fakes: Fakes, kernels: bytes, tmp_path: Path) -> None:
-    made = tmp_path / "a" / "x.so", tmp_path / "b" / "x.so"
-    for out in made:
+    paths = tmp_path / "a" / "x.so", tmp_path / "b" / "x.so"
+    for out in paths:
         link_artifact([variant(n, fakes, kernels) for n in ORDER], {}, "mini", out)
-    assert made[0].read_bytes() == made[1].read_bytes()
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def other_ports(fakes: Fakes, kernels: bytes) -> list[Variant]:
@@ -317,11 +317,11 @@ def other_ports(fakes: Fakes, kernels: bytes) -> list[Variant]:
 def test_variants_of_other_ports_are_refused(
     fakes: Fakes, kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, path = other_ports(fakes, kernels), tmp_path / "x.so"
+    others, path = other_ports(fakes, kernels), tmp_path / "x.so"
     with pytest.raises(InternalError, match="cuda and cpu have different ports"):
-        link_artifact(made, {}, "mini", path)
+        link_artifact(others, {}, "mini", path)
     monkeypatch.setattr(linking, "check_variants", lambda variants: None)
-    link_artifact(made, {}, "mini", path)
+    link_artifact(others, {}, "mini", path)
 
     def test(*_drivers: Driver) -> None:
         with pytest.raises(RuntimeError, match=r"damaged.*cuda.*different inputs or outputs"):
@@ -389,4 +389,4 @@ def test_wild_places_of_the_cpus_weights_are_refused(
 def damaged(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Section], Section]) -> None:
     """Makes the link step write damaged places."""
     lay_out = linking.lay_out
-    monkeypatch.setattr(linking, "lay_out", lambda *given: damage(lay_out(*given)))
+    monkeypatch.setattr(linking, "lay_out", lambda *arguments: damage(lay_out(*arguments)))
