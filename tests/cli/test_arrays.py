@@ -16,23 +16,23 @@ IDS = ModulePort("ids", "i64", (2,), "[2]")
 
 
 def test_fillings_name_shape_and_type() -> None:
-    made = make_inputs((X, IDS), ["x=2x3xf32=1.5", "ids=4"], seed=0)
-    np.testing.assert_array_equal(made["x"], np.full((2, 3), 1.5, np.float32), strict=True)
-    assert made["ids"].shape == (4,)
-    assert made["ids"].dtype == np.int64
+    arrays = make_inputs((X, IDS), ["x=2x3xf32=1.5", "ids=4"], seed=0)
+    np.testing.assert_array_equal(arrays["x"], np.full((2, 3), 1.5, np.float32), strict=True)
+    assert arrays["ids"].shape == (4,)
+    assert arrays["ids"].dtype == np.int64
 
 
 def test_a_scalar_and_a_bool() -> None:
-    made = make_inputs((X, IDS), ["x=f32=-inf", "ids=2xbool=1"], seed=0)
-    np.testing.assert_array_equal(made["x"], np.float32(-np.inf).reshape(()), strict=True)
-    np.testing.assert_array_equal(made["ids"], np.array([True, True]), strict=True)
+    arrays = make_inputs((X, IDS), ["x=f32=-inf", "ids=2xbool=1"], seed=0)
+    np.testing.assert_array_equal(arrays["x"], np.float32(-np.inf).reshape(()), strict=True)
+    np.testing.assert_array_equal(arrays["ids"], np.array([True, True]), strict=True)
 
 
 def test_arrays_of_files_stay_unchanged(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     np.save(tmp_path / "x.npy", array)
-    made = make_inputs((X,), [f"x=@{tmp_path}/x.npy"], seed=0)
-    np.testing.assert_array_equal(made["x"], array, strict=True)
+    arrays = make_inputs((X,), [f"x=@{tmp_path}/x.npy"], seed=0)
+    np.testing.assert_array_equal(arrays["x"], array, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -49,22 +49,22 @@ def test_floats_that_numpy_lacks_are_taken_as_bits(
     dtype: str, given: str, bits: int, value: float
 ) -> None:
     port = ModulePort("x", dtype, (2,), "[2]")
-    made = make_inputs((port,), [f"x=2x{dtype}={given}"], seed=0)
-    taken = as_taken(made, (port,))
-    assert taken["x"].tolist() == [bits, bits]
-    assert taken["x"].dtype == plain_dtype(dtype)
-    np.testing.assert_array_equal(as_values(taken, (port,))["x"], np.full(2, value, np.float32))
-    extension = taken["x"].view(numpy_dtype(dtype)) if dtype != "f4e2m1" else taken["x"]
+    arrays = make_inputs((port,), [f"x=2x{dtype}={given}"], seed=0)
+    decoded = as_taken(arrays, (port,))
+    assert decoded["x"].tolist() == [bits, bits]
+    assert decoded["x"].dtype == plain_dtype(dtype)
+    np.testing.assert_array_equal(as_values(decoded, (port,))["x"], np.full(2, value, np.float32))
+    extension = decoded["x"].view(numpy_dtype(dtype)) if dtype != "f4e2m1" else decoded["x"]
     np.testing.assert_array_equal(as_values({"x": extension}, (port,))["x"], [value] * 2)
 
 
 def test_arrays_of_plain_types_stay_unchanged() -> None:
-    given = {"x": np.zeros(3), "i": np.array([1, 7], np.int8), "b": np.array([1], np.uint16)}
+    arrays = {"x": np.zeros(3), "i": np.array([1, 7], np.int8), "b": np.array([1], np.uint16)}
     ports = [
         ModulePort(n, t, (None,), "[n]") for n, t in zip("xib", ("f32", "i4", "bf16"), strict=True)
     ]
-    taken = as_taken(given, ports)
-    assert all(taken[name] is array for name, array in given.items())
+    decoded = as_taken(arrays, ports)
+    assert all(decoded[name] is array for name, array in arrays.items())
     assert (
         as_values({"x": np.zeros(3)}, [ModulePort("x", "bf16", (3,), "[3]")])["x"].dtype
         == np.float64
@@ -74,10 +74,12 @@ def test_arrays_of_plain_types_stay_unchanged() -> None:
 def test_strings_of_files_are_as_those_of_models(tmp_path: Path) -> None:
     texts = np.array(["a", "", "bcd"], object)
     write_arrays({"s": texts}, tmp_path)
-    made = make_inputs((ModulePort("s", "string", (3,), "[3]"),), [f"s=@{tmp_path}/s.npy"], seed=0)
-    np.testing.assert_array_equal(made["s"], texts, strict=True)
-    for given in (texts, texts.astype(str)):
-        worker.write_arrays(tmp_path / "sent.npz", {"s": given})
+    arrays = make_inputs(
+        (ModulePort("s", "string", (3,), "[3]"),), [f"s=@{tmp_path}/s.npy"], seed=0
+    )
+    np.testing.assert_array_equal(arrays["s"], texts, strict=True)
+    for variant in (texts, texts.astype(str)):
+        worker.write_arrays(tmp_path / "sent.npz", {"s": variant})
         sent = worker.read_arrays(tmp_path / "sent.npz")
         np.testing.assert_array_equal(sent["s"], texts, strict=True)
 
@@ -117,8 +119,8 @@ def test_an_input_is_given_once_and_its_name_may_hold_a_sign() -> None:
     with pytest.raises(UserError, match="twice"):
         make_inputs((X,), ["x=1x3", "x=2x3"], seed=0)
     ports = (X, ModulePort("x=2", "f32", (None,), "[n]"))
-    made = make_inputs(ports, ["x=2x3=1", "x=2=4=7"], seed=0)
-    assert (made["x"].shape, made["x=2"].shape) == ((2, 3), (4,))
+    arrays = make_inputs(ports, ["x=2x3=1", "x=2=4=7"], seed=0)
+    assert (arrays["x"].shape, arrays["x=2"].shape) == ((2, 3), (4,))
 
 
 def test_archives_give_their_only_array_or_a_named_one(tmp_path: Path) -> None:

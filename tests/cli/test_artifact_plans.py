@@ -39,9 +39,9 @@ def output(*arguments: str | Path) -> str:
 def test_each_number_of_ranks_has_its_weights_and_collectives(artifact: Path) -> None:
     plans = json.loads(output(artifact, "--json"))["plans"]
     assert [(plan["variant"], plan["ranks"]) for plan in plans] == [(1, 2), (2, 4)]
-    whole = 2 * 64 * 2048 * 4
+    total_bytes = 2 * 64 * 2048 * 4
     for plan in plans:
-        share = whole // plan["ranks"]
+        share = total_bytes // plan["ranks"]
         assert share <= plan["weight_bytes_of_a_rank"] <= 1.05 * share
         assert (plan["collectives"], plan["all_reduce"]) == (1, 1)
 

@@ -40,17 +40,17 @@ def test_run_prints_and_writes_the_outputs(
     artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "x.npy", np.array([-1, 2, -3], np.float32))
-    given = f"x=@{tmp_path}/x.npy"
-    assert cli.execute(["run", str(artifact), "-i", given, "--output", str(tmp_path / "o")]) == 0
+    argument = f"x=@{tmp_path}/x.npy"
+    assert cli.execute(["run", str(artifact), "-i", argument, "--output", str(tmp_path / "o")]) == 0
     assert capsys.readouterr().out == "y: float32 3, least 1, largest 4, mean 2.66667\n"
-    found = np.load(tmp_path / "o" / "y.npy")
-    np.testing.assert_array_equal(found, np.array([1, 4, 3], np.float32), strict=True)
+    output = np.load(tmp_path / "o" / "y.npy")
+    np.testing.assert_array_equal(output, np.array([1, 4, 3], np.float32), strict=True)
 
 
 def test_run_fills_missing_inputs(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["run", str(artifact), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["y"]
-    assert (found["dtype"], found["shape"], len(found["values"])) == ("float32", [1], 1)
+    output = json.loads(capsys.readouterr().out)["y"]
+    assert (output["dtype"], output["shape"], len(output["values"])) == ("float32", [1], 1)
     assert cli.execute(["run", str(artifact), "-i", "x=5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["y"]["shape"] == [5]
 
@@ -63,8 +63,8 @@ def test_json_holds_the_values_of_a_run(
     assert cli.execute(["run", str(artifact), "-i", f"x=@{tmp_path}/x.npy", "--json"]) == 0
     text = capsys.readouterr().out
     values = json.loads(text, parse_constant=pytest.fail)["y"]["values"]
-    want = np.maximum(x, 0) + np.arange(1, 5, dtype=np.float32)
-    np.testing.assert_array_equal(np.array(values, float), want.astype(float))
+    exact = np.maximum(x, 0) + np.arange(1, 5, dtype=np.float32)
+    np.testing.assert_array_equal(np.array(values, float), exact.astype(float))
     assert values[3] == "inf"
     assert array_record(np.array([np.nan, -np.inf]))["values"] == ["nan", "-inf"]
 
@@ -75,8 +75,8 @@ def test_lists_absent_results_and_texts_are_values_too() -> None:
         {"dtype": "string", "shape": (2,), "values": ["a", "b"]},
         None,
     ]
-    whole = np.array([2**60 + 1])
-    assert list(array_lines({"n": whole})) == [
+    integers = np.array([2**60 + 1])
+    assert list(array_lines({"n": integers})) == [
         f"n: int64 1, least {2**60 + 1}, largest {2**60 + 1}, mean 1.15292e+18"
     ]
 
@@ -119,9 +119,9 @@ def test_inspect_refuses_a_manifest_without_kernels(
 def test_bench_times_the_artifact(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--rounds", "2", "--seconds", "0.01", "--threads", "1"]
     assert cli.execute(["bench", str(artifact), *small, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["threads"] == 1
-    assert 0 < found["seconds"]["tcc"]["least"] <= found["seconds"]["tcc"]["median"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["threads"] == 1
+    assert 0 < report["seconds"]["tcc"]["least"] <= report["seconds"]["tcc"]["median"]
 
 
 @pytest.mark.parametrize(("offset", "code"), [(1e-6, 0), (0.01, 1)])
@@ -169,9 +169,9 @@ def test_verify_without_onnx_runtime_uses_the_evaluator(
     monkeypatch.setattr("tcc.cli.reference.find_spec", lambda name: None)
     model = reference(tmp_path, 0.0)
     assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["oracle"] == "the reference evaluator"
-    assert found["ok"] is True
+    report = json.loads(capsys.readouterr().out)
+    assert report["oracle"] == "the reference evaluator"
+    assert report["ok"] is True
 
 
 @pytest.mark.parametrize("threads", [-2, 1 << 32, "two", 1.5])
@@ -215,14 +215,14 @@ def test_a_model_is_shown_in_each_form(
 ) -> None:
     model = str(relu(tmp_path))
     assert cli.execute(["inspect", model, "--form", form]) == 0
-    whole = capsys.readouterr().out
-    assert SHOWN[form] in whole
+    text = capsys.readouterr().out
+    assert SHOWN[form] in text
     code = cli.execute(["inspect", model, "--form", form, "--kernel", "0"])
-    found = capsys.readouterr()
+    output = capsys.readouterr()
     if form in ("graph", "program"):
-        assert (code, "one text for all kernels" in found.err) == (2, True)
+        assert (code, "one text for all kernels" in output.err) == (2, True)
         return
-    assert (code, found.out.strip()) == (0, whole.strip())
+    assert (code, output.out.strip()) == (0, text.strip())
     assert cli.execute(["inspect", model, "--form", form, "--kernel", "1"]) == 2
     assert "no " in capsys.readouterr().err
 
@@ -238,10 +238,10 @@ def test_derivations_are_shown_with_their_reasons(
     )
     onnx.save(onnx.parser.parse_model(text), path)
     assert cli.execute(["inspect", path, "--derivations"]) == 0
-    shown = capsys.readouterr().out
-    assert "(x0 (x1 x2))" in shown
-    assert "taken 1 times" in shown
-    assert "saves less than" in shown
+    derivations = capsys.readouterr().out
+    assert "(x0 (x1 x2))" in derivations
+    assert "taken 1 times" in derivations
+    assert "saves less than" in derivations
     assert cli.execute(["inspect", path, "--derivations", "--json"]) == 0
     (site,) = json.loads(capsys.readouterr().out)
     assert site["nodes"] == ["matmul", "matmul"]
@@ -353,13 +353,13 @@ def test_a_form_that_there_is_not(
 def test_a_compile_stops_where_it_is_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, made = str(relu(tmp_path)), tmp_path / "made.so"
-    arguments = ["compile", model, "-o", str(made), "--verify", "--stop-after", "partition"]
+    model, artifact = str(relu(tmp_path)), tmp_path / "made.so"
+    arguments = ["compile", model, "-o", str(artifact), "--verify", "--stop-after", "partition"]
     assert cli.execute(arguments) == 0
     assert "0: relu %y" in capsys.readouterr().out
-    assert not made.exists()
+    assert not artifact.exists()
     assert cli.execute([*arguments[:4], "--verify"]) == 0
-    assert made.exists()
+    assert artifact.exists()
 
 
 def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
@@ -371,8 +371,8 @@ def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
 
 def _narrow_model(path: Path, element: int, size: int) -> Path:
     """Writes the model y = ((x @ w) @ w) @ w."""
-    made = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size**0.5
-    weights = helper.make_tensor("w", element, made.shape, made.ravel())
+    matrix = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size**0.5
+    weights = helper.make_tensor("w", element, matrix.shape, matrix.ravel())
     nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in ("xa", "ab", "by")]
     ports = [helper.make_tensor_value_info(name, element, [8, size]) for name in "xy"]
     graph = helper.make_graph(nodes, "narrow", ports[:1], ports[1:], [weights])

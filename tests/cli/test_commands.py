@@ -117,10 +117,10 @@ def test_a_process_ends_with_its_code_when_all_handlers_have_run(
         "main()",
     )
     command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert done.stdout.endswith("second\nfirst\n")
-    assert ("tcc" in done.stdout) == (code == 0)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == code
+    assert process.stdout.endswith("second\nfirst\n")
+    assert ("tcc" in process.stdout) == (code == 0)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_an_interrupt_inside_of_a_finaliser_is_not_lost(sent: str, ignored: str)
         "commands.cli.main = invoked",
         "commands.main()",
     )
-    done = finished(sys.executable, "-c", "\n".join(lines))
-    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    process = finished(sys.executable, "-c", "\n".join(lines))
+    assert (process.returncode, process.stderr) == (130, "interrupted\n")
 
 
 def test_an_interrupt_that_the_starter_ignores_stays_ignored() -> None:
@@ -155,14 +155,14 @@ def test_an_interrupt_that_the_starter_ignores_stays_ignored() -> None:
         "commands.cli.main = lambda *_, **__: print(signal.getsignal(signal.SIGINT).name)",
         "commands.main()",
     )
-    done = finished(sys.executable, "-c", "\n".join(lines))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "SIG_IGN\n", "")
+    process = finished(sys.executable, "-c", "\n".join(lines))
+    assert (process.returncode, process.stdout, process.stderr) == (0, "SIG_IGN\n", "")
 
 
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"  # it reports that it was called, and never answers
-    asked = tmp_path / "asked"
-    compiler.write_text(f"#!/bin/sh\necho > '{asked}'; exec sleep 60\n")
+    marker = tmp_path / "asked"
+    compiler.write_text(f"#!/bin/sh\necho > '{marker}'; exec sleep 60\n")
     compiler.chmod(0o755)
     folder = tmp_path / "made"
     folder.mkdir()
@@ -176,7 +176,7 @@ def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
         [sys.executable, "-m", "tcc", *words],
         env={**os.environ, "CC": str(compiler)}, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        while not asked.exists() and process.poll() is None:
+        while not marker.exists() and process.poll() is None:
             time.sleep(0.05)
         process.terminate()
         _, said = process.communicate(timeout=30)
@@ -223,11 +223,11 @@ def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixtu
         assert record["name"] == "conv"
         assert record["opsets"] == {"Conv": [1, 11, 22]}  # as the change log of ONNX says
     assert cli.execute(["ops", "lstm", "conv"]) == 0
-    shown = capsys.readouterr().out
-    assert "LSTM  An operator of ONNX that the import writes as others." in shown
-    assert "types: f16 bf16 f32 f64" in shown
-    assert "ONNX: Conv, opsets 1, 11, 22\n" in shown
-    assert "ONNX: LSTM, opsets 1, 7, 14, 22\n" in shown
+    text = capsys.readouterr().out
+    assert "LSTM  An operator of ONNX that the import writes as others." in text
+    assert "types: f16 bf16 f32 f64" in text
+    assert "ONNX: Conv, opsets 1, 11, 22\n" in text
+    assert "ONNX: LSTM, opsets 1, 7, 14, 22\n" in text
     (record,) = json.loads(_shown(["ops", "com.microsoft.Gelu", "--json"], capsys))
     assert record["opsets"] == {"Gelu": [20], "com.microsoft.Gelu": [1]}
     (record,) = json.loads(_shown(["ops", "FusedConv", "--json"], capsys))
@@ -250,16 +250,15 @@ def _shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_ops_names_the_onnx_operators_that_import(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["ops", "--onnx", "--json"]) == 0
-    found = set(json.loads(capsys.readouterr().out))
-    assert {"Conv", "LSTM", "Attention", "RotaryEmbedding*"} <= found
-    assert {"RandomNormal", "Multinomial"} <= found
-    assert "ImageDecoder" not in found
+    operators = set(json.loads(capsys.readouterr().out))
+    assert {"Conv", "LSTM", "Attention", "RotaryEmbedding*"} <= operators
+    assert {"RandomNormal", "Multinomial"} <= operators
+    assert "ImageDecoder" not in operators
 
 
 def test_a_command_does_not_search_its_graphs_for_cycles_all_the_time() -> None:
-    asked = "print(gc.get_threshold()[0] >= 100_000, gc.get_freeze_count() > 10_000) or 0"
-    program = (
-        f"import gc; from tcc.cli import commands as cli; cli.execute = lambda: {asked}; cli.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("True True\n", "")
+    expression = "print(gc.get_threshold()[0] >= 100_000, gc.get_freeze_count() > 10_000) or 0"
+    start = "import gc; from tcc.cli import commands as cli"
+    program = f"{start}; cli.execute = lambda: {expression}; cli.main()"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (process.stdout, process.stderr) == ("True True\n", "")

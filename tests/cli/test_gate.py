@@ -187,10 +187,10 @@ def test_wrong_inputs_are_errors(
 def test_files_that_are_no_artifacts_are_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, cut = tmp_path / "text.so", tmp_path / "cut.so"
+    text, truncated = tmp_path / "text.so", tmp_path / "cut.so"
     text.write_text("hello\n" * 50)
-    cut.write_bytes(Path("base.so").read_bytes()[:-3000])
-    for path in (text, cut):
+    truncated.write_bytes(Path("base.so").read_bytes()[:-3000])
+    for path in (text, truncated):
         assert bench("new.so", "--compare", str(path), "--gate", "1.05") == 2
         assert str(path) in capsys.readouterr().err
 

@@ -23,9 +23,9 @@ def test_each_format_is_written(
 ) -> None:
     for suffix in ("svg", "json", "onnx"):
         assert run(compiled, "--graph", tmp_path / f"g.{suffix}") == 0
-    written = capsys.readouterr().out.replace("\n", "")
+    text = capsys.readouterr().out.replace("\n", "")
     for name in ("g.svg", "g.json", "g.times.json", "g.onnx"):
-        assert name in written.replace(" ", "")
+        assert name in text.replace(" ", "")
         assert (tmp_path / name).stat().st_size
     onnx.checker.check_model(str(tmp_path / "g.onnx"), full_check=True)
     names = [element.text for element in xml.parse(tmp_path / "g.svg").iter() if element.text]

@@ -96,9 +96,11 @@ def test_nothing_that_is_printed_or_written_holds_them_raw(
     ]
     for command in commands:
         assert execute(command) == 0, (command, capfd.readouterr())
-        shown = capfd.readouterr()
-        assert _plain(shown.out + shown.err), command
-        assert not [line for line in shown.out.splitlines() if line.startswith("error: ")], command
+        captured = capfd.readouterr()
+        assert _plain(captured.out + captured.err), command
+        assert not [line for line in captured.out.splitlines() if line.startswith("error: ")], (
+            command
+        )
     for command in (["inspect", "m.so", "--json"], ["inspect", "m.so", "--kernels", "--json"]):
         assert execute(command) == 0
         text = capfd.readouterr().out
@@ -119,9 +121,11 @@ def test_errors_hold_them_escaped(folder: Path, capfd: pytest.CaptureFixture[str
     ]
     for command in commands:
         assert execute(command) == 2, command
-        shown = capfd.readouterr()
-        assert _plain(shown.out + shown.err), command
-        assert len([li for li in shown.err.splitlines() if li.startswith("error:")]) == 1, command
+        captured = capfd.readouterr()
+        assert _plain(captured.out + captured.err), command
+        assert len([li for li in captured.err.splitlines() if li.startswith("error:")]) == 1, (
+            command
+        )
     _no_file_is_outside(folder)
 
 
@@ -142,6 +146,6 @@ def _header_compiles(folder: Path) -> None:
 def test_printable_escapes_control_characters() -> None:
     assert printable("aé漢 \\n") == "aé漢 \\n"
     assert printable("a\nb\x1b[0m\u202e", "\n") == "a\nb\\x1b[0m\\u202e"
-    shown = str(TccError("a\x07", where="b\nerror: c", why="d\n  e\x9b", hint="f\r"))
-    assert shown == "a\\x07\n  at: b\\nerror: c\n  because: d\n  e\\x9b\n  to do: f\\r"
+    text = str(TccError("a\x07", where="b\nerror: c", why="d\n  e\x9b", hint="f\r"))
+    assert text == "a\\x07\n  at: b\\nerror: c\n  because: d\n  e\\x9b\n  to do: f\\r"
     assert str(TccError("a", why="b\nerror: c")) == "a\n  because: b\n    error: c"

@@ -141,9 +141,9 @@ def test_batches_fit_the_memory_and_sizes_stay_constants(
     spans: list[int] = []
     write = PieceModel.write
 
-    def watched(self: PieceModel, path: Path, span: range, *rest: object) -> tuple[str, ...]:
+    def watched(self: PieceModel, path: Path, span: range, *arguments: object) -> tuple[str, ...]:
         spans.append(len(span))
-        return write(self, path, span, *rest)  # type: ignore[arg-type]
+        return write(self, path, span, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PieceModel, "write", watched)
     value = 4 * SIZE * 4
@@ -160,14 +160,14 @@ def test_a_fault_of_joining_is_narrowed_down(
 ) -> None:
     model = chain(tmp_path / "m.onnx", ["Relu", "Abs", "Tanh", "Neg", "Sigmoid", "Softplus"])
 
-    def broken_where_joined(path: Path, *rest: object) -> object:
+    def broken_where_joined(path: Path, *arguments: object) -> object:
         graph = onnx.load(path).graph
         names = {node.name for node in graph.node}
-        kept = {value.name for value in graph.output}
-        if {"layer.3", "layer.4"} <= names and "v3" not in kept:
+        outputs = {value.name for value in graph.output}
+        if {"layer.3", "layer.4"} <= names and "v3" not in outputs:
             with planted("neg", "abs"):
-                return compile_model(path, *rest)  # type: ignore[arg-type]
-        return compile_model(path, *rest)  # type: ignore[arg-type]
+                return compile_model(path, *arguments)  # type: ignore[arg-type]
+        return compile_model(path, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(layers, "compile_model", broken_where_joined)
     assert verify(model, "--layers", "--json") == 1
@@ -189,10 +189,10 @@ def test_a_node_that_does_not_compile_is_named(
 ) -> None:
     model = chain(tmp_path / "m.onnx", ["Relu", "Erf", "Neg"])
 
-    def refusing(path: Path, *rest: object) -> object:
+    def refusing(path: Path, *arguments: object) -> object:
         if fault is not None and any(n.op_type == "Erf" for n in onnx.load(path).graph.node):
             raise layers.ToolError("the linker failed")
-        return compile_model(path, *rest)  # type: ignore[arg-type]
+        return compile_model(path, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(layers, "compile_model", refusing)
     assert verify(model, "--layers", "--json", "--keep-going") == int(fault is not None)
@@ -224,19 +224,19 @@ def strings_and_lists(path: Path, listed: bool) -> Path:
     as input."""
     if listed:
         nodes = [helper.make_node("SequenceLength", ["a"], ["n"])]
-        given = [helper.make_tensor_sequence_value_info("a", TensorProto.FLOAT, None)]
+        inputs = [helper.make_tensor_sequence_value_info("a", TensorProto.FLOAT, None)]
         results = [helper.make_tensor_value_info("n", TensorProto.INT64, [])]
     else:
         nodes = [
             helper.make_node("StringConcat", ["a", "a"], ["c"]),
             helper.make_node("StringSplit", ["c"], ["words", "n"], delimiter=" "),
         ]
-        given = [helper.make_tensor_value_info("a", TensorProto.STRING, ["k"])]
+        inputs = [helper.make_tensor_value_info("a", TensorProto.STRING, ["k"])]
         results = [
             helper.make_tensor_value_info("words", TensorProto.STRING, ["k", "w"]),
             helper.make_tensor_value_info("n", TensorProto.INT64, ["k"]),
         ]
-    graph = helper.make_graph(nodes, "g", given, results)
+    graph = helper.make_graph(nodes, "g", inputs, results)
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
     )
@@ -274,11 +274,11 @@ def test_symbolic_sizes_are_those_of_the_run(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), model
     )
     with planted("mul", "add"):
-        given = ("--input", "x=3x5xf32", "--input", "y=3x1xf32")
-        assert verify(model, "--layers", "--json", *given) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["first_wrong"]["op"] == "Mul"
-    assert [row["verdict"] for row in found["values"]] == ["ok", "ok", "ok", "wrong"]
+        arguments = ("--input", "x=3x5xf32", "--input", "y=3x1xf32")
+        assert verify(model, "--layers", "--json", *arguments) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["first_wrong"]["op"] == "Mul"
+    assert [row["verdict"] for row in report["values"]] == ["ok", "ok", "ok", "wrong"]
 
 
 def test_open_sizes_are_ones_that_the_model_takes(

@@ -78,8 +78,8 @@ def test_a_peer_computes_the_model(
     with Peer(kind, files[suffix], INPUTS, 1) as peer:
         results = [*peer.outputs().values()]
         assert len(peer.seconds(2)) == 2
-    for got, expected in zip(results, (product - INPUTS["b"], product), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    for output, expected in zip(results, (product - INPUTS["b"], product), strict=True):
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_peer_that_does_not_read_the_file_gets_a_row(
@@ -102,10 +102,10 @@ def test_a_peer_that_fails_gets_a_row_with_the_cause(
 ) -> None:
     pytest.importorskip("onnxruntime")
 
-    def prepared(kind: str, *rest: object, **fields: object) -> Peer:
+    def prepared(kind: str, *arguments: object, **fields: object) -> Peer:
         if kind == "openvino":
             raise ToolError("OpenVINO failed", why="it lacks the operator\nFrobnicate")
-        return Peer(kind, *rest, **fields)  # type: ignore[arg-type]
+        return Peer(kind, *arguments, **fields)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tcc.cli.bench.Peer", prepared)
     monkeypatch.setattr("tcc.cli.peers.peer.check_installed", lambda row: None)

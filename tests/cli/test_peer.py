@@ -41,9 +41,9 @@ def test_peers_answer_and_take_turns(model: Path) -> None:
     inputs = {"x": np.array([1, 2], np.float32)}
     with Peer("ort", model, inputs, 1) as fast, Peer("ort-plain", model, inputs, 1) as plain:
         for peer in (fast, plain):
-            (found,) = peer.outputs().items()
-            assert found[0] == "a/y"
-            np.testing.assert_array_equal(found[1], np.array([2, 4], np.float32), strict=True)
+            (item,) = peer.outputs().items()
+            assert item[0] == "a/y"
+            np.testing.assert_array_equal(item[1], np.array([2, 4], np.float32), strict=True)
         fast.give({"x": np.array([3, 4], np.float32)})
         assert fast.outputs()["a/y"].tolist() == [6, 8]
         times = interleaved([fast, plain], rounds=2, budget=1e-4, take=at_once)
@@ -102,11 +102,11 @@ def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
     )
     windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
-    want = np.einsum("ncijkl,mckl->nmij", windows, w)
+    reference = np.einsum("ncijkl,mckl->nmij", windows, w)
     errors = {}
     for kind in ("openvino", "openvino-bf16"):
         with Peer(kind, path, {"x": x}, 1) as peer:
-            errors[kind] = np.abs(peer.outputs()["y"] - want).max() / np.abs(want).max()
+            errors[kind] = np.abs(peer.outputs()["y"] - reference).max() / np.abs(reference).max()
     assert errors["openvino"] < 1e-6
     assert 1e-4 < errors["openvino-bf16"] < 2e-2
 
@@ -163,11 +163,11 @@ def test_text_comes_back_as_it_was(tmp_path: Path) -> None:
     texts = np.array([["", "a\0", "\0"], ["zwölf ", "two\nlines", "."]], object)
     arrays = {"t": texts, "none": np.empty((0, 2), object), "x": np.zeros(3, np.int8)}
     write_arrays(tmp_path / "a.npz", arrays)
-    found = read_arrays(tmp_path / "a.npz")
-    assert list(found) == list(arrays)
-    assert found["t"].tolist() == texts.tolist()
-    assert found["none"].shape == (0, 2)
-    assert found["none"].dtype == object
-    assert found["x"].dtype == np.int8
+    arrays_read = read_arrays(tmp_path / "a.npz")
+    assert list(arrays_read) == list(arrays)
+    assert arrays_read["t"].tolist() == texts.tolist()
+    assert arrays_read["none"].shape == (0, 2)
+    assert arrays_read["none"].dtype == object
+    assert arrays_read["x"].dtype == np.int8
     with pytest.raises(ValueError, match="sequences"):
         write_arrays(tmp_path / "b.npz", {"l": np.array([np.zeros(1), None], object)})

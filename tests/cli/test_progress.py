@@ -56,19 +56,19 @@ def test_each_stage_of_a_compile_has_words_for_users() -> None:
 
 def test_a_line_has_a_clock_the_stage_and_the_kernels() -> None:
     seconds = [0.0]
-    shown = Progress("compiling model.onnx", lambda: seconds[0])
-    assert shown.line(None) == "0:00  compiling model.onnx"
-    shown("derive")
+    display = Progress("compiling model.onnx", lambda: seconds[0])
+    assert display.line(None) == "0:00  compiling model.onnx"
+    display("derive")
     seconds[0] = 75.5
-    assert shown.line(None) == "1:15  compiling model.onnx: searching for cheaper sums"
-    shown("cpu:x86-64 (x86-64-v3): generate code", lambda: (34, 112))
-    assert shown.line(None) == (
+    assert display.line(None) == "1:15  compiling model.onnx: searching for cheaper sums"
+    display("cpu:x86-64 (x86-64-v3): generate code", lambda: (34, 112))
+    assert display.line(None) == (
         "1:15  compiling model.onnx: cpu:x86-64 (x86-64-v3): generating code, 34 of 112 kernels"
     )
-    shown("link")
-    assert shown.line(None) == "1:15  compiling model.onnx: linking"
-    shown("round 2 of 7")
-    assert shown.line(None) == "1:15  compiling model.onnx: round 2 of 7"
+    display("link")
+    assert display.line(None) == "1:15  compiling model.onnx: linking"
+    display("round 2 of 7")
+    assert display.line(None) == "1:15  compiling model.onnx: round 2 of 7"
 
 
 TITLES = {
@@ -82,9 +82,9 @@ TITLES = {
 @pytest.mark.parametrize("columns", [10, 60, 80, 200])
 @pytest.mark.parametrize("title", TITLES.values(), ids=TITLES)
 def test_a_long_title_leaves_room_for_the_stage(title: str, columns: int) -> None:
-    shown = Progress(title, lambda: 0.0)
-    shown("generate code", lambda: (34, 112))
-    line = shown.line(columns)
+    display = Progress(title, lambda: 0.0)
+    display("generate code", lambda: (34, 112))
+    line = display.line(columns)
     assert cell_len(line) <= columns
     assert line.isprintable()
     if columns >= 60:
@@ -120,11 +120,13 @@ def test_a_pipe_gets_a_line_every_ten_seconds(capfd: pytest.CaptureFixture[str])
     """tests/conftest.py sets other periods for the tests, so a new process prints the default
     periods."""
     code = "from tcc.cli.progress import _PERIODS; print(_PERIODS)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "(0.2, 10.0)\n"
-    shown = Progress("compiling model.onnx")
-    shown("derive")
-    shown.show()
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "(0.2, 10.0)\n"
+    display = Progress("compiling model.onnx")
+    display("derive")
+    display.show()
     out, err = capfd.readouterr()
     assert out == ""
     assert re.fullmatch(r"0:\d\d  compiling model.onnx: searching for cheaper sums\n", err)
@@ -147,10 +149,10 @@ def test_a_compile_reports_its_kernels(model: Path, tmp_path: Path) -> None:
         if count is not None:
             counts.append((stage, count))
 
-    made = compile_model(model, read_options({"jobs": 1}), tmp_path / "m.so", report)
+    artifact = compile_model(model, read_options({"jobs": 1}), tmp_path / "m.so", report)
     ((stage, count),) = counts
     assert stage == "generate code"
-    assert count() == (made.summary.variants[0].kernels,) * 2
+    assert count() == (artifact.summary.variants[0].kernels,) * 2
 
 
 def test_a_count_belongs_to_the_stage_that_runs() -> None:
@@ -261,18 +263,18 @@ def test_bash_completes_with_the_script(words: str, found: str, tmp_path: Path) 
         f"PATH={tmp_path}:$PATH; source <(tcc completion bash); COMP_WORDS=({words}); "
         "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tcc_completion tcc; echo ${COMPREPLY[@]}"
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, found, "")
+    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout.strip(), process.stderr) == (0, found, "")
 
 
 def test_a_completion_ends_with_exit_code_0() -> None:
     variables = {"_TCC_COMPLETE": "bash_complete", "COMP_WORDS": "tcc comp", "COMP_CWORD": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tcc"],
         env={**os.environ, **variables}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "plain,compile\nplain,completion\n"
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == "plain,compile\nplain,completion\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -289,5 +291,7 @@ def test_commands_are_completed_without_importing_them() -> None:
         "print([i.value for i in cli.shell_complete(click.Context(cli), 'pro')], "
         "[m for m in sys.modules if m in ('numpy', 'tcc.cli.profile')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['profile'] []\n"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "['profile'] []\n"

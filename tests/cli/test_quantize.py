@@ -64,12 +64,12 @@ def test_the_scores_are_those_of_the_written_model(
     assert row["layers"] == ["conv1", "conv2", "fc"]
     assert row["mean_error"] == min(item["mean_error"] for item in result["models"][1:])
     exact = [Classifier().run(np.load(path)) for path in sorted(files["others"].iterdir())]
-    got = onnx_runtime(output, files["others"])
-    errors = [np.abs(a - b).max() / np.abs(b).max() for a, b in zip(got, exact, strict=True)]
+    outputs = onnx_runtime(output, files["others"])
+    errors = [np.abs(a - b).max() / np.abs(b).max() for a, b in zip(outputs, exact, strict=True)]
     assert row["error"] == pytest.approx(max(errors), rel=1e-3)
     assert row["mean_error"] == pytest.approx(np.mean(errors), rel=1e-3)
-    same = [a.argmax() == b.argmax() for a, b in zip(got, exact, strict=True)]
-    assert row["top1"] == np.mean(same)
+    equal_tops = [a.argmax() == b.argmax() for a, b in zip(outputs, exact, strict=True)]
+    assert row["top1"] == np.mean(equal_tops)
     assert result["samples"] == {"calibration": 20, "scores": 30}
     assert result["models"][0]["error"] < 1e-6
     assert row["model_bytes"] == output.stat().st_size < files["good"].stat().st_size
@@ -97,12 +97,12 @@ def test_a_planted_bad_layer_is_found_and_stays_in_f32(
     result = record(capsys, files["bad"], *words)
     assert max(result["layer_errors"], key=result["layer_errors"].get) == "conv2"
     assert all(item["error"] > 0.05 for item in result["models"][1:3])
-    chosen = result["models"][-1]
-    assert (result["chosen"], chosen["in_f32"]) == (chosen["name"], ["conv2"])
+    model = result["models"][-1]
+    assert (result["chosen"], model["in_f32"]) == (model["name"], ["conv2"])
     exact = [Classifier(True).run(np.load(path)) for path in sorted(files["samples"].iterdir())]
-    got = onnx_runtime(output, files["samples"])
+    outputs = onnx_runtime(output, files["samples"])
     assert all(
-        np.abs(a - b).max() <= 0.05 * np.abs(b).max() for a, b in zip(got, exact, strict=True)
+        np.abs(a - b).max() <= 0.05 * np.abs(b).max() for a, b in zip(outputs, exact, strict=True)
     )
 
 
@@ -123,9 +123,9 @@ def test_an_old_opset_without_names_works(files: Paths, tmp_path: Path) -> None:
     output = tmp_path / "q.onnx"
     assert executed(model, "--data", files["samples"], "-o", output, "--method", "Percentile") == 0
     exact = [Classifier().run(np.load(path)) for path in sorted(files["samples"].iterdir())]
-    got = onnx_runtime(output, files["samples"])
+    outputs = onnx_runtime(output, files["samples"])
     assert all(
-        np.abs(a - b).max() <= 0.1 * np.abs(b).max() for a, b in zip(got, exact, strict=True)
+        np.abs(a - b).max() <= 0.1 * np.abs(b).max() for a, b in zip(outputs, exact, strict=True)
     )
 
 

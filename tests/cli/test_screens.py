@@ -55,7 +55,7 @@ def _a_usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with network.onnx and hostile.onnx, whose nodes have long and hostile names,
     and their artifacts."""
-    made = tmp_path_factory.mktemp("screens")
+    directory = tmp_path_factory.mktemp("screens")
     weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     for stem, name in (("network", LONG), ("hostile", HOSTILE)):
         model = onnx.parser.parse_model(NETWORK)
@@ -64,10 +64,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             node.name = f"{name}{number}"
         if stem == "hostile":
             _rename(model, HOSTILE)
-        onnx.save(model, made / f"{stem}.onnx")
-        words = ["compile", f"{made}/{stem}.onnx", "-o", f"{made}/{stem}.so"]
+        onnx.save(model, directory / f"{stem}.onnx")
+        words = ["compile", f"{directory}/{stem}.onnx", "-o", f"{directory}/{stem}.so"]
         assert Terminal(80).execute(*words, "--name", "model", "-q") == 0
-    return made
+    return directory
 
 
 def _rename(model: onnx.ModelProto, name: str) -> None:
@@ -269,9 +269,9 @@ def test_heads_are_bold_where_the_terminal_has_styles(
 
 def test_a_pipe_gets_whole_lines_without_styles(folder: Path) -> None:
     command = [sys.executable, "-m", "tcc", "inspect", "network.so", "--kernels"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    assert not ESCAPES.search(done.stdout)
-    head, *rows, _, _ = done.stdout.splitlines()
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert not ESCAPES.search(process.stdout)
+    head, *rows, _, _ = process.stdout.splitlines()
     assert head.split()[-1] == "source"
     assert rows
     assert all(LONG in row for row in rows)

@@ -108,11 +108,11 @@ def test_inputs_that_are_made_up_take_the_sizes_of_given_ones(
 def test_sizes_below_a_window_are_the_error_of_its_operator(
     artifact: Path, size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["-i", f"x=1x{size}=1", "-i", "state=1x2=1", "-i", "which=bool=1"]
-    assert cli.execute(["run", str(artifact), *given]) == 2
-    found = capsys.readouterr().err
-    assert "narrow (Conv)" in found
-    assert "because a window must not be larger than its padded image" in found
+    arguments = ["-i", f"x=1x{size}=1", "-i", "state=1x2=1", "-i", "which=bool=1"]
+    assert cli.execute(["run", str(artifact), *arguments]) == 2
+    message = capsys.readouterr().err
+    assert "narrow (Conv)" in message
+    assert "because a window must not be larger than its padded image" in message
     module = tcc.load(artifact)
     arrays = {"x": np.ones((1, size), np.float32), "state": np.ones((1, 2), np.float32)}
     with pytest.raises(UserError, match=r"narrow \(Conv\)"):
@@ -123,11 +123,11 @@ def test_sizes_below_a_window_are_the_error_of_its_operator(
 
 def test_sizes_only_have_to_fit_the_branch_that_runs(artifact: Path) -> None:
     x = np.arange(20, dtype=np.float32).reshape(2, 10)
-    got = tcc.load(artifact).run(
+    outputs = tcc.load(artifact).run(
         {"x": x, "state": np.zeros((2, 2), np.float32), "which": np.array(True)}
     )
-    want = np.stack([x[:, -5:].sum(1), *np.zeros((2, 2))], 1)
-    np.testing.assert_array_equal(got["y"], want)
+    reference = np.stack([x[:, -5:].sum(1), *np.zeros((2, 2))], 1)
+    np.testing.assert_array_equal(outputs["y"], reference)
 
 
 def test_a_speech_model_runs_on_made_up_inputs(

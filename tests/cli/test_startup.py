@@ -57,11 +57,11 @@ def python(code: str, *arguments: str | Path, folder: Path) -> subprocess.Comple
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with model.onnx, its artifact model.so, and its input x.npy."""
-    made = tmp_path_factory.mktemp("startup")
-    onnx.save(onnx.parser.parse_model(SOFTMAX), made / "model.onnx")
-    np.save(made / "x.npy", np.ones(3, np.float32))
-    assert cli.execute(["compile", f"{made}/model.onnx", "-o", f"{made}/model.so"]) == 0
-    return made
+    directory = tmp_path_factory.mktemp("startup")
+    onnx.save(onnx.parser.parse_model(SOFTMAX), directory / "model.onnx")
+    np.save(directory / "x.npy", np.ones(3, np.float32))
+    assert cli.execute(["compile", f"{directory}/model.onnx", "-o", f"{directory}/model.so"]) == 0
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_command_loads_only_packages_that_it_uses(
     command: str, allowed: str, folder: Path
 ) -> None:
-    done = python(LOADED, " ".join(sorted({*PACKAGES, TOML})), *command.split(), folder=folder)
-    assert done.returncode == 0, done.stderr
-    said, *packages = done.stderr.splitlines()[-1].split()
+    process = python(LOADED, " ".join(sorted({*PACKAGES, TOML})), *command.split(), folder=folder)
+    assert process.returncode == 0, process.stderr
+    said, *packages = process.stderr.splitlines()[-1].split()
     assert said == "loaded"
     assert set(packages) <= set(allowed.split())
 
@@ -123,8 +123,8 @@ def test_an_interrupt_while_modules_load_is_one_word(
 ) -> None:
     # On a slow machine, lines of progress would come before the message.
     monkeypatch.setenv("TCC_LOG", "quiet")
-    done = python(INTERRUPTED, module, *command.split(), folder=folder)
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "interrupted")
+    process = python(INTERRUPTED, module, *command.split(), folder=folder)
+    assert (process.returncode, process.stdout, process.stderr.strip()) == (130, "", "interrupted")
     assert not (folder / "b.so").exists()
 
 
@@ -143,14 +143,14 @@ def test_an_interrupt_waits_for_an_import(tmp_path: Path) -> None:
         "try: later('slow').answer",
         "except KeyboardInterrupt: print('interrupted')",
     )
-    done = python("\n".join(code), folder=tmp_path)
-    assert (done.stdout, done.stderr) == ("loaded\ninterrupted\n", "")
+    process = python("\n".join(code), folder=tmp_path)
+    assert (process.stdout, process.stderr) == ("loaded\ninterrupted\n", "")
 
 
 def test_an_ignored_interrupt_stays_ignored(folder: Path) -> None:
     code = INTERRUPTED.replace("signal.default_int_handler", "signal.SIG_IGN")
-    done = python(code, "click", "--version", folder=folder)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = python(code, "click", "--version", folder=folder)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_a_missing_compiler_is_reported_before_the_model_is_read(
@@ -159,8 +159,8 @@ def test_a_missing_compiler_is_reported_before_the_model_is_read(
     monkeypatch.setenv("CC", "no-such-compiler")
     assert cli.execute(["compile", str(folder / "absent.onnx")]) == 3
     assert "no C compiler was found" in capsys.readouterr().err
-    for others in (["--stop-after", "import"], ["--target", "c"]):
-        assert cli.execute(["compile", str(folder / "absent.onnx"), *others]) == 2
+    for arguments in (["--stop-after", "import"], ["--target", "c"]):
+        assert cli.execute(["compile", str(folder / "absent.onnx"), *arguments]) == 2
 
 
 def test_missing_triton_is_reported_before_the_model_is_read(

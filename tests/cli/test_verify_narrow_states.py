@@ -23,9 +23,9 @@ def test_states_are_rounded(dtype: str, tmp_path: Path, capsys: pytest.CaptureFi
         == 0
     )
     assert execute(["verify", words[0], words[2]]) == 0
-    shown = capsys.readouterr().out
+    text = capsys.readouterr().out
     outputs = 5 if dtype == "int8" else 3  # with scales
-    assert f"{outputs} of {outputs} outputs agree with the reference evaluator" in shown
+    assert f"{outputs} of {outputs} outputs agree with the reference evaluator" in text
     # A changed model is detected, although it differs by less than the cost of rounded states.
     (weights,) = (item for item in model.graph.initializer if item.name == "wq")
     changed = numpy_helper.to_array(weights) * 1.01

@@ -32,16 +32,21 @@ SHAPES = {"first": (64, 3, 3, 3), "second": (64, 64, 3, 3), "head": (10, 64)}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with network.onnx, whose nodes have long names, and its artifact
     network.so."""
-    made, rng = tmp_path_factory.mktemp("a_folder_with_quite_a_long_name"), np.random.default_rng(0)
+    directory, rng = (
+        tmp_path_factory.mktemp("a_folder_with_quite_a_long_name"),
+        np.random.default_rng(0),
+    )
     model = onnx.parser.parse_model(NETWORK)
     for name, shape in SHAPES.items():
         array = rng.standard_normal(shape).astype(np.float32) / 16
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     for number, node in enumerate(model.graph.node):
         node.name = f"/network/stages.{number}/layers.{number}/a_block_of_layers/{node.op_type}"
-    onnx.save(model, made / "network.onnx")
-    assert cli.execute(["compile", f"{made}/network.onnx", "-o", f"{made}/network.so"]) == 0
-    return made
+    onnx.save(model, directory / "network.onnx")
+    assert (
+        cli.execute(["compile", f"{directory}/network.onnx", "-o", f"{directory}/network.so"]) == 0
+    )
+    return directory
 
 
 COMMANDS = (
