@@ -75,11 +75,11 @@ def flow(rows: int = 4) -> onnx.ModelProto:
     durations predicted with other noise."""
     rng = np.random.default_rng(5)
     width = 8
-    held = {
+    constants = {
         f"w{n}": (rng.standard_normal((width, width)) / width**0.5).astype(np.float32)
         for n in range(3)
     }
-    held |= {"one": np.float32(1), "half": np.float32(0.5)}
+    constants |= {"one": np.float32(1), "half": np.float32(0.5)}
     nodes = [
         node("MatMul", ["x", "w0"], ["mean"]),
         node("MatMul", ["x", "w1"], ["scales"]),
@@ -101,7 +101,7 @@ def flow(rows: int = 4) -> onnx.ModelProto:
         nodes,
         [value("x", FLOAT, ["t", width]), value("temperature", FLOAT, [])],
         [value("z", FLOAT, ["t", width]), value("durations", FLOAT, ["t", width])],
-        held,
+        constants,
         opset=17,
     )
 

@@ -39,12 +39,12 @@ def weights(seed: int, *shape: int) -> Array:
 def residual_network() -> onnx.ModelProto:
     """Returns a stem, two residual blocks (the second with fewer pixels) and a head; the batch is
     symbolic."""
-    nodes, held = [], {}
+    nodes, constants = [], {}
 
     def conv(x: str, name: str, cin: int, cout: int, size: int, stride: int = 1) -> str:
-        held[f"{name}.w"] = weights(len(held), cout, cin, size, size)
+        constants[f"{name}.w"] = weights(len(constants), cout, cin, size, size)
         for number, part in enumerate(("scale", "bias", "mean", "var")):
-            held[f"{name}.{part}"] = np.abs(weights(99 + number, cout)) + np.float32(0.5)
+            constants[f"{name}.{part}"] = np.abs(weights(99 + number, cout)) + np.float32(0.5)
         pads = [size // 2] * 4
         step = [stride, stride]
         nodes.append(
@@ -72,10 +72,13 @@ def residual_network() -> onnx.ModelProto:
         x, channels = relu(f"b{number}"), out
     nodes.append(helper.make_node("GlobalAveragePool", [x], ["g"]))
     nodes.append(helper.make_node("Flatten", ["g"], ["f"]))
-    held["head"] = weights(7, 32, 10)
+    constants["head"] = weights(7, 32, 10)
     nodes.append(helper.make_node("MatMul", ["f", "head"], ["logits"]))
     return model_of(
-        nodes, [value("image", shape=("n", 3, 32, 32))], [value("logits", shape=("n", 10))], held
+        nodes,
+        [value("image", shape=("n", 3, 32, 32))],
+        [value("logits", shape=("n", 10))],
+        constants,
     )
 
 
@@ -83,7 +86,7 @@ def transformer() -> onnx.ModelProto:
     """Returns token embedding, attention over four heads and GELU; batch and length are
     symbolic."""
     heads, width = 4, 64
-    held: dict[str, Array] = {
+    constants: dict[str, Array] = {
         "table": weights(0, 100, width) * np.float32(10),
         "split": np.array([0, 0, heads, width // heads], np.int64),
         "joined": np.array([0, 0, width], np.int64),
@@ -100,7 +103,7 @@ def transformer() -> onnx.ModelProto:
     for number, (name, order) in enumerate(
         (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
     ):
-        held[f"w{name}"] = weights(number + 1, width, width)
+        constants[f"w{name}"] = weights(number + 1, width, width)
         nodes += [
             helper.make_node("MatMul", ["e", f"w{name}"], [f"{name}0"]),
             helper.make_node("Reshape", [f"{name}0", "split"], [f"{name}1"]),
@@ -125,7 +128,7 @@ def transformer() -> onnx.ModelProto:
         helper.make_node("Add", ["d", "r"], ["y"]),
     ]
     tokens = value("tokens", onnx.TensorProto.INT64, ("n", "length"))
-    return model_of(nodes, [tokens], [value("y", shape=("n", "length", width))], held)
+    return model_of(nodes, [tokens], [value("y", shape=("n", "length", width))], constants)
 
 
 with seeded("test_emulated: inputs"):
@@ -169,9 +172,9 @@ def test_an_error_names_the_missing_features_of_the_processor(
     tiny: Path, tmp_path: Path, cpu: str
 ) -> None:
     (tmp_path / "in0").write_bytes(np.array([4], np.int64).tobytes() + bytes(16))
-    done = started(tiny, tmp_path, cpu)
-    assert done.returncode == 1
-    assert "was compiled for a CPU with 'lse', which this CPU" in done.stderr
+    process = started(tiny, tmp_path, cpu)
+    assert process.returncode == 1
+    assert "was compiled for a CPU with 'lse', which this CPU" in process.stderr
     assert started(tiny, tmp_path, "neoverse-n1").returncode == 0
 
 
@@ -188,9 +191,11 @@ def test_an_error_names_the_missing_features_of_an_older_x86(
     (tmp_path / "in0").write_bytes(np.array([4], np.int64).tobytes() + bytes(16))
     for target, code in ((made_for, 1), ("x86-64-v2", 0)):
         options = read_options({"cpu": target, "jobs": 1})
-        done = started_older(compile_model(model, options, tmp_path / "m.so").path, tmp_path, cpu)
-        assert done.returncode == code
-        assert (f"was compiled for a CPU with '{lacks}', which this CPU" in done.stderr) == bool(
+        process = started_older(
+            compile_model(model, options, tmp_path / "m.so").path, tmp_path, cpu
+        )
+        assert process.returncode == code
+        assert (f"was compiled for a CPU with '{lacks}', which this CPU" in process.stderr) == bool(
             code
         )
 
@@ -198,7 +203,7 @@ def test_an_error_names_the_missing_features_of_an_older_x86(
 def products_of_bytes(signed: bool) -> onnx.ModelProto:
     """Returns two matmuls of 8-bit levels with signed weights; the second has more rows."""
     rng = np.random.default_rng(3)
-    held: dict[str, Array] = {
+    constants: dict[str, Array] = {
         "w": rng.integers(-128, 128, (67, 45)).astype(np.int8),
         "v": rng.integers(-128, 128, (40, 3, 3, 3)).astype(np.int8),
     }
@@ -212,7 +217,7 @@ def products_of_bytes(signed: bool) -> onnx.ModelProto:
         nodes,
         [value("x", kind, (9, 67)), value("image", kind, (1, 3, 11, 9))],
         [value("y", sums, (9, 45)), value("z", sums, (1, 40, 11, 9))],
-        held,
+        constants,
     )
 
 
@@ -230,31 +235,33 @@ def test_products_of_bytes_are_exact(cpu: str, signed: bool, tmp_path: Path) -> 
         "x": rng.integers(low, high, (9, 67)).astype(kind),
         "image": rng.integers(low, high, (1, 3, 11, 9)).astype(kind),
     }
-    found = run_emulated(path, feeds, tmp_path / "arrays", "max")
+    results = run_emulated(path, feeds, tmp_path / "arrays", "max")
     weights = {
         i.name: onnx.numpy_helper.to_array(i).astype(np.int64) for i in model.graph.initializer
     }
-    np.testing.assert_array_equal(found["y"], feeds["x"].astype(np.int64) @ weights["w"])
+    np.testing.assert_array_equal(results["y"], feeds["x"].astype(np.int64) @ weights["w"])
     padded = np.pad(feeds["image"].astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    np.testing.assert_array_equal(found["z"], np.einsum("nchwij,ocij->nohw", windows, weights["v"]))
+    np.testing.assert_array_equal(
+        results["z"], np.einsum("nchwij,ocij->nohw", windows, weights["v"])
+    )
 
 
 @needs_emulator
 def test_layers_in_bf16(tmp_path: Path) -> None:
-    held = {"w": weights(1, 66, 46), "v": weights(2, 46, 33)}
+    constants = {"w": weights(1, 66, 46), "v": weights(2, 46, 33)}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Relu", ["h"], ["r"]),
         helper.make_node("MatMul", ["r", "v"], ["y"]),
     ]
-    model = model_of(nodes, [value("x", shape=(9, 66))], [value("y", shape=(9, 33))], held)
+    model = model_of(nodes, [value("x", shape=(9, 66))], [value("y", shape=(9, 33))], constants)
     onnx.save(model, tmp_path / "m")
     path = compile_emulated(tmp_path / "m", tmp_path / "m.so", cpu="neoverse-v1", precision="bf16")
     x = weights(3, 9, 66)
-    (found,) = run_emulated(path, {"x": x}, tmp_path / "arrays").values()
-    wanted = np.maximum(x @ held["w"], 0) @ held["v"]
-    error = np.abs(found - wanted).max() / np.abs(wanted).max()
+    (output,) = run_emulated(path, {"x": x}, tmp_path / "arrays").values()
+    reference = np.maximum(x @ constants["w"], 0) @ constants["v"]
+    error = np.abs(output - reference).max() / np.abs(reference).max()
     assert 1e-5 < error < 1e-2
 
 

@@ -91,8 +91,8 @@ def test_results_agree_with_onnx_runtime(artifact: Path, avx2: Path) -> None:
     for path in (artifact, avx2):
         module = tcc.load(path)
         for batch in (1, 4, 9):
-            given = {"x": image(batch)}
-            assert_agree(module.run(given), expected(runner, given))
+            feeds = {"x": image(batch)}
+            assert_agree(module.run(feeds), expected(runner, feeds))
 
 
 # ---- determinism ---------------------------------------------------------------------------------
@@ -116,27 +116,27 @@ def test_nothing_is_read_before_it_is_written(artifact: Path) -> None:
     poisoned = runtime.load(artifact, 2, poison=True)
     plain = tcc.load(artifact)
     for batch in (7, 2, 7):
-        got, want = poisoned.run({"x": image(batch)}), plain.run({"x": image(batch)})
-        assert all(got[name].tobytes() == want[name].tobytes() for name in want)
+        results, reference = poisoned.run({"x": image(batch)}), plain.run({"x": image(batch)})
+        assert all(results[name].tobytes() == reference[name].tobytes() for name in reference)
 
 
 def test_two_artifacts_in_one_process(artifact: Path, tmp_path: Path) -> None:
     other = build(tmp_path, network(seed=1))
     models = {artifact: network(), other: network(seed=1)}
     modules = {path: tcc.load(path) for path in models}
-    given = {"x": image()}
+    feeds = {"x": image()}
     for _ in range(2):
         for path, model in models.items():
-            assert_agree(modules[path].run(given), expected(session(model), given))
+            assert_agree(modules[path].run(feeds), expected(session(model), feeds))
 
 
 def test_python_threads_share_a_module(artifact: Path) -> None:
     module = tcc.load(artifact, threads=2)
     inputs = [image(1 + n % 5) for n in range(24)]
-    want = [module.run({"x": x}) for x in inputs]
+    reference = [module.run({"x": x}) for x in inputs]
     with ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda x: module.run({"x": x}), inputs))
-    for a, b in zip(got, want, strict=True):
+        results = list(pool.map(lambda x: module.run({"x": x}), inputs))
+    for a, b in zip(results, reference, strict=True):
         assert all(a[name].tobytes() == b[name].tobytes() for name in b)
 
 
@@ -171,19 +171,19 @@ def test_inspect_shows_the_cost_and_the_time_of_each_kernel(
 def test_kept_ir_is_shown_and_becomes_assembly(
     artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = build(tmp_path, keep_ir=True)
-    ir = inspected(capsys, str(kept), "--form", "llvm", "--kernel", "0")
+    artifact_with_ir = build(tmp_path, keep_ir=True)
+    ir = inspected(capsys, str(artifact_with_ir), "--form", "llvm", "--kernel", "0")
     assert "define void @tcc_kernel_0(" in ir
     assert "tcc_kernel_0:" in inspected(
-        capsys, str(kept), "--form", "asm", "--kernel", "tcc_kernel_0"
+        capsys, str(artifact_with_ir), "--form", "asm", "--kernel", "tcc_kernel_0"
     )
-    assert cli.execute(["inspect", str(kept), "--form", "asm", "--kernel", "99"]) == 2
+    assert cli.execute(["inspect", str(artifact_with_ir), "--form", "asm", "--kernel", "99"]) == 2
     assert "no kernel '99'" in capsys.readouterr().err
     # The section lies beside the code section.
     assert read_listings(artifact) == {}
     x = {"x": image(2)}
-    got, want = tcc.load(kept).run(x), tcc.load(artifact).run(x)
-    assert all(got[name].tobytes() == want[name].tobytes() for name in want)
+    results, reference = tcc.load(artifact_with_ir).run(x), tcc.load(artifact).run(x)
+    assert all(results[name].tobytes() == reference[name].tobytes() for name in reference)
 
 
 def test_a_machine_file_is_an_input_of_the_compile(avx2: Path, tmp_path: Path) -> None:
@@ -303,15 +303,17 @@ def test_tvm_ffi_runs_the_same_file(artifact: Path) -> None:
     tvm_ffi = pytest.importorskip("tvm_ffi")
     torch = pytest.importorskip("torch")
     loaded = tvm_ffi.load_module(str(artifact))
-    want = tcc.load(artifact)(image())
+    reference = tcc.load(artifact)(image())
     for convert in (np.asarray, torch.from_numpy):
-        got = loaded["main"](convert(image()))
-        assert all(np.array_equal(np.from_dlpack(a), b) for a, b in zip(got, want, strict=True))
+        results = loaded["main"](convert(image()))
+        assert all(
+            np.array_equal(np.from_dlpack(a), b) for a, b in zip(results, reference, strict=True)
+        )
     y, z = torch.zeros(4, 50), torch.zeros(4, 24)
     places = y.data_ptr(), z.data_ptr()
     loaded["run_into"](torch.from_numpy(image()), y, z)
     assert (y.data_ptr(), z.data_ptr()) == places
-    assert np.array_equal(y.numpy(), want[0])
+    assert np.array_equal(y.numpy(), reference[0])
 
 
 # ---- without Python ------------------------------------------------------------------------------
@@ -335,8 +337,8 @@ def assert_prints_sums(text: str, path: Path) -> None:
     """Checks that the client prints the sum of each output when all inputs are one."""
     printed = [float(line) for line in text.splitlines() if not line.startswith("output")]
     outputs = [out.astype(np.float64) for out in tcc.load(path)(np.ones((4, 3, 16, 16), "f4"))]
-    for found, out in zip(printed, outputs, strict=True):
-        np.testing.assert_allclose(found, out.sum(), rtol=1e-4, atol=1e-5 * np.abs(out).sum())
+    for number, out in zip(printed, outputs, strict=True):
+        np.testing.assert_allclose(number, out.sum(), rtol=1e-4, atol=1e-5 * np.abs(out).sum())
 
 
 def test_a_c_program_under_address_sanitizer(

@@ -50,14 +50,14 @@ def one(op: str, shape: list[int | str], *weights: Array, **attributes: object) 
 
 def chain(shape: list[int | str], *rows: tuple[str, tuple[Array, ...]]) -> onnx.ModelProto:
     """Returns a model of consecutive operators, each with its weights."""
-    nodes, held = [], {}
+    nodes, constants = [], {}
     for n, (op, weights) in enumerate(rows):
         names = [f"w{n}_{i}" for i in range(len(weights))]
-        held |= dict(zip(names, weights, strict=True))
+        constants |= dict(zip(names, weights, strict=True))
         source, target = f"a{n}" if n else "x", f"a{n + 1}" if n + 1 < len(rows) else "y"
         nodes.append(helper.make_node(op, [source, *names], [target]))
     result = value("y", FLOAT, [f"d{n}" for n in range(len(shape))])
-    return model_of(nodes, [value("x", FLOAT, shape)], [result], held)
+    return model_of(nodes, [value("x", FLOAT, shape)], [result], constants)
 
 
 with seeded("remainders"):

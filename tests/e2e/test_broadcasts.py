@@ -92,12 +92,12 @@ KINDS: dict[str, tuple[str, str, list[Any], Any]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_sizes_that_are_one_at_run_time_broadcast(name: str) -> None:
-    inputs, result, taken, refused = KINDS[name]
+    inputs, result, accepted, refused = KINDS[name]
     before = "masked = Add (a, b)" if "masked" in result else ""
     model = model_of(f"g ({inputs}) => (float y) {{ {before} y = {result} }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     module, runner = tcc.compile(model, jobs=1), session(model)
-    for shapes in taken:
+    for shapes in accepted:
         feeds = drawn(model, dict(zip("abc", shapes, strict=False)))
         assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
     wrong = drawn(model, dict(zip("abc", refused, strict=False)))
@@ -176,9 +176,9 @@ PLACES = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_sizes_of_data_and_in_bodies_broadcast(name: str) -> None:
-    model, given = PLACES[name]
+    model, variants = PLACES[name]
     module, runner = tcc.compile(model, jobs=1), session(model)
-    for fixed, n, m in product(given, (1, 2), (1, 2)):
+    for fixed, n, m in product(variants, (1, 2), (1, 2)):
         feeds = {k: RNG.standard_normal(s).astype(np.float32) for k, s in (("a", n), ("b", m))}
         feeds |= fixed
         assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
@@ -251,8 +251,8 @@ def test_a_mask_of_symbolic_sizes_broadcasts_to_the_scores() -> None:
 
 def added(first: str, second: str) -> onnx.ModelProto:
     model = model_of("g (float[n] a, float[n] b) => (float[k] y) { y = Add (a, b) }")
-    for given, name in zip(model.graph.input, (first, second), strict=True):
-        given.type.tensor_type.shape.dim[0].dim_param = name
+    for port, name in zip(model.graph.input, (first, second), strict=True):
+        port.type.tensor_type.shape.dim[0].dim_param = name
     return model
 
 

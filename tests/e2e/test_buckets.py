@@ -30,12 +30,12 @@ node = helper.make_node
 
 def steps_of_runs(path: Path, *shapes: tuple[int, ...]) -> list[frozenset[int]]:
     """Returns, for each input shape, the numbers of the artifact's launches and calls that ran."""
-    found = []
+    step_sets = []
     for shape in shapes:
         module = runtime.load(path, timed=True, error=UserError)
         module.run({module.inputs[0].name: normal(*shape)})
-        found.append(frozenset(n for n, time in enumerate(module.times()) if time.count))
-    return found
+        step_sets.append(frozenset(n for n, time in enumerate(module.times()) if time.count))
+    return step_sets
 
 
 def test_sizes_of_buckets_run_code_of_their_own(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_sizes_of_buckets_run_code_of_their_own(tmp_path: Path) -> None:
     module = tcc.compile(model, jobs=1, buckets={"b": [1, 2], "s": (7, 64)})
     runner = session(model)
     sizes = ((1, 7), (1, 64), (2, 7), (2, 64), (1, 8), (3, 64), (2, 1), (0, 7))
-    for given in ({"x": normal(b, s, 16)} for b, s in sizes):
-        assert_agree(module.run(given), expected(runner, given), 1e-5)
+    for feeds in ({"x": normal(b, s, 16)} for b, s in sizes):
+        assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
     (variant,) = module.manifest["variants"]
     assert variant["buckets"] == [{"b": b, "s": s} for b in (1, 2) for s in (7, 64)]
     module.save(tmp_path / "m.so")
@@ -80,8 +80,8 @@ def test_weights_of_all_buckets_are_there_once() -> None:
     plain = tcc.compile(model, jobs=1)
     assert module.manifest["weights"]["bytes"] == plain.manifest["weights"]["bytes"]
     for s in (2, 3):
-        given = {"x": normal(s, 256)}
-        assert_agree(module.run(given), expected(session(model), given), 1e-4)
+        feeds = {"x": normal(s, 256)}
+        assert_agree(module.run(feeds), expected(session(model), feeds), 1e-4)
 
 
 def test_weights_lie_as_a_bucket_wants_them_for_all_sizes() -> None:
@@ -96,8 +96,8 @@ def test_weights_lie_as_a_bucket_wants_them_for_all_sizes() -> None:
     module = tcc.compile(model, jobs=1, buckets={"s": [8]})
     assert module.manifest["weights"]["bytes"] == 128 * 320 * 4
     for s in (0, 3, 8, 67):
-        given = {"x": normal(s, 128)}
-        assert_agree(module.run(given), expected(session(model), given), 1e-4)
+        feeds = {"x": normal(s, 128)}
+        assert_agree(module.run(feeds), expected(session(model), feeds), 1e-4)
 
 
 def test_outputs_whose_size_data_decide() -> None:
@@ -114,8 +114,8 @@ def test_outputs_whose_size_data_decide() -> None:
     )
     module, runner = tcc.compile(model, jobs=1, buckets={"s": [4, 5]}), session(model)
     for x in (np.zeros(4), np.ones(4), np.array([0, 1, 0, 2, 0]), np.arange(6), np.zeros(0)):
-        given = {"x": x.astype(np.float32)}
-        assert_agree(module.run(given), expected(runner, given), 0)
+        feeds = {"x": x.astype(np.float32)}
+        assert_agree(module.run(feeds), expected(runner, feeds), 0)
 
 
 def test_scans_over_a_bucket() -> None:
@@ -137,8 +137,8 @@ def test_scans_over_a_bucket() -> None:
     )
     module, runner = tcc.compile(model, jobs=1, buckets={"s": [1, 6]}), session(model)
     for s in (1, 6, 2, 9):
-        given = {"x": normal(s, 3)}
-        assert_agree(module.run(given), expected(runner, given), 1e-6)
+        feeds = {"x": normal(s, 3)}
+        assert_agree(module.run(feeds), expected(runner, feeds), 1e-6)
 
 
 def cache() -> onnx.ModelProto:
@@ -160,10 +160,10 @@ def test_states_are_updated_in_place_in_every_bucket() -> None:
         rows = normal(p + 1, 8)
         array, new = rows.copy(), rows[-1:]
         array[-1] = 0
-        got = module.run({"past": array, "new": new})
-        assert got["present"].ctypes.data == array.ctypes.data
-        want = expected(session(model), {"past": rows[:-1], "new": new})
-        assert_agree(got, want, 1e-5)
+        outputs = module.run({"past": array, "new": new})
+        assert outputs["present"].ctypes.data == array.ctypes.data
+        reference = expected(session(model), {"past": rows[:-1], "new": new})
+        assert_agree(outputs, reference, 1e-5)
 
 
 def test_wrong_sizes_are_refused_before_a_bucket_is_chosen() -> None:

@@ -115,11 +115,11 @@ def test_element_types_and_no_elements(comm_library: Path, tmp_path: Path) -> No
     os.link(tmp_path / "typed.so", tmp_path / "empty.so")
     xs = [np.array([[1, 2, 3 + rank]], np.float32) for rank in range(3)]
     none = [{"x": np.zeros((0, 3), np.float32)}] * 3
-    found = on_ranks(tmp_path, comm_library, {"typed": [{"x": x} for x in xs], "empty": none})
-    for results in found["typed"]:
+    outputs = on_ranks(tmp_path, comm_library, {"typed": [{"x": x} for x in xs], "empty": none})
+    for results in outputs["typed"]:
         assert results.pop("weights").tolist() == [0, 3, 6]
         assert [x.tolist() for x in results.values()] == [[[3, 6, 12]]] * 7
-    for results in found["empty"]:
+    for results in outputs["empty"]:
         assert results.pop("weights").tolist() == [0, 3, 6]
         assert [x.shape for x in results.values()] == [(0, 3)] * 7
 
@@ -134,21 +134,21 @@ def test_models_of_onnx_agree_with_numpy(comm_library: Path, tmp_path: Path) -> 
         for n in (1, 2)
     )
     os.link(tmp_path / "control.so", tmp_path / "again.so")
-    found = on_ranks(
+    outputs = on_ranks(
         tmp_path, comm_library, {"kinds": [{"x": x} for x in xs], "control": few, "again": many}
     )
     a, b = (np.maximum(x, 0) for x in xs)
-    for rank, (x, results) in enumerate(zip(xs, found["kinds"], strict=True)):
+    for rank, (x, results) in enumerate(zip(xs, outputs["kinds"], strict=True)):
         half = slice(2 * rank, 2 * rank + 2)
         np.testing.assert_array_equal(results["total"], a + b + np.maximum(x, 0))
         np.testing.assert_array_equal(results["rows"], -np.concatenate([a, b]))
         np.testing.assert_array_equal(results["columns"], np.concatenate([a, b], 1))
-        want = np.concatenate([xs[0][half], xs[1][half]])
-        np.testing.assert_array_equal(results["exchanged"], want)
+        reference = np.concatenate([xs[0][half], xs[1][half]])
+        np.testing.assert_array_equal(results["exchanged"], reference)
     # two trips double the sum (2, 1) once, and the branch doubles it once more; four trips double
     # it three times
-    assert [r["y"].tolist() for r in found["control"]] == [[8.0, 4.0]] * 2
-    assert [r["y"].tolist() for r in found["again"]] == [[-16.0, -8.0]] * 2
+    assert [r["y"].tolist() for r in outputs["control"]] == [[8.0, 4.0]] * 2
+    assert [r["y"].tolist() for r in outputs["again"]] == [[-16.0, -8.0]] * 2
 
 
 # ---- requirements of a run -----------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_sizes_of_comms(comm_library: Path, kinds: Path, tmp_path: Path) -> None
         model_of("sum", [microsoft("AllReduce", ["x"], ["y"])], ports[:1], ports[1:]),
         tmp_path / "sum.onnx",
     )
-    found = run_ranks(1, ONE, comm_library, kinds, tmp_path / "sum.onnx")
-    assert found == ["refused\n"]
+    lines = run_ranks(1, ONE, comm_library, kinds, tmp_path / "sum.onnx")
+    assert lines == ["refused\n"]
 
 
 SHARED = """
@@ -383,17 +383,17 @@ def test_kernels_run_while_a_collective_is_under_way(room: int, tmp_path: Path) 
         [value("x", FLOAT, shape), value("z", FLOAT, shape)],
         [value("y", FLOAT, shape), value("beside", FLOAT, shape)],
     )
-    y, beside = (np.full(shape, np.nan, np.float32) for _ in range(2))
-    seen = []
+    y, other = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    events = []
     # a Comm of the library would not record the calls
-    comm: Any = Watching(lambda kind: seen.append((kind, not np.isnan(beside).any())), room)
+    comm: Any = Watching(lambda kind: events.append((kind, not np.isnan(other).any())), room)
     module = tcc.load(compiled(tmp_path, "apart", model), threads=1, comm=comm)
     x, z = np.random.default_rng(1).standard_normal((2, *shape)).astype(np.float32)
-    tensors = [abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, z, y, beside)]
-    given, made = (abi.CTensor * 2)(*tensors[:2]), (abi.CTensor * 2)(*tensors[2:])
+    tensors = [abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, z, y, other)]
+    inputs, outputs = (abi.CTensor * 2)(*tensors[:2]), (abi.CTensor * 2)(*tensors[2:])
     with module._instance() as instance:
-        assert module._api.run(instance, given, 2, made, 2, None, None) == 0
-    assert seen == [(1, False), (0, True)]
+        assert module._api.run(instance, inputs, 2, outputs, 2, None, None) == 0
+    assert events == [(1, False), (0, True)]
     np.testing.assert_array_equal(y, -np.maximum(x, 0))
     assert not comm.tickets
     assert (comm.ends == {comm.memory.ctypes.data}) == bool(room)
@@ -411,13 +411,13 @@ def test_operands_of_sums_count_towards_the_limit_of_the_instance(
     comm: Any = Watching(lambda kind: None, room)
     module = tcc.load(compiled(tmp_path, "counted", model), threads=1, comm=comm)
     x, y = np.ones((2, 4000), np.float32)
-    given, made = (abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, y))
+    inputs, outputs = (abi.make_tensor(a.ctypes.data, (2, 32), a.shape, None) for a in (x, y))
 
     def memory() -> abi.CMemory:
-        found = abi.CMemory(ctypes.sizeof(abi.CMemory))
-        assert module._api.memory(instance, ctypes.byref(found)) == 0
-        assert found.used == found.arena + found.scratch + found.state + found.symmetric
-        return found
+        usage = abi.CMemory(ctypes.sizeof(abi.CMemory))
+        assert module._api.memory(instance, ctypes.byref(usage)) == 0
+        assert usage.used == usage.arena + usage.scratch + usage.state + usage.symmetric
+        return usage
 
     with module._instance() as instance:
         before = memory()
@@ -425,7 +425,7 @@ def test_operands_of_sums_count_towards_the_limit_of_the_instance(
         for limit, status in ((before.used + 15_999, OUT_OF_MEMORY), (before.used + 16_000, 0)):
             assert module._api.instance_set_memory_limit(instance, limit) == 0
             for _ in range(2):
-                assert module._api.run(instance, given, 1, made, 1, None, None) == status
+                assert module._api.run(instance, inputs, 1, outputs, 1, None, None) == status
             assert memory().symmetric == (0 if status else 16_000)
     assert module.statistics().arena_bytes == memory().arena + 16_000
     assert len(comm.aborted) == 2

@@ -30,9 +30,9 @@ def softmax(scores: Array) -> Array:
 
 def compiled(folder: Path, model: onnx.ModelProto, **options: Any) -> tuple[Path, int]:
     """Returns the path of the artifact, and the bytes of its arena."""
-    asked = read_options({"cpu": "x86-64-v3", "jobs": 1, **options})
-    made = compile_model(model, asked, folder / f"{len(list(folder.iterdir()))}.so")
-    return made.path, made.summary.variants[0].arena
+    settings = read_options({"cpu": "x86-64-v3", "jobs": 1, **options})
+    result = compile_model(model, settings, folder / f"{len(list(folder.iterdir()))}.so")
+    return result.path, result.summary.variants[0].arena
 
 
 def band(heads: int, rows: int, reach: int) -> onnx.ModelProto:
@@ -65,13 +65,13 @@ def band(heads: int, rows: int, reach: int) -> onnx.ModelProto:
 def test_a_band_of_gathers_copies_no_windows(tmp_path: Path) -> None:
     heads, rows, reach = 4, 512, 16
     path, arena = compiled(tmp_path, band(heads, rows, reach))
-    given = normal(heads, rows)
-    q, k, v = (given[n].astype(np.float64) for n in "qkv")
+    feeds = normal(heads, rows)
+    q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
     scores = q @ k.transpose(0, 2, 1)
-    near = np.abs(np.arange(rows)[:, None] - np.arange(rows)) <= reach
-    want = softmax(np.where(near, scores, -np.inf)) @ v
-    found = tcc.load(path).run(given)["y"]
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+    in_band = np.abs(np.arange(rows)[:, None] - np.arange(rows)) <= reach
+    reference = softmax(np.where(in_band, scores, -np.inf)) @ v
+    output = tcc.load(path).run(feeds)["y"]
+    np.testing.assert_allclose(output, reference, rtol=1e-5, atol=1e-5)
     operand = heads * rows * WIDTH * 4
     assert arena <= 3 * operand  # two operands, extended by the reach at both ends
 
@@ -99,17 +99,17 @@ def attention(heads: int, rows: int, mask: Array) -> onnx.ModelProto:
 
 def test_masked_attention_is_the_same_for_all_threads(tmp_path: Path) -> None:
     heads, rows = 4, 500
-    apart = np.arange(rows)[:, None] - np.arange(rows)
-    mask = (apart >= 0) & (apart < 70)
-    model, given = attention(heads, rows, mask), normal(heads, rows)
-    q, k, v = (given[n].astype(np.float64) for n in "qkv")
-    want = softmax(np.where(mask, 0.25 * q @ k.transpose(0, 2, 1), -np.inf)) @ v
+    distances = np.arange(rows)[:, None] - np.arange(rows)
+    mask = (distances >= 0) & (distances < 70)
+    model, feeds = attention(heads, rows, mask), normal(heads, rows)
+    q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
+    reference = softmax(np.where(mask, 0.25 * q @ k.transpose(0, 2, 1), -np.inf)) @ v
     path, _ = compiled(tmp_path, model)
-    found = [tcc.load(path, threads=n).run(given)["y"] for n in (1, 2)]
-    np.testing.assert_allclose(found[0], want, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(found[0], found[1])
+    outputs = [tcc.load(path, threads=n).run(feeds)["y"] for n in (1, 2)]
+    np.testing.assert_allclose(outputs[0], reference, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(outputs[0], outputs[1])
     # Rows that no query of a tile sees are not read, except in strict numerics.
-    given["v"][:, 400:] = np.nan
-    assert not np.isnan(tcc.load(path).run(given)["y"][:, :250]).any()
+    feeds["v"][:, 400:] = np.nan
+    assert not np.isnan(tcc.load(path).run(feeds)["y"][:, :250]).any()
     strict, _ = compiled(tmp_path, model, numerics="strict")
-    assert np.isnan(tcc.load(strict).run(given)["y"]).all()
+    assert np.isnan(tcc.load(strict).run(feeds)["y"]).all()

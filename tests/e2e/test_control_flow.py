@@ -34,8 +34,8 @@ def body(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) ->
 def check(model: onnx.ModelProto, *feeds: Mapping[str, Array]) -> Module:
     module = tcc.compile(model, jobs=1)
     runner = session(model)
-    for given in feeds:
-        assert_agree(module.run(given), expected(runner, given), 1e-5)
+    for inputs in feeds:
+        assert_agree(module.run(inputs), expected(runner, inputs), 1e-5)
     return module
 
 
@@ -89,12 +89,12 @@ def test_if_whose_sides_differ_in_size() -> None:
 
 def test_results_of_an_if_that_are_equally_large_either_way() -> None:
     """Both results have the same size in either branch, so that they can be multiplied."""
-    sides = (
+    branch_parts = (
         [node("Concat", [n, n], [f"{n}.r"], axis=0) for n in "xy"],
         [node("Neg", [n], [f"{n}.r"]) for n in "xy"],
     )
     model = model_of(
-        [branches(*sides, "x.r", "y.r"), node("Mul", ["x.r_", "y.r_"], ["p"])],
+        [branches(*branch_parts, "x.r", "y.r"), node("Mul", ["x.r_", "y.r_"], ["p"])],
         [value("c", BOOL, []), value("x", FLOAT, ["n", 3]), value("y", FLOAT, ["n", 3])],
         [value("p", FLOAT, ["m", 3])],
     )
@@ -124,8 +124,8 @@ def test_if_inside_if() -> None:
         [value("c", BOOL, []), value("d", BOOL, []), value("x", FLOAT, [3])],
         [value("r_", FLOAT, [3])],
     )
-    sides = [(c, d) for c in (True, False) for d in (True, False)]
-    check(model, *({"c": np.array(c), "d": np.array(d), "x": ramp(3)} for c, d in sides))
+    conditions = [(c, d) for c in (True, False) for d in (True, False)]
+    check(model, *({"c": np.array(c), "d": np.array(d), "x": ramp(3)} for c, d in conditions))
 
 
 # ---- Loop ----------------------------------------------------------------------------------------
@@ -387,12 +387,12 @@ def test_decoding_with_a_cache_of_keys_and_values() -> None:
             **{f"w.{n}": array for n, array in weights.items()},
         },
     )
-    given = [
+    runs = [
         {"trips": np.array(n), "keys0": ramp(p, 8), "values0": -ramp(p, 8), "first": np.array([t])}
         for n, p, t in ((1, 0, 1), (9, 3, 2), (20, 1, 3), (3, 2, 4))
     ]
-    module = check(model, *given)
-    assert len({len(module.run(each)["token.all"]) for each in given}) > 2
+    module = check(model, *runs)
+    assert len({len(module.run(inputs)["token.all"]) for inputs in runs}) > 2
 
 
 def test_loop_whose_values_begin_equally_large_and_grow_apart() -> None:
@@ -497,8 +497,8 @@ def test_a_scan_whose_states_are_rows_too_and_change_places() -> None:
         [value(name, FLOAT, [3]) for name in ("s", "a", "b", "x_t")],
         [value(name, FLOAT, [3]) for name in ("s2", "a2", "b2", "s2_", "row")],
     )
-    same = {"a2": "b", "b2": "a", "s2_": "s2"}
-    step.node.extend(node("Identity", [old], [new]) for new, old in same.items())
+    renamed = {"a2": "b", "b2": "a", "s2_": "s2"}
+    step.node.extend(node("Identity", [old], [new]) for new, old in renamed.items())
     step.node.append(node("Add", ["s2", "a"], ["row"]))
     scan = node(
         "Scan",

@@ -44,12 +44,12 @@ def test_places_choices_and_different_values_of_symbolic_arrays() -> None:
         ],
     )  # fmt: skip
     module, runner = tcc.compile(model, jobs=1), session(model)
-    apart = np.arange(15, dtype=np.float32).reshape(5, 3)
+    distinct = np.arange(15, dtype=np.float32).reshape(5, 3)
     equal = np.ones((5, 3), np.float32)
-    for x in (apart, equal, equal * 0, apart[:1], apart[:, :1]):
-        for kept in ([True] * 5, [False] * 5, [False, True], []):
-            given = {"x": x, "kept": np.array(kept[: len(x)], bool)}
-            assert_agree(module.run(given), expected(runner, given), 1e-6)
+    for x in (distinct, equal, equal * 0, distinct[:1], distinct[:, :1]):
+        for mask in ([True] * 5, [False] * 5, [False, True], []):
+            inputs = {"x": x, "kept": np.array(mask[: len(x)], bool)}
+            assert_agree(module.run(inputs), expected(runner, inputs), 1e-6)
 
 
 def boxes(count: int, apart: bool) -> Array:
@@ -74,18 +74,18 @@ def test_boxes_that_are_all_kept_or_none() -> None:
     module, runner = tcc.compile(model, jobs=1), session(model)
     cases = ((6, 2, 9, 0.0), (6, 2, 0, 0.0), (6, 2, 2, 0.0), (6, 2, 9, 2.0), (1, 1, 1, 0.0))
     for count, classes, most, least in cases:
-        for apart in (True, False):
+        for is_apart in (True, False):
             scores = np.random.default_rng(0).random((1, classes, count)).astype(np.float32)
-            given = {
-                "boxes": boxes(count, apart),
+            inputs = {
+                "boxes": boxes(count, is_apart),
                 "scores": scores,
                 "most": np.array([most]),
                 "overlap": np.array([0.5], np.float32),
                 "least": np.array([least], np.float32),
             }
-            assert_agree(module.run(given), expected(runner, given), 0)
+            assert_agree(module.run(inputs), expected(runner, inputs), 0)
     nothing = {"boxes": boxes(0, True), "scores": np.zeros((1, 2, 0), np.float32)}
-    assert module.run({**given, **nothing})["y"].shape == (0, 3)
+    assert module.run({**inputs, **nothing})["y"].shape == (0, 3)
 
 
 def test_sizes_below_zero_are_refused_also_where_two_of_them_give_as_many_elements() -> None:
@@ -118,8 +118,8 @@ def test_a_symbolic_axis_that_is_removed_or_read_as_a_scalar_has_one_element() -
         {"one": np.array([1]), "zero": np.array(0), "step": np.array(1)},
     )
     module, runner = tcc.compile(model, jobs=1), session(model)
-    given = {"x": np.ones((2, 1), np.float32), "k": np.array([3])}
-    assert_agree(module.run(given), expected(runner, given), 0)
+    inputs = {"x": np.ones((2, 1), np.float32), "k": np.array([3])}
+    assert_agree(module.run(inputs), expected(runner, inputs), 0)
     for name, array in (
         ("x", np.ones((2, 2), np.float32)),
         ("x", np.ones((2, 0), np.float32)),
@@ -127,7 +127,7 @@ def test_a_symbolic_axis_that_is_removed_or_read_as_a_scalar_has_one_element() -
         ("k", np.array([], np.int64)),
     ):
         with pytest.raises(tcc.UserError, match="a reshape keeps all elements"):
-            module.run({**given, name: array})
+            module.run({**inputs, name: array})
 
 
 def test_the_length_of_a_range_of_integers_is_exact() -> None:
@@ -144,8 +144,8 @@ def test_the_length_of_a_range_of_integers_is_exact() -> None:
         (1 << 60, (1 << 60) + 3, 1),
         (1 << 62, (1 << 62) - 7, -3),
     ):
-        given = {"start": np.array(start), "limit": np.array(limit), "step": np.array(step)}
-        assert module.run(given)["y"].tolist() == list(range(start, limit, step))
+        inputs = {"start": np.array(start), "limit": np.array(limit), "step": np.array(step)}
+        assert module.run(inputs)["y"].tolist() == list(range(start, limit, step))
     ends = {"start": np.array(-(1 << 63)), "limit": np.array((1 << 63) - 1), "step": np.array(1)}
     with pytest.raises(tcc.TccError):
         module.run(ends)

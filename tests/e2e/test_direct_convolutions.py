@@ -95,8 +95,8 @@ def test_small_sizes_run_direct_sums_alone(tmp_path: Path) -> None:
     model = layers()
     module = tcc.compile(model, jobs=1)
     module.save(tmp_path / "m.so")
-    small, turned, large, wide = steps(tmp_path / "m.so", (1, 2), (2, 1), (31, 33), (1, 900))
-    assert small == turned
+    small, transposed, large, wide = steps(tmp_path / "m.so", (1, 2), (2, 1), (31, 33), (1, 900))
+    assert small == transposed
     assert large == wide
     # The padded copy of the input, and one kernel per layer.
     assert len(small) <= 4 < len(large)

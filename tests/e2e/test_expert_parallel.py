@@ -52,30 +52,32 @@ class Experts(nn.Module):
         sent, received = (n.view(RANKS, OWN).sum(1).tolist() for n in (counts, theirs))
         rows = functional.all_to_all_single(x[order], received, sent, self.mesh)
         numbers = torch.arange(OWN).repeat(RANKS)
-        own = numbers.repeat_interleave(theirs, output_size=rows.shape[0])
-        back = functional.all_to_all_single(self.apply_own(rows, own), sent, received, self.mesh)
+        expert_numbers = numbers.repeat_interleave(theirs, output_size=rows.shape[0])
+        back = functional.all_to_all_single(
+            self.apply_own(rows, expert_numbers), sent, received, self.mesh
+        )
         return back[torch.argsort(order)] * weight[:, None]
 
     def apply_own(self, rows: Tensor, own: Tensor) -> Tensor:
         first = self.mesh._sym_get_coordinate(0) * OWN
         up, down = (w.narrow(0, first, OWN) for w in (self.up, self.down))
-        found = torch.zeros_like(rows)
+        result = torch.zeros_like(rows)
         for k in range(OWN):
-            found = torch.where((own == k)[:, None], torch.relu(rows @ up[k]) @ down[k], found)
-        return found
+            result = torch.where((own == k)[:, None], torch.relu(rows @ up[k]) @ down[k], result)
+        return result
 
 
 def whole(layer: Experts, x: Array) -> Array:
     """Returns the result of the layer in float64, row by row."""
-    given = {name: np.asarray(p.detach(), np.float64) for name, p in layer.named_parameters()}
-    found = []
+    parameters = {name: np.asarray(p.detach(), np.float64) for name, p in layer.named_parameters()}
+    outputs = []
     for row in x.astype(np.float64):
-        scores = given["router.weight"] @ row + given["router.bias"]
+        scores = parameters["router.weight"] @ row + parameters["router.bias"]
         best = int(scores.argmax())
         weight = 1 / np.exp(scores - scores[best]).sum()
-        inner = np.maximum(row @ given["up"][best], 0)
-        found.append(weight * (inner @ given["down"][best]))
-    return np.array(found).reshape(x.shape)
+        inner = np.maximum(row @ parameters["up"][best], 0)
+        outputs.append(weight * (inner @ parameters["down"][best]))
+    return np.array(outputs).reshape(x.shape)
 
 
 def test_rows_go_to_experts_of_other_ranks(comm_library: Path, tmp_path: Path) -> None:
@@ -96,11 +98,11 @@ def test_rows_go_to_experts_of_other_ranks(comm_library: Path, tmp_path: Path) -
     one = [np.repeat(x[:1], n, 0) for x, n in zip(some, (4, 70), strict=True)]
     os.link(tmp_path / "experts.so", tmp_path / "one.so")
     feeds = {"experts": some, "one": one}
-    found = on_ranks(
+    outputs = on_ranks(
         tmp_path, comm_library, {name: [{"x": x} for x in xs] for name, xs in feeds.items()}
     )
     for name, xs in feeds.items():
-        for x, results in zip(xs, found[name], strict=True):
+        for x, results in zip(xs, outputs[name], strict=True):
             (y,) = results.values()
-            want = whole(layer, x)
-            np.testing.assert_allclose(y, want, rtol=0, atol=1e-5 * np.abs(want).max())
+            reference = whole(layer, x)
+            np.testing.assert_allclose(y, reference, rtol=0, atol=1e-5 * np.abs(reference).max())

@@ -65,8 +65,8 @@ def experts(tokens: int) -> onnx.ModelProto:
 def test_experts_agree(tokens: int) -> None:
     model = experts(tokens)
     x = np.random.default_rng(tokens).standard_normal((tokens, DEPTH)).astype(np.float32)
-    got = tcc.compile(model, target="cpu").run({"x": x})
-    assert_agree(got, expected(session(model), {"x": x}))
+    outputs = tcc.compile(model, target="cpu").run({"x": x})
+    assert_agree(outputs, expected(session(model), {"x": x}))
 
 
 def layer(tokens: int | str, depth: int, width: int, wide: int = 1, **how: Any) -> onnx.ModelProto:
@@ -100,22 +100,22 @@ def drawn(tokens: int, depth: int) -> dict[str, Array]:
 ])  # fmt: skip
 def test_the_operator_of_experts_agrees(how: dict[str, Any]) -> None:
     model, feeds = layer(5, DEPTH, WIDTH, **how), drawn(5, DEPTH)
-    got = tcc.compile(model, target="cpu").run(feeds)
-    assert_agree(got, expected(session(model), feeds))
+    outputs = tcc.compile(model, target="cpu").run(feeds)
+    assert_agree(outputs, expected(session(model), feeds))
 
 
 def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
     """One artifact for any number of tokens computes by tiles, gives equal bits with one thread and
     two, and moves few bytes besides weights and rows."""
     model = layer("n", 256, 320, activation_type="relu")
-    made = tcc.compile(model, target="cpu")
-    made.save(tmp_path / "m.so")
-    alone = tcc.load(tmp_path / "m.so", threads=1)
+    module = tcc.compile(model, target="cpu")
+    module.save(tmp_path / "m.so")
+    single_threaded = tcc.load(tmp_path / "m.so", threads=1)
     for tokens in (1, 3, 150, 1100):
         feeds = drawn(tokens, 256)
-        got = made.run(feeds)
-        assert_agree(got, expected(session(model), feeds))
-        np.testing.assert_array_equal(alone.run(feeds)["y"], got["y"])
+        outputs = module.run(feeds)
+        assert_agree(outputs, expected(session(model), feeds))
+        np.testing.assert_array_equal(single_threaded.run(feeds)["y"], outputs["y"])
 
 
 def test_experts_of_one_token_are_read_where_they_lie() -> None:
@@ -126,8 +126,8 @@ def test_experts_of_one_token_are_read_where_they_lie() -> None:
 
     def orders(tokens: int) -> int:
         graph = load_model(layer(tokens, 256, 320), {})
-        made = run_pipeline(graph, 2, Trace(None, None), settings=code.settings)
-        return sum(n.op.name == "expression" for n in made.nodes)
+        graph_after = run_pipeline(graph, 2, Trace(None, None), settings=code.settings)
+        return sum(n.op.name == "expression" for n in graph_after.nodes)
 
     assert orders(1) == 0
     assert orders(256) == 4

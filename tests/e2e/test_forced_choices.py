@@ -93,14 +93,14 @@ def test_forced_alternatives_compute_the_same(model: Path, records: list[dict[st
     x = np.random.default_rng(4).standard_normal((1, 8, 20, 20)).astype(np.float32)
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     expected = session.run(None, {"x": x})
-    others = [
+    alternatives = [
         (record, alternative["text"])
         for record in records
         for alternative in record["alternatives"]
         if alternative["text"] != record["alternative"] and alternative["seconds"] is not None
     ]
     by_kind: dict[str, list[tuple[dict[str, Any], str]]] = {}
-    for record, text in Random(5).sample(others, len(others)):
+    for record, text in Random(5).sample(alternatives, len(alternatives)):
         by_kind.setdefault(record["kind"], []).append((record, text))
     turns = (pair for pairs in zip_longest(*by_kind.values()) for pair in pairs if pair)
     for number, (record, text) in enumerate(islice(turns, DRAWN)):
@@ -108,8 +108,11 @@ def test_forced_alternatives_compute_the_same(model: Path, records: list[dict[st
         path = compiled(model, [line], f"forced{number}")
         assert path.read_bytes() != plain, (record["kind"], text)
         outputs = tcc.load(path).run({"x": x})
-        for want, got in zip(expected, outputs.values(), strict=True):
-            assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), (record["kind"], text)
+        for reference, actual in zip(expected, outputs.values(), strict=True):
+            assert np.abs(actual - reference).max() <= 1e-5 * np.abs(reference).max(), (
+                record["kind"],
+                text,
+            )
 
 
 def test_alternatives_that_give_the_same_kernels_are_marked(
@@ -140,7 +143,7 @@ def test_a_site_that_the_model_does_not_have_is_refused(model: Path) -> None:
 
 
 def test_a_line_forces_one_of_several_targets(model: Path) -> None:
-    both = replace(OPTIONS, target="cpu+cuda:sm_90")
+    two_targets = replace(OPTIONS, target="cpu+cuda:sm_90")
 
     def joins(options: Options) -> dict[str, dict[str, str]]:
         choices: dict[str, dict[str, str]] = {}
@@ -150,13 +153,13 @@ def test_a_line_forces_one_of_several_targets(model: Path) -> None:
                 texts[decision.site.text] = decision.choice.text
         return choices
 
-    plain = joins(both)
+    plain = joins(two_targets)
     assert {*plain} == {"cpu", "cuda"}
     contents = [{text.partition(" ")[2] for text in texts} for texts in plain.values()]
     assert set.intersection(*contents)  # both sides have sites with equal content
     text, choice = next(iter(plain["cuda"].items()))
     line = {"site": text, "alternative": "apart" if choice == "join" else "join"}
-    forced = joins(replace(both, choices=_file(model, [line], "cuda")))
+    forced = joins(replace(two_targets, choices=_file(model, [line], "cuda")))
     assert forced["cuda"][text] == line["alternative"]
     assert forced["cpu"] == plain["cpu"]
 

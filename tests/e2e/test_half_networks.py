@@ -28,12 +28,12 @@ def test_operators_of_f16_round_their_results_alone() -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # warnings of torch itself, at export
         module = tcc.compile(torch.nn.Sequential(*parts).eval(), inputs=(x,), jobs=1, level=1)
-        found = module(x).double()
+        output = module(x).double()
         exact = rounded = x.double()
         for part in parts:
             part.double()
             exact, rounded = part(exact), part(rounded).half().double()
     size = exact.abs().max()
-    due, have = ((value - exact).square().mean().sqrt() / size for value in (rounded, found))
+    due, have = ((value - exact).square().mean().sqrt() / size for value in (rounded, output))
     assert np.finfo(np.float16).eps / 16 < due < np.finfo(np.float16).eps
     assert have < 1.25 * due

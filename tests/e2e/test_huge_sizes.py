@@ -34,9 +34,9 @@ def one(op: str, shape: list[int] | None, *more: Any, dtype: int = FLOAT, **attr
     constants = {f"c{n}": np.asarray(c) for n, c in enumerate(more) if c is not None}
     names = [f"c{n}" if c is not None else "" for n, c in enumerate(more)]
     inputs = [] if shape is None else [value("x", dtype, shape)]
-    made = node(op, ["x"] * len(inputs) + names, ["y"], **attrs)
+    node_of_op = node(op, ["x"] * len(inputs) + names, ["y"], **attrs)
     element = INT64 if op in ("Range", "NonZero") else FLOAT
-    return lambda: unchecked([made], inputs, [value("y", element, None)], constants)
+    return lambda: unchecked([node_of_op], inputs, [value("y", element, None)], constants)
 
 
 def unchecked(nodes: Any, inputs: Any, outputs: Any, constants: dict[str, Any]) -> onnx.ModelProto:
@@ -50,8 +50,8 @@ def scan() -> onnx.ModelProto:
     body = helper.make_graph(
         [node("Relu", ["a"], ["b"])], "body", [value("a", FLOAT, [])], [value("b", FLOAT, [])]
     )
-    made = node("Scan", ["x"], ["y"], num_scan_inputs=1, body=body)
-    return unchecked([made], [value("x", FLOAT, [N])], [value("y", FLOAT, [N])], {})
+    scan_node = node("Scan", ["x"], ["y"], num_scan_inputs=1, body=body)
+    return unchecked([scan_node], [value("x", FLOAT, [N])], [value("y", FLOAT, [N])], {})
 
 
 F0 = np.float32(0)

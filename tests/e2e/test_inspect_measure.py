@@ -62,8 +62,8 @@ def model() -> onnx.ModelProto:
 
 def measured(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Returns the measured rows of the kernels, by the node that each computes."""
-    given = [f"--input={name}={'x'.join(map(str, shape))}" for name, shape in SIZES.items()]
-    words = ["inspect", str(path), "--measure", "--json", "--runs", "1", *given]
+    arguments = [f"--input={name}={'x'.join(map(str, shape))}" for name, shape in SIZES.items()]
+    words = ["inspect", str(path), "--measure", "--json", "--runs", "1", *arguments]
     assert cli.execute([*words, "--input=mask=100xbool=1"]) == 0
     rows = json.loads(capsys.readouterr().out)
     return {row["source"]: row for row in rows if row["source"]}
@@ -72,16 +72,18 @@ def measured(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_work_at_open_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tcc.compile(model(), jobs=1).save(tmp_path / "open.so")
     tcc.compile(model(), jobs=1, inputs={**SIZES, "mask": (100,)}).save(tmp_path / "fixed.so")
-    found = measured(tmp_path / "open.so", capsys)
-    want = measured(tmp_path / "fixed.so", capsys)
-    assert found.keys() == want.keys()
-    assert len(found) == 6, list(found)
-    for source, row in found.items():
+    rows = measured(tmp_path / "open.so", capsys)
+    rows_of_fixed = measured(tmp_path / "fixed.so", capsys)
+    assert rows.keys() == rows_of_fixed.keys()
+    assert len(rows) == 6, list(rows)
+    for source, row in rows.items():
         if "Sigmoid" in source:
             assert (row["flops"], row["bytes"], row["share"]) == (None, None, None)
             continue
-        same = ("launches", "flops", "bytes")
-        assert [row[name] for name in same] == [want[source][name] for name in same], source
+        fields = ("launches", "flops", "bytes")
+        assert [row[name] for name in fields] == [rows_of_fixed[source][name] for name in fields], (
+            source
+        )
         assert row["predicted"] > 0
         assert row["flops"] or "Gather" in source or source == "size"
-    assert {row["launches"] for row in found.values()} == {1, 3}
+    assert {row["launches"] for row in rows.values()} == {1, 3}

@@ -63,9 +63,9 @@ def tcc(library: Path, folder: Path, *words: str) -> None:
 
 
 def assert_ranks_agree(folder: Path, library: Path, ranks: int, expected: Array) -> None:
-    found = on_ranks(folder, library, {"mlp": [{"x": X}] * ranks})["mlp"]
-    for results in found:
-        np.testing.assert_array_equal(results["y"], found[0]["y"], strict=True)
+    outputs = on_ranks(folder, library, {"mlp": [{"x": X}] * ranks})["mlp"]
+    for results in outputs:
+        np.testing.assert_array_equal(results["y"], outputs[0]["y"], strict=True)
         limit = 1e-5 * np.abs(expected).max()
         np.testing.assert_allclose(results["y"], expected, rtol=0, atol=limit)
 
@@ -77,10 +77,10 @@ def test_weights_that_become_integers_are_those_of_one_rank(
     constants = [numpy_helper.from_array(array, name) for name, array in WEIGHTS.items()]
     onnx.save(model([], constants), tmp_path / "mlp.onnx")
     tcc(comm_library, tmp_path, "compile", "mlp.onnx", "--ranks", "1,2", "--weights", weights)
-    alone = load(tmp_path / "mlp.so").run({"x": X})["y"]
+    reference = load(tmp_path / "mlp.so").run({"x": X})["y"]
     floats = np.maximum(X @ WEIGHTS["w1"], 0) @ WEIGHTS["w2"]
-    assert np.abs(alone - floats).max() > 1e-4 * np.abs(floats).max()  # the levels are rounded
-    assert_ranks_agree(tmp_path, comm_library, 2, alone)
+    assert np.abs(reference - floats).max() > 1e-4 * np.abs(floats).max()  # the levels are rounded
+    assert_ranks_agree(tmp_path, comm_library, 2, reference)
     one, two = read_manifest(tmp_path / "mlp.so")["variants"]
     assert two["weights"]["bytes"] <= one["weights"]["bytes"] / 2 + 2 * 4096
 

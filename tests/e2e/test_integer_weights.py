@@ -77,7 +77,7 @@ TOKENS = np.array([0, 7, 299, 30, 7])
 def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> None:
     exact = expected(session(model()), {"tokens": TOKENS})
     module = tcc.compile(model(), weights=kind)
-    got = module.run({"tokens": TOKENS})
+    outputs = module.run({"tokens": TOKENS})
     listed = module.manifest["variants"][0]["rounded"]
     assert {entry["type"] for entry in listed} == {kind}
     names = [n for entry in listed for n in entry["weights"]]
@@ -86,17 +86,19 @@ def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> N
     assert max(len(entry["weights"]) for entry in listed) == 3
     assert _SURELY <= set(names) <= _LARGE
     assert len(set(names)) == len(names)
-    same = model()
-    put_rounded_weights(same, listed)
-    assert_agree(got, expected(session(same), {"tokens": TOKENS}), 1e-5)
+    model_with_levels = model()
+    put_rounded_weights(model_with_levels, listed)
+    assert_agree(outputs, expected(session(model_with_levels), {"tokens": TOKENS}), 1e-5)
     for name in exact:
-        assert compare(name, got[name], exact[name], 1.0).error > 1e-3
+        assert compare(name, outputs[name], exact[name], 1.0).error > 1e-3
     # A reference with one more weight in f32 differs, so the comparison is sensitive.
     for number in range(len(listed)):
         less = model()
         put_rounded_weights(less, listed[:number] + listed[number + 1 :])
-        want = expected(session(less), {"tokens": TOKENS})
-        assert any(not compare(n, got[n], want[n], 1e-4).ok for n in want), listed[number]
+        reference = expected(session(less), {"tokens": TOKENS})
+        assert any(not compare(n, outputs[n], reference[n], 1e-4).ok for n in reference), listed[
+            number
+        ]
 
 
 def test_nothing_is_listed_where_nothing_is_rounded() -> None:

@@ -120,10 +120,10 @@ def long_unit() -> Case:
         [value("y", FLOAT, [])],
     )
     short = np.linspace(-1, 1, 999).astype(np.float32)
-    want = short.astype(np.float64)
+    reference = short.astype(np.float64)
     for op in steps:
-        want = np.tanh(want) if op == "Tanh" else np.exp(want)
-    return model, {"x": np.ones(50_000_000, np.float32)}, {"x": short}, want.sum()
+        reference = np.tanh(reference) if op == "Tanh" else np.exp(reference)
+    return model, {"x": np.ones(50_000_000, np.float32)}, {"x": short}, reference.sum()
 
 
 def long_function() -> Case:
@@ -143,39 +143,39 @@ Long = tuple[Module, dict[str, Any], dict[str, Any], Any]
 
 @pytest.fixture(scope="module", params=[long_kernel, long_unit, long_function])
 def long(request: pytest.FixtureRequest) -> Long:
-    model, *rest = request.param()
-    much, little, want = rest
-    return tcc.compile(model, jobs=1), much, little, want
+    model, *values = request.param()
+    much, little, reference = values
+    return tcc.compile(model, jobs=1), much, little, reference
 
 
 def expect_right(module: Module, little: dict[str, Any], want: Any) -> None:
-    found = next(iter(module.run(little).values()))
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
+    output = next(iter(module.run(little).values()))
+    np.testing.assert_allclose(output, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
 
 
 def test_a_run_that_takes_longer_than_its_timeout_ends(
     long: Long,
 ) -> None:
-    module, much, little, want = long
+    module, much, little, reference = long
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"the run took longer than 0\.25 seconds") as caught:
         module.run(much, timeout=0.25)
     assert 0.25 < time.monotonic() - began < 0.25 + SOON
     assert isinstance(caught.value, TccError)
     assert isinstance(caught.value, tcc.RunTimeoutError)
-    expect_right(module, little, want)
+    expect_right(module, little, reference)
     named = module.run(little, timeout=60)
     assert len(named) == len(module.outputs)
 
 
 @pytest.mark.usefixtures("alarm")
 def test_a_signal_ends_kernels_and_functions(long: Long, capfd: pytest.CaptureFixture[str]) -> None:
-    module, much, little, want = long
+    module, much, little, reference = long
     began = time.monotonic()
     with pytest.raises(AlarmError):
         module(*much.values())
     assert time.monotonic() - began < 0.1 + SOON
-    expect_right(module, little, want)
+    expect_right(module, little, reference)
     assert capfd.readouterr() == ("", "")
 
 
@@ -201,51 +201,51 @@ def test_a_timeout_counts_in_other_threads_too_and_for_its_run_alone(module: Mod
     def late() -> None:
         with pytest.raises(TimeoutError):
             module.run(inputs(), timeout=0.1)
-        found.append(1)
+        finished.append(1)
 
-    found: list[int] = []
+    finished: list[int] = []
     threads = [threading.Thread(target=late) for _ in range(3)]
     for thread in threads:
         thread.start()
     assert module.run(inputs(300_000))["y"] == 300_000
     for thread in threads:
         thread.join()
-    assert found == [1] * 3
+    assert finished == [1] * 3
 
 
 def test_short_loops_poll_nothing_and_long_ones_the_callers_function(module: Module) -> None:
-    asked: list[int | None] = []
+    contexts: list[int | None] = []
 
     def poll(context: int | None) -> int:
-        asked.append(context)
-        return len(asked) == 3
+        contexts.append(context)
+        return len(contexts) == 3
 
     instance, function = module._idle[0], abi.POLL(poll)
     api = module._api
     assert api.instance_set_poll(None, function, None) != 0
     assert api.instance_set_poll(instance, function, 77) == 0
     module.run(inputs(10))
-    assert asked == []
+    assert contexts == []
     with pytest.raises(KeyboardInterrupt):
         module.run(inputs())
-    assert asked == [77] * 3
+    assert contexts == [77] * 3
     assert api.last_error() == b"the caller ended the run"
     assert api.instance_set_poll(instance, ctypes.cast(None, abi.POLL), None) == 0
     assert module.run(inputs(100_000))["y"] == 100_000
-    assert asked == [77] * 3
+    assert contexts == [77] * 3
 
 
 def test_other_threads_are_not_disturbed(module: Module) -> None:
-    found: list[Any] = []
+    outputs: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: found.append(module.run(inputs(300_000))["y"]))
+        threading.Thread(target=lambda: outputs.append(module.run(inputs(300_000))["y"]))
         for _ in range(2)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [300_000] * 2
+    assert outputs == [300_000] * 2
 
 
 @contextmanager
@@ -281,8 +281,8 @@ def test_a_process_has_a_deadline(counting: Path, tmp_path: Path) -> None:
 def test_commands_have_a_deadline(words: list[str], counting: Path, tmp_path: Path) -> None:
     """Each command runs in a new process, because the thread of an endless run ends with its
     process."""
-    found = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
-    with command(*found, "--timeout", "1", folder=tmp_path) as process:
+    paths = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
+    with command(*paths, "--timeout", "1", folder=tmp_path) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "error: the command took too long\n  at: --timeout 1\n" in said
@@ -343,8 +343,8 @@ def test_results_larger_than_memory_are_a_sentence(counting: Path) -> None:
         {"v": np.array([0, 1], np.float32)},
     )
     module = tcc.compile(model, jobs=1)
-    given = {"x": np.zeros(300_000, np.int64), "depth": np.array(999_999_999)}
+    feeds = {"x": np.zeros(300_000, np.int64), "depth": np.array(999_999_999)}
     with pytest.raises(UserError, match="not enough memory for the arrays of the run") as caught:
-        module.run(given)
+        module.run(feeds)
     assert "out of memory (1199999998800000 bytes for one array" in caught.value.why
-    assert module.run({**given, "depth": np.array(4)})["y"].shape == (300_000, 4)
+    assert module.run({**feeds, "depth": np.array(4)})["y"].shape == (300_000, 4)

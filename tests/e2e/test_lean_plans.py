@@ -58,10 +58,10 @@ def cluster(path: Path, hosts: int, ranks: int, flops: float, latency: float) ->
 
 def assert_right(folder: Path, ranks: int) -> None:
     x, first, second = (array.astype(np.float64) for array in (X, FIRST, SECOND))
-    want = np.maximum(x @ first, 0) @ second
+    reference = np.maximum(x @ first, 0) @ second
     for rank in range(ranks):
         output = np.load(folder / f"out{rank}" / "y.npy")
-        np.testing.assert_allclose(output, want, rtol=0, atol=1e-5 * np.abs(want).max())
+        np.testing.assert_allclose(output, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,10 @@ def test_memory_takes_the_lean_plan_of_a_compile(
 
 
 def test_plans_of_clusters_name_the_lean_plan(lean: Path) -> None:
-    shown = tcc(Path(), lean, "plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--cluster", "c.json")
-    assert "tcc compile writes a plan of least memory too" in " ".join(shown.stdout.split())
+    process = tcc(
+        Path(), lean, "plan", "m.onnx", "--cpu", CPU, "--ranks", "2", "--cluster", "c.json"
+    )
+    assert "tcc compile writes a plan of least memory too" in " ".join(process.stdout.split())
     words = (
         "plan",
         "m.onnx",

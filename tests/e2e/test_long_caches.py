@@ -116,8 +116,8 @@ def test_parts_equal_float64_for_any_length_and_number_of_threads(
     for keys in LENGTHS:
         arrays = case.inputs(keys)
         results = [next(iter(module.run(arrays).values())) for module in modules]
-        want, size = case.expected(arrays)
-        assert_within(results[0], want, (2e-2 if case.precision == "bf16" else 2e-6) * size)
+        reference, size = case.expected(arrays)
+        assert_within(results[0], reference, (2e-2 if case.precision == "bf16" else 2e-6) * size)
         assert all(np.array_equal(results[0], other) for other in results[1:])
 
 

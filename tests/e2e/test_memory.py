@@ -74,10 +74,10 @@ def test_weights_are_mapped_and_shared(artifact: Path) -> None:
     assert pages(str(artifact), "Rss") >= BYTES
     assert pages(str(artifact), "Anonymous") == 0
     child = (sys.executable, "-c", CHILD, str(artifact))
-    found = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True)
-    resident, own = map(int, found.stdout.split())
+    process = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True)
+    resident, proportional = map(int, process.stdout.split())
     assert resident >= BYTES
-    assert own < 0.6 * resident  # a page that two processes map counts half in each
+    assert proportional < 0.6 * resident  # a page that two processes map counts half in each
 
 
 def test_the_arena_is_on_huge_pages(artifact: Path) -> None:
@@ -113,12 +113,12 @@ def test_a_large_arena_takes_its_pages_as_it_goes(tmp_path: Path) -> None:
         "import sys; from tcc import runtime; from tests.e2e.test_memory import pages\n"
         "model = runtime.load(sys.argv[1], 1); print(pages(None, 'Size'), pages(None, 'Rss'))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, path], capture_output=True, text=True, check=True
     )
-    size, held = map(int, done.stdout.split())
+    size, peak = map(int, process.stdout.split())
     assert size > 2 << 30
-    assert held < (256 + 128) << 20
+    assert peak < (256 + 128) << 20
 
 
 @pytest.mark.parametrize("rows", [100, 2048])
@@ -153,7 +153,7 @@ def residual_block(batch: int | str) -> onnx.ModelProto:
         f"w{out}": rng.standard_normal((n, c, k, k)).astype(np.float32)
         for out, _, c, n, k, _ in convolutions
     }
-    made = {
+    add_nodes = {
         out: helper.make_node(
             "Conv", [source, f"w{out}"], [out], strides=[step, step], pads=[k // 2] * 4
         )
@@ -161,7 +161,7 @@ def residual_block(batch: int | str) -> onnx.ModelProto:
     }
     relus = {o: helper.make_node("Relu", [i], [o]) for i, o in ("ab", "cd", "ef", "tr")}
     add = helper.make_node("Add", ["g", "s"], ["t"])
-    named = {**made, **relus, "t": add}
+    named = {**add_nodes, **relus, "t": add}
     return model_of(
         [named[name] for name in "abcdefgstry"],
         [value("x", FLOAT, [batch, 4, 9, 7])],
@@ -178,8 +178,8 @@ def test_parts_of_symbolic_values_are_kept_in_their_places(tmp_path: Path) -> No
     assert "thin" in loaded.manifest["variants"][0]["steps"]
     for batch in (3, 1, 2):
         x = np.random.default_rng(batch).standard_normal((batch, 4, 9, 7)).astype(np.float32)
-        (want,) = session(model).run(None, {"x": x})
-        assert_agree({"y": loaded(x)}, {"y": want})
+        (reference,) = session(model).run(None, {"x": x})
+        assert_agree({"y": loaded(x)}, {"y": reference})
     fixed = compile_model(residual_block(3), options, tmp_path / "fixed.so").path
-    alone = runtime.load(fixed, 1).statistics().arena_bytes
-    assert loaded.statistics().arena_bytes <= 1.05 * alone
+    arena = runtime.load(fixed, 1).statistics().arena_bytes
+    assert loaded.statistics().arena_bytes <= 1.05 * arena

@@ -96,7 +96,7 @@ def test_ranks_of_two_hosts_agree_with_one_rank(comm_library: Path, folder: Path
                 "--output", "rank{rank}")  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     ranks = [np.load(folder / f"rank{rank}" / "y.npy") for rank in range(4)]
-    want = load(folder / "model.so").run({"x": x})["y"]
+    reference = load(folder / "model.so").run({"x": x})["y"]
     for array in ranks:
         assert array.tobytes() == ranks[0].tobytes()
-        np.testing.assert_allclose(array, want, rtol=0, atol=1e-5 * np.abs(want).max())
+        np.testing.assert_allclose(array, reference, rtol=0, atol=1e-5 * np.abs(reference).max())

@@ -82,20 +82,20 @@ def test_silero(silero: Path) -> None:
     for batch in (1, 3):
         for length in (300, 512, 576, 700):
             for rate in (16000, 8000):
-                given = feeds(batch, length, rate)
+                inputs = feeds(batch, length, rate)
                 try:
-                    want = expected(runner, given)
+                    reference = expected(runner, inputs)
                 except (InvalidArgument, RuntimeException):
                     assert rate == 8000, "16 kHz takes all of these lengths"
                     with pytest.raises(TccError):
-                        module.run(given)
+                        module.run(inputs)
                     continue
-                assert_agree(module.run(given), want)
-    given = feeds(1, 1024, 16000)
+                assert_agree(module.run(inputs), reference)
+    inputs = feeds(1, 1024, 16000)
     with pytest.raises((InvalidArgument, RuntimeException)):
-        expected(runner, given)
+        expected(runner, inputs)
     with pytest.raises(TccError, match="must be 1, because the other branch"):
-        module.run(given)
+        module.run(inputs)
 
 
 @pytest.mark.parametrize("name", ["shufflenet"])  # scripts/conformance runs all models

@@ -102,8 +102,8 @@ def test_constants_stay_packed() -> None:
     )
     module = tcc.compile(model, jobs=1)
     x = RNG.standard_normal((2, 64)).astype(np.float32)
-    want = x.astype(np.float64) @ (weights.astype(np.float64) * np.repeat(scales, 32, 1))
-    np.testing.assert_allclose(module(x), want, rtol=1e-4, atol=1e-4)
+    reference = x.astype(np.float64) @ (weights.astype(np.float64) * np.repeat(scales, 32, 1))
+    np.testing.assert_allclose(module(x), reference, rtol=1e-4, atol=1e-4)
 
 
 def test_float8_in_and_out() -> None:
@@ -120,8 +120,8 @@ def test_float8_in_and_out() -> None:
     module = tcc.compile(model, jobs=1)
     x = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     wide = x.astype(np.float32)
-    want = np.clip(wide * wide, -448, 448).astype(ml_dtypes.float8_e4m3fn)
-    np.testing.assert_array_equal(module(x).view(np.uint8) & 0x7F, want.view(np.uint8) & 0x7F)
+    reference = np.clip(wide * wide, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(module(x).view(np.uint8) & 0x7F, reference.view(np.uint8) & 0x7F)
 
 
 @pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT8E4M3FN"])

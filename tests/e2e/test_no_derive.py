@@ -18,15 +18,15 @@ def chains(seed: int, count: int) -> list[tuple[str, dict[str, int]]]:
     """Returns `count` random equations of three to five matrices in a chain, with the sizes of
     their letters."""
     draw = Random(seed)
-    made = []
-    while len(made) < count:
+    equations = []
+    while len(equations) < count:
         letters = "abcdef"[: draw.randint(4, 6)]
         sizes = {letter: draw.choice(SIZES) for letter in letters}
         pairs = [a + b for a, b in pairwise(letters)]
         factors = [pair[::-1] if draw.random() < 0.2 else pair for pair in pairs]
         if np.prod(list(sizes.values())) <= MOST:
-            made.append((f"{','.join(factors)}->{letters[0]}{letters[-1]}", sizes))
-    return made
+            equations.append((f"{','.join(factors)}->{letters[0]}{letters[-1]}", sizes))
+    return equations
 
 
 # In these, an operand is packed before the sum loops on which it does not depend.

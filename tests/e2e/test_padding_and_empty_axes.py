@@ -48,8 +48,8 @@ def test_windows_that_are_mostly_padding() -> None:
     others."""
     model, feeds = windows()
     for level in (0, 3):
-        found = tcc.compile(model, jobs=1, level=level).run(feeds)
-        assert_agree(found, expected(session(model), feeds), 1e-5)
+        outputs = tcc.compile(model, jobs=1, level=level).run(feeds)
+        assert_agree(outputs, expected(session(model), feeds), 1e-5)
 
 
 def test_windows_larger_than_their_image() -> None:
@@ -69,8 +69,8 @@ def test_windows_larger_than_their_image() -> None:
     weights = rng.standard_normal((3, 3, 3, 3)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weights, "k"))
     feeds = {"x": rng.standard_normal((2, 3, 2, 4)).astype(np.float32)}
-    found = tcc.compile(model, jobs=1).run(feeds)
-    assert_agree(found, expected(session(model), feeds), 1e-5)
+    outputs = tcc.compile(model, jobs=1).run(feeds)
+    assert_agree(outputs, expected(session(model), feeds), 1e-5)
 
 
 def test_chained_products_along_axes_without_elements() -> None:
@@ -86,9 +86,9 @@ def test_chained_products_along_axes_without_elements() -> None:
         sizes = {n: [5 if size == "n" else size for size in shape] for n, shape in shapes.items()}
         feeds = {name: np.ones(shape, np.float32) for name, shape in sizes.items()}
         feeds["x"] = np.ones(1, np.float32)
-        found = tcc.compile(model, jobs=1).run(feeds)["y"]
-        assert found.shape == (lead, rows, last)
-        np.testing.assert_allclose(found, 1.0, rtol=1e-6, atol=1e-6)
+        output = tcc.compile(model, jobs=1).run(feeds)["y"]
+        assert output.shape == (lead, rows, last)
+        np.testing.assert_allclose(output, 1.0, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("cpu", distinct("x86-64-v3", "host"))
@@ -106,9 +106,9 @@ def test_vectors_of_which_a_register_is_padding(dtype: str, cpu: str) -> None:
         g ({dtype}[3, 13] x) => ({outputs}) {{{pads}}}"""
     )
     x = np.arange(1, 40).reshape(3, 13).astype({"float": "f4", "double": "f8"}.get(dtype, "i8"))
-    found = tcc.compile(model, jobs=1, cpu=cpu, level=0).run({"x": x})
+    results = tcc.compile(model, jobs=1, cpu=cpu, level=0).run({"x": x})
     for n in columns:
-        np.testing.assert_array_equal(found[f"y{n}"], np.pad(x, ((1, 0), (n, n % 3))))
+        np.testing.assert_array_equal(results[f"y{n}"], np.pad(x, ((1, 0), (n, n % 3))))
 
 
 def test_a_slice_without_elements_of_a_fast_convolution() -> None:

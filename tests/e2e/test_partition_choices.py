@@ -80,9 +80,9 @@ def test_each_node_that_can_be_divided_is_a_decision(model: Path) -> None:
         assert read_site(row["text"]).digest == row["site"]
         assert row["rule"].replace("whole", "") in (", ->  ", " -> ", ",  -> ")
         for option in row["alternatives"]:
-            sides = read_shardings(option["text"])
-            assert [*map(len, sides)] == [len(nodes[name].inputs), len(nodes[name].outputs)]
-            assert " -> ".join(", ".join(map(repr, side)) for side in sides) == option["text"]
+            shardings = read_shardings(option["text"])
+            assert [*map(len, shardings)] == [len(nodes[name].inputs), len(nodes[name].outputs)]
+            assert " -> ".join(", ".join(map(repr, side)) for side in shardings) == option["text"]
             assert option["digest"] == digest_of(option["text"])
 
 

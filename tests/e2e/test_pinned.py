@@ -157,8 +157,10 @@ def test_a_pinned_model_computes_the_same_and_its_manifest_names_the_lock(
         "u": rng.standard_normal((3, 384)).astype(np.float32),
     }
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    for want, got in zip(session.run(None, feeds), tcc.load(path).run(feeds).values(), strict=True):
-        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    for reference, output in zip(
+        session.run(None, feeds), tcc.load(path).run(feeds).values(), strict=True
+    ):
+        assert np.abs(output - reference).max() <= 1e-5 * np.abs(reference).max()
 
 
 def edited(lock: Path, name: str, old: str, new: str) -> Path:
@@ -222,10 +224,10 @@ def test_a_lock_forces_a_kernel_that_no_price_chooses(model: Path, lock: Path) -
     u = np.random.default_rng(5).standard_normal((70, 384)).astype(np.float32)
     feeds = {"x": np.zeros((4, 8, 20, 20), np.float32), "u": u}
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    for want, got in zip(
+    for reference, output in zip(
         session.run(None, feeds), tcc.load(result.path).run(feeds).values(), strict=True
     ):
-        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+        assert np.abs(output - reference).max() <= 1e-5 * np.abs(reference).max()
 
 
 def test_kernels_without_an_entry_fail_and_write_nothing(model: Path, lock: Path) -> None:
@@ -254,8 +256,8 @@ def test_a_second_pin_keeps_choices_that_were_measured(model: Path, lock: Path) 
 
     def measured(old: Lock) -> Lock:
         changed = replace(first, verdict=CHANGED, gain=(1.5, 1.4))
-        kept = replace(second, verdict=KEPT, alternative=None, gain=(1.01, 0.99))
-        return old.with_entries([(home, changed), (home, kept)])
+        unchanged = replace(second, verdict=KEPT, alternative=None, gain=(1.01, 0.99))
+        return old.with_entries([(home, changed), (home, unchanged)])
 
     update_lock(path, measured)
     flags = ["--cpu", CPU, "--bucket", "rows=1"]
@@ -272,9 +274,9 @@ def test_a_lock_and_choices_serve_together(model: Path, lock: Path) -> None:
     row = next(r for r in rows if r["op"] == "schedule: sum: f32[1,384], f32[384,768]")
     file = lock.with_name("choices.jsonl")
     file.write_text(json.dumps({**row, "alternative": "Knobs(panel=2)"}))
-    both = {"tuned": lock, "choices": file, "buckets": {"rows": [1]}}
+    options = {"tuned": lock, "choices": file, "buckets": {"rows": [1]}}
     with pytest.warns(tcc.CompileWarning, match="has no effect"):
-        module = tcc.compile(model, cpu=CPU, jobs=1, **both)
+        module = tcc.compile(model, cpu=CPU, jobs=1, **options)
     assert module.manifest["tuned"]
     with pytest.raises(UserError) as error:
         tcc.compile(model, cpu=CPU, tuned=lock.with_name("missing.json"))

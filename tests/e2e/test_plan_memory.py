@@ -61,17 +61,17 @@ def test_a_model_too_large_for_one_rank_runs_on_two(
 ) -> None:
     words = ("run", "mlp.so", "--input", "x=@x.npy")
     monkeypatch.setenv("TCC_MEMORY", LEAN)
-    alone = tcc(comm_library, folder, *words)
-    assert alone.returncode == 2
-    text = " ".join(alone.stderr.split())
-    found = re.search(
+    process = tcc(comm_library, folder, *words)
+    assert process.returncode == 2
+    text = " ".join(process.stderr.split())
+    match = re.search(
         r"model 'mlp' needs (\d+) bytes a rank on 1 rank, for weights and a run, and TCC_MEMORY "
         r"allows 307200: its plan for 2 ranks needs (\d+) bytes a rank: start as many",
         text,
     )
-    assert found, text
+    assert match, text
     one, _, lean = read_manifest(folder / "mlp.so")["variants"]
-    for entry, number in zip((one, lean), map(int, found.groups()), strict=True):
+    for entry, number in zip((one, lean), map(int, match.groups()), strict=True):
         least = entry["weights"]["bytes"] + entry["arena_bytes"]
         assert least <= number <= least + (64 << 10)  # plus scratch and the memory that ranks share
     divided = tcc(comm_library, folder, *words, "--nproc", "2", "--output", "out{rank}")
@@ -149,14 +149,14 @@ def test_ranks_with_other_files_are_told_of_both(
     comm_library: Path, folder: Path, names: tuple[str, str]
 ) -> None:
     printed = choose(comm_library, folder, (names[0], WHOLE), (names[1], WHOLE))
-    found = [
+    matches = [
         re.search(r"rank 0 has model '(\w+)' with the hash (\w+), rank 1 model '(\w+)' with the "
                   r"hash (\w+): load one file", text)
         for text in printed
     ]  # fmt: skip
-    assert all(found), printed
-    assert {m.groups() for m in found if m} == {found[0].groups() if found[0] else ()}
-    first, first_hash, second, second_hash = found[0].groups() if found[0] else ("",) * 4
+    assert all(matches), printed
+    assert {m.groups() for m in matches if m} == {matches[0].groups() if matches[0] else ()}
+    first, first_hash, second, second_hash = matches[0].groups() if matches[0] else ("",) * 4
     assert (f"{first}.so", f"{second}.so") == names
     assert first_hash != second_hash
 

@@ -79,8 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_close(found: Mapping[str, Array], tolerance: float = 1e-5, x: Array = X) -> None:
-    for name, want in reference(x).items():
-        np.testing.assert_allclose(found[name], want, rtol=0, atol=tolerance * np.abs(want).max())
+    for name, exact in reference(x).items():
+        np.testing.assert_allclose(found[name], exact, rtol=0, atol=tolerance * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -89,8 +89,8 @@ def test_ranks_agree_with_numpy_and_with_one_another(
 ) -> None:
     results = on_ranks(folder, comm_library, {"mlp": [{"x": X}] * ranks})["mlp"]
     assert_close(results[0])
-    for found in results[1:]:
-        for name, array in found.items():
+    for outputs in results[1:]:
+        for name, array in outputs.items():
             np.testing.assert_array_equal(array, results[0][name], strict=True)
 
 
@@ -105,12 +105,12 @@ def test_weights_of_every_rank_lie_in_the_file_once(folder: Path, tmp_path: Path
     one, two, four = manifest["variants"]
     assert "ranks" not in one
     assert [two["ranks"], four["ranks"]] == [2, 4]
-    whole = 4 * sum(array.size for array in WEIGHTS.values())
+    total_bytes = 4 * sum(array.size for array in WEIGHTS.values())
     for entry, ranks in ((two, 2), (four, 4)):
-        own = 4 * (sum(a.size for n, a in WEIGHTS.items() if n != "b1") // ranks + HIDDEN)
-        assert own <= entry["weights"]["bytes"] <= own + 4 * 4096  # weights begin at pages
+        share = 4 * (sum(a.size for n, a in WEIGHTS.items() if n != "b1") // ranks + HIDDEN)
+        assert share <= entry["weights"]["bytes"] <= share + 4 * 4096  # weights begin at pages
         assert len(set(entry["weights"]["offsets"])) == ranks
-    assert one["weights"]["bytes"] >= whole
+    assert one["weights"]["bytes"] >= total_bytes
     # A plan that divides nothing shares the weights of the plan for one rank.
     options = read_options({"jobs": 1, "ranks": (1, 2)})
     compile_model(mlp(), options, tmp_path / "m.so", sharders=lambda _: [lambda graph: graph])
@@ -187,9 +187,9 @@ for comm in (turned, half):
 def test_a_loaded_model_refuses_other_comms(comm_library: Path, folder: Path) -> None:
     printed = run_ranks(4, LATER, comm_library, folder / "mlp.so")
     for rank, text in enumerate(printed):
-        turned, half = text.splitlines()
-        assert f"loaded for rank {rank} of 4" in turned
-        assert f"this process is rank {3 - rank}" in turned
+        other_rank, half = text.splitlines()
+        assert f"loaded for rank {rank} of 4" in other_rank
+        assert f"this process is rank {3 - rank}" in other_rank
         assert "loaded for 4 ranks, its comm has 2 (the file has plans for 1, 2, 4)" in half
 
 
@@ -261,12 +261,12 @@ def test_the_planner_divides_weights_and_keeps_results(
 ) -> None:
     results = on_ranks(planned, comm_library, {"mlp": [{"x": X}] * ranks})["mlp"]
     assert_close(results[0])
-    alone = load(planned / "mlp.so").run({"x": X})
-    for found in results:
-        for name, array in found.items():
+    single = load(planned / "mlp.so").run({"x": X})
+    for outputs in results:
+        for name, array in outputs.items():
             np.testing.assert_array_equal(array, results[0][name], strict=True)
-            largest = np.abs(alone[name]).max()
-            np.testing.assert_allclose(array, alone[name], rtol=0, atol=1e-5 * largest)
+            largest = np.abs(single[name]).max()
+            np.testing.assert_allclose(array, single[name], rtol=0, atol=1e-5 * largest)
     one, *divided = read_manifest(planned / "mlp.so")["variants"]
     entry = next(entry for entry in divided if entry["ranks"] == ranks)
     assert entry["weights"]["bytes"] < 1.1 * one["weights"]["bytes"] / ranks + 4 * 4096

@@ -92,12 +92,12 @@ def test_results_stay_near_f32_and_are_rounded(mode: dict[str, str], cpu: str) -
     module = tcc.compile(language_model(), cpu=cpu, **mode)
     for count in (1, 7):
         tokens = np.arange(count) * 31 % 500
-        got, want = module.run({"tokens": tokens}), exact(tokens)
-        error = np.abs(got["logits"] - want).max() / np.abs(want).max()
-        assert got["logits"].dtype == np.float32
+        outputs, reference = module.run({"tokens": tokens}), exact(tokens)
+        error = np.abs(outputs["logits"] - reference).max() / np.abs(reference).max()
+        assert outputs["logits"].dtype == np.float32
         assert error <= max(TOLERANCES[m] for m in mode.values())
         assert error >= max(LEAST[m] for m in mode.values())
-        np.testing.assert_allclose(got["shares"].sum(-1), 1, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(outputs["shares"].sum(-1), 1, rtol=0, atol=1e-5)
     assert module.manifest["precision"] == mode.get("precision", "f32")
     assert module.manifest["quantized"] == mode.get("weights")
     assert module.manifest["weights"]["bytes"] == pytest.approx(weight_bytes(mode), rel=0.03)
@@ -112,16 +112,16 @@ def test_numbers_that_are_none_stay_so() -> None:
     x = np.ones((2, 128), np.float32)
     x[1, 0] = np.inf
     with np.errstate(invalid="ignore"):
-        want = x @ w
+        reference = x @ w
     for mode in MODES:
         if "weights" in mode:
             with pytest.raises(UserError, match="no weight of the model"):
                 tcc.compile(model, **mode)
             continue
-        got = tcc.compile(model, **mode).run({"x": x})["y"]
-        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-        np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
-        np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
+        output = tcc.compile(model, **mode).run({"x": x})["y"]
+        np.testing.assert_array_equal(np.isnan(output), np.isnan(reference))
+        np.testing.assert_array_equal(np.isposinf(output), np.isposinf(reference))
+        np.testing.assert_array_equal(np.isneginf(output), np.isneginf(reference))
 
 
 CONSTANTS = {"big": weights(256, 256), "small": weights(256, 8), "filter": weights(8, 8, 3, 3)}
@@ -157,8 +157,8 @@ def test_the_summary_counts_the_weights_that_became_integers(
     if SUMMARIES[text]:
         assert (code, said.err) == (0, "")
         assert f"stored  {SUMMARIES[text].format(name)}\n" in said.out
-        kept = SUMMARIES[text].startswith("1 of 2")
-        assert ("wide    1 as f32: small\n" in said.out) == kept
+        is_partial = SUMMARIES[text].startswith("1 of 2")
+        assert ("wide    1 as f32: small\n" in said.out) == is_partial
     else:
         assert (code, said.out) == (2, "")
         assert f"no weight of the model can be stored as {name}" in said.err
@@ -186,18 +186,18 @@ def test_verify_prints_the_precision_and_its_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnxruntime")
-    path, made = tmp_path / "m.onnx", tmp_path / "m.so"
+    path, artifact = tmp_path / "m.onnx", tmp_path / "m.so"
     onnx.save(language_model(), path)
-    assert cli.execute(["compile", str(path), "-o", str(made), "--weights", "int8"]) == 0
+    assert cli.execute(["compile", str(path), "-o", str(artifact), "--weights", "int8"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"stored  [1-9]\d* of \d+ matmul and convolution weights as int8\n", said)
     tokens = ["-i", "tokens=2xi64=3"]
-    assert cli.execute(["verify", str(path), str(made), *tokens]) == 0
-    shown = capsys.readouterr().out
-    cost = float(shown.split("the precision costs ")[1].split()[0])
+    assert cli.execute(["verify", str(path), str(artifact), *tokens]) == 0
+    text = capsys.readouterr().out
+    cost = float(text.split("the precision costs ")[1].split()[0])
     assert 1e-3 < cost < 3e-2
-    assert "agree" not in shown
-    assert cli.execute(["verify", str(path), str(made), *tokens, "--tolerance", "1e-4"]) == 1
+    assert "agree" not in text
+    assert cli.execute(["verify", str(path), str(artifact), *tokens, "--tolerance", "1e-4"]) == 1
 
 
 @pytest.mark.parametrize("flag", [["--precision", "fp16"], ["--weights", "int3"]])

@@ -93,10 +93,10 @@ def test_sums_of_bytes_are_exact() -> None:
     # without VNNI, ONNX Runtime's pair sums saturate unless this option asks for exact sums
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.add_session_config_entry("session.x64quantprecision", "1")
-    wanted = ort.InferenceSession(model.SerializeToString(), options).run(m.outputs, m.inputs)
-    found = tcc.compile(model).run(m.inputs)
-    for name, want in zip(m.outputs, wanted, strict=True):
-        np.testing.assert_array_equal(found[name], want, err_msg=name)
+    references = ort.InferenceSession(model.SerializeToString(), options).run(m.outputs, m.inputs)
+    outputs = tcc.compile(model).run(m.inputs)
+    for name, reference in zip(m.outputs, references, strict=True):
+        np.testing.assert_array_equal(outputs[name], reference, err_msg=name)
 
 
 def test_quantised_network() -> None:
@@ -136,6 +136,6 @@ def test_quantised_network() -> None:
     model = m.model()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    (want,) = ort.InferenceSession(model.SerializeToString(), options).run(None, m.inputs)
-    found = tcc.compile(model).run(m.inputs)["y0"]
-    np.testing.assert_allclose(found, want, atol=0.02 * np.abs(want).max())
+    (reference,) = ort.InferenceSession(model.SerializeToString(), options).run(None, m.inputs)
+    output = tcc.compile(model).run(m.inputs)["y0"]
+    np.testing.assert_allclose(output, reference, atol=0.02 * np.abs(reference).max())

@@ -25,9 +25,9 @@ N = 200
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("random") / "kinds.so"
-    tcc.compile(every_kind(), jobs=1).save(made)
-    return made
+    artifact = tmp_path_factory.mktemp("random") / "kinds.so"
+    tcc.compile(every_kind(), jobs=1).save(artifact)
+    return artifact
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,10 @@ def gaussian(mean: float, deviation: float, x: Array) -> Array:
 
 def test_distributions(drawn: dict[str, Array]) -> None:
     for name, low, high in (("uniform", -2, 3), ("uniform64", 0, 1)):
-        found = drawn[name]
-        assert found.min() >= low
-        assert found.max() < high
-        assert furthest(found, lambda x, a=low, b=high: (x - a) / (b - a)) < 2.2
+        sample = drawn[name]
+        assert sample.min() >= low
+        assert sample.max() < high
+        assert furthest(sample, lambda x, a=low, b=high: (x - a) / (b - a)) < 2.2
     for name, mean, deviation in (
         ("normal", 2, 3), ("again", 2, 3), ("normal64", 0, 1), ("like", 0, 1),
     ):  # fmt: skip
@@ -84,22 +84,22 @@ def test_seeds_repeat_and_runs_without_one_differ(
     module: Module, drawn: dict[str, Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TCC_SEED", raising=False)
-    given = feeds(N)
-    again, other = module.run(given, seed=1), module.run(given, seed=2)
-    first, second = module.run(given), module.run(given)
+    inputs = feeds(N)
+    again, other = module.run(inputs, seed=1), module.run(inputs, seed=2)
+    first, second = module.run(inputs), module.run(inputs)
     for name, array in drawn.items():
         np.testing.assert_array_equal(again[name], array)
         assert not np.array_equal(other[name], array), name
         assert not np.array_equal(first[name], second[name]), name
         assert not np.array_equal(first[name], array), name
     monkeypatch.setenv("TCC_SEED", "1")
-    told = module.run(given)
+    told = module.run(inputs)
     monkeypatch.setenv("TCC_SEED", "18446744073709551615")
-    largest = module.run(given)
+    largest = module.run(inputs)
     for name, array in drawn.items():
         np.testing.assert_array_equal(told[name], array)
         assert not np.array_equal(largest[name], array), name
-    np.testing.assert_array_equal(module.run(given, seed=2**64 - 1)["normal"], largest["normal"])
+    np.testing.assert_array_equal(module.run(inputs, seed=2**64 - 1)["normal"], largest["normal"])
 
 
 def test_equal_nodes_draw_differently(drawn: dict[str, Array]) -> None:
@@ -115,14 +115,14 @@ def test_run_takes_a_seed(
 ) -> None:
     """A given seed fixes the draws; without it draws differ, but generated inputs use seed 0."""
     monkeypatch.delenv("TCC_SEED", raising=False)
-    found = []
+    arrays = []
     for words in ([], [], ["--seed", "3"], ["--seed", "3"], ["--seed", "0"]):
-        folder = tmp_path / str(len(found))
+        folder = tmp_path / str(len(arrays))
         assert cli.execute(["run", str(path), "--output", str(folder), *words]) == 0
-        found.append(np.load(folder / "normal.npy"))
+        arrays.append(np.load(folder / "normal.npy"))
     capsys.readouterr()
-    assert np.array_equal(found[2], found[3])
-    assert len({array.tobytes() for array in found}) == 4
+    assert np.array_equal(arrays[2], arrays[3])
+    assert len({array.tobytes() for array in arrays}) == 4
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_verify_compares_equal_draws(
     assert oracle in capsys.readouterr().out
     assert cli.execute(["verify", str(path), "--layers"]) == 0
     # A mean or seed other than the model's is detected.
-    for attribute in (a for each in model.graph.node for a in each.attribute):
+    for attribute in (a for graph_node in model.graph.node for a in graph_node.attribute):
         if attribute.name in ("mean", "low", "seed"):
             attribute.f += 0.1
     onnx.save(model, path)
@@ -166,9 +166,9 @@ def test_a_bad_seed_is_refused(module: Module, bad: object) -> None:
 
 def test_threads_change_nothing(path: Path, drawn: dict[str, Array]) -> None:
     for threads in (1, 2, 4):
-        found = tcc.load(path, threads=threads).run(feeds(N), seed=1)
+        outputs = tcc.load(path, threads=threads).run(feeds(N), seed=1)
         for name, array in drawn.items():
-            np.testing.assert_array_equal(found[name], array)
+            np.testing.assert_array_equal(outputs[name], array)
 
 
 def assert_same(found: dict[str, Array], due: dict[str, Array]) -> None:
@@ -184,26 +184,26 @@ def assert_same(found: dict[str, Array], due: dict[str, Array]) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 33])
 def test_the_graph_has_the_same_draws(module: Module, n: int) -> None:
-    graph, given = load_model(every_kind(), {}), feeds(n)
+    graph, inputs = load_model(every_kind(), {}), feeds(n)
     for seed in (0, 2**63 + 5):
-        assert_same(module.run(given, seed=seed), evaluate_graph(graph, given, seed=seed))
+        assert_same(module.run(inputs, seed=seed), evaluate_graph(graph, inputs, seed=seed))
 
 
 def test_loops_draw_anew_in_each_trip() -> None:
     model = looped()
     module = tcc.compile(model, jobs=1)
-    given = {"x": np.ones(5, np.float32), "rows": np.ones((6, 5), np.float32)}
-    found, other = module.run(given, seed=4), module.run(given, seed=5)
+    inputs = {"x": np.ones(5, np.float32), "rows": np.ones((6, 5), np.float32)}
+    outputs, other = module.run(inputs, seed=4), module.run(inputs, seed=5)
     names = ("alone", "nested", "scanned", "seeded", "seeded2")
-    everything = np.concatenate([found[name].reshape(-1) for name in names])
+    everything = np.concatenate([outputs[name].reshape(-1) for name in names])
     assert everything.size == 5 * (1 + 9 + 6 + 1 + 1)
     assert len(np.unique(everything)) == everything.size
     for name in names:
         # A seed in the model holds for every run.
-        assert np.array_equal(found[name], other[name]) == name.startswith("seeded")
-    due = evaluate_graph(load_model(model, {}), given, seed=4)
+        assert np.array_equal(outputs[name], other[name]) == name.startswith("seeded")
+    due = evaluate_graph(load_model(model, {}), inputs, seed=4)
     for name in names:
-        np.testing.assert_array_equal(found[name], due[name])
+        np.testing.assert_array_equal(outputs[name], due[name])
 
 
 def test_trips_before_a_loop_draw_apart() -> None:
@@ -226,11 +226,11 @@ def test_trips_before_a_loop_draw_apart() -> None:
             [value("us", FLOAT, [number, 5]), value("v_", FLOAT, [1] * number + [5])],
             {"zero": np.array([0]), "five": np.array([5]), "n": np.array(number)}, opset=17,
         )  # fmt: skip
-        given = {"x": np.ones(5, np.float32)}
-        found = tcc.compile(model, jobs=1).run(given, seed=4)["us"]
-        assert len(np.unique(found)) == 5 * number
+        inputs = {"x": np.ones(5, np.float32)}
+        draws = tcc.compile(model, jobs=1).run(inputs, seed=4)["us"]
+        assert len(np.unique(draws)) == 5 * number
         np.testing.assert_array_equal(
-            found, evaluate_graph(load_model(model, {}), given, seed=4)["us"]
+            draws, evaluate_graph(load_model(model, {}), inputs, seed=4)["us"]
         )
 
 
@@ -240,23 +240,23 @@ def test_a_voice(voice: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     for t in (1, 50):
         x = np.random.default_rng(t).standard_normal((t, 8)).astype(np.float32)
         for warm in (0.0, 0.667):
-            given = {"x": x, "temperature": np.array(warm, np.float32)}
-            found, due = module.run(given, seed=9), evaluate_graph(graph, given, seed=9)
-            np.testing.assert_allclose(found["z"], due["z"], rtol=1e-5, atol=1e-5)
-            assert np.mean(found["durations"] != due["durations"]) < 0.01
-            same = np.array_equal(module.run(given)["z"], module.run(given)["z"])
-            assert same == (warm == 0)
+            inputs = {"x": x, "temperature": np.array(warm, np.float32)}
+            outputs, due = module.run(inputs, seed=9), evaluate_graph(graph, inputs, seed=9)
+            np.testing.assert_allclose(outputs["z"], due["z"], rtol=1e-5, atol=1e-5)
+            assert np.mean(outputs["durations"] != due["durations"]) < 0.01
+            repeats = np.array_equal(module.run(inputs)["z"], module.run(inputs)["z"])
+            assert repeats == (warm == 0)
 
 
 def test_buckets_and_fixed_sizes_draw_the_same(voice: Module) -> None:
-    given = {
+    inputs = {
         "x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32),
         "temperature": np.array(0.7, np.float32),
     }
-    due = voice.run(given, seed=3)["z"]
+    due = voice.run(inputs, seed=3)["z"]
     for options in ({"buckets": {"t": (4,)}}, {"inputs": {"x": (4, 8)}}):
-        found = tcc.compile(flow(), jobs=1, **options).run(given, seed=3)["z"]
-        np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-5)
+        output = tcc.compile(flow(), jobs=1, **options).run(inputs, seed=3)["z"]
+        np.testing.assert_allclose(output, due, rtol=1e-5, atol=1e-5)
 
 
 def test_zero_times_a_draw_is_zero_and_folds_nothing_else() -> None:
@@ -274,9 +274,9 @@ def test_zero_times_a_draw_is_zero_and_folds_nothing_else() -> None:
     )
     module = tcc.compile(model, jobs=1)
     x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
-    found = module.run({"x": x}, seed=0)
-    np.testing.assert_array_equal(found["y"], x)
-    assert len(np.unique(found["r"])) == 200
+    outputs = module.run({"x": x}, seed=0)
+    np.testing.assert_array_equal(outputs["y"], x)
+    assert len(np.unique(outputs["r"])) == 200
 
 
 def test_equal_layers_share_kernels() -> None:

@@ -40,13 +40,13 @@ def fixed() -> Graph:
 
 
 def test_a_c_file_draws_with_its_seed(tmp_path: Path) -> None:
-    source, graph, given = write_c(every_kind(N), tmp_path), fixed(), feeds(N)
+    source, graph, inputs = write_c(every_kind(N), tmp_path), fixed(), feeds(N)
     library = build(source)
     seed = ctypes.c_uint64.in_dll(library, "m_seed")
     for number in (0, 1):  # the seed grows by one with each call
-        assert_same(run_c(library, graph, given), evaluate_graph(graph, given, seed=number))
+        assert_same(run_c(library, graph, inputs), evaluate_graph(graph, inputs, seed=number))
     seed.value = 2**64 - 1
-    assert_same(run_c(library, graph, given), evaluate_graph(graph, given, seed=2**64 - 1))
+    assert_same(run_c(library, graph, inputs), evaluate_graph(graph, inputs, seed=2**64 - 1))
     assert seed.value == 0
     text = source.with_suffix(".h").read_text()
     assert "each call draws with m_seed" in text
@@ -63,14 +63,14 @@ def test_a_c_file_without_draws_has_no_seed(tmp_path: Path) -> None:
 
 def test_loops_of_a_c_file(tmp_path: Path) -> None:
     graph = load_model(looped(), {})
-    given = {"x": np.ones(5, np.float32), "rows": np.ones((6, 5), np.float32)}
+    inputs = {"x": np.ones(5, np.float32), "rows": np.ones((6, 5), np.float32)}
     try:
         source = write_c(looped(), tmp_path)
     except tcc.TccError as error:
         pytest.skip(f"C files refuse it: {error}")
-    found, due = run_c(build(source), graph, given), evaluate_graph(graph, given, seed=0)
+    outputs, due = run_c(build(source), graph, inputs), evaluate_graph(graph, inputs, seed=0)
     for name, array in due.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(outputs[name], array)
 
 
 @needs_emulator
@@ -79,25 +79,25 @@ def test_arm_draws_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TCC_SEED", "11")
     (tmp_path / "m.onnx").write_bytes(every_kind(N).SerializeToString())
     artifact = compile_emulated(tmp_path / "m.onnx", tmp_path / "m.so")
-    found = run_emulated(artifact, feeds(N), tmp_path / "arrays")
-    assert_same(found, evaluate_graph(fixed(), feeds(N), seed=11))
+    outputs = run_emulated(artifact, feeds(N), tmp_path / "arrays")
+    assert_same(outputs, evaluate_graph(fixed(), feeds(N), seed=11))
 
 
 def on_gpu(graph: Graph, given: Mapping[str, Array], seed: int, kernels: str) -> dict[str, Array]:
     """Returns the outputs of a GPU program whose kernels run as tile programs or as Triton text."""
     options = read_options({"target": "cuda:sm_90"})
     planned = run_pipeline(graph, options.level, Trace(None, None))
-    made = GpuBackend(resolve_targets(options)[0], options).lower(planned, Trace())
+    lowering = GpuBackend(resolve_targets(options)[0], options).lower(planned, Trace())
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
-        results = interpreter().run(Job(made.kernels[number], arrays, sizes), "ieee")
+        results = interpreter().run(Job(lowering.kernels[number], arrays, sizes), "ieee")
         for array, result in zip(arrays, results, strict=True):
             if array.flags.writeable:
                 array[...] = result
 
     values = [given[value.name] for value in planned.inputs]
     results = evaluate_program(
-        made.program, made.kernels, values, weights_of(made), seed=seed,
+        lowering.program, lowering.kernels, values, weights_of(lowering), seed=seed,
         run=run if kernels == "triton" else None,
     )  # fmt: skip
     return {v.name: np.asarray(a) for v, a in zip(planned.outputs, results, strict=True)}
@@ -123,19 +123,19 @@ def small() -> Graph:
     ],
 )
 def test_gpus_draw_the_same(kernels: str) -> None:
-    given = {"x": np.full((4, 9), 0.5, np.float32)}
+    inputs = {"x": np.full((4, 9), 0.5, np.float32)}
     for seed in (1, 2**64 - 2):
-        due = evaluate_graph(small(), given, seed=seed)
-        assert_same(on_gpu(small(), given, seed, kernels), due)
+        due = evaluate_graph(small(), inputs, seed=seed)
+        assert_same(on_gpu(small(), inputs, seed, kernels), due)
 
 
 def test_loops_on_gpus() -> None:
-    given = {"x": np.ones(5, np.float32), "rows": np.ones((6, 5), np.float32)}
+    inputs = {"x": np.ones(5, np.float32), "rows": np.ones((6, 5), np.float32)}
     graph = load_model(looped(), {})
-    due = evaluate_graph(graph, given, seed=6)
-    found = on_gpu(graph, given, 6, "tiles")
+    due = evaluate_graph(graph, inputs, seed=6)
+    outputs = on_gpu(graph, inputs, 6, "tiles")
     for name, array in due.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(outputs[name], array)
 
 
 RANKS = """

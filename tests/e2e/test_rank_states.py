@@ -86,18 +86,18 @@ def test_ranks_keep_their_heads(comm_library: Path, folder: Path, ranks: int) ->
     count, expected = HEADS // ranks, reference()
     feeds = [inputs(rank * count, count) for rank in range(ranks)]
     results = on_ranks(folder, comm_library, {"decode": feeds})["decode"]
-    for rank, found in enumerate(results):
-        np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=1e-5)
-        np.testing.assert_array_equal(found["y"], results[0]["y"])
+    for rank, outputs in enumerate(results):
+        np.testing.assert_allclose(outputs["y"], expected["y"], rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(outputs["y"], results[0]["y"])
         for name in "kv":
             part = expected[name][rank * count : (rank + 1) * count]
-            np.testing.assert_allclose(found[name], part, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(outputs[name], part, rtol=0, atol=1e-5)
 
 
 def test_one_process_has_all_heads(folder: Path) -> None:
     results = load(folder / "decode.so").run(inputs(0, HEADS))
-    for name, want in reference().items():
-        np.testing.assert_allclose(results[name], want, rtol=0, atol=1e-5)
+    for name, exact in reference().items():
+        np.testing.assert_allclose(results[name], exact, rtol=0, atol=1e-5)
 
 
 def test_the_manifest_has_the_sizes_of_each_plan(folder: Path) -> None:

@@ -84,12 +84,12 @@ def compile_language_models(folder: Path) -> None:
 
 def run(command: list[str], folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True,
         timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{command}:\n{process.stdout}{process.stderr}"
+    return process.stdout
 
 
 @pytest.mark.gpu
@@ -97,8 +97,8 @@ def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
     compile_language_models(tmp_path)
     for kind, text in BLOCKS:
         if kind == "python":
-            found = run([sys.executable, "-c", text], tmp_path)
-            assert found == promised(text), text
+            printed = run([sys.executable, "-c", text], tmp_path)
+            assert printed == promised(text), text
         elif kind in ("c", "cpp", "rust"):
             (tmp_path / f"main.{SUFFIXES.get(kind, kind)}").write_text(text)
         elif kind != "text":  # a picture
@@ -106,9 +106,9 @@ def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
             for command, comment in lines(text):
                 if command in ELSEWHERE or is_missing(command):
                     continue
-                found = run(["bash", "-euc", command], tmp_path)
+                printed = run(["bash", "-euc", command], tmp_path)
                 if "prints" in comment:
-                    assert found == promised(f"# {comment}"), command
+                    assert printed == promised(f"# {comment}"), command
     x = np.load(tmp_path / "x.npy").astype(np.float64)
     exact = np.exp(x) / np.exp(x).sum()
     assert promised(TEXT).splitlines()[-1] == " ".join(f"{y:.5f}" for y in exact)

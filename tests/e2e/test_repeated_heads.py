@@ -35,7 +35,7 @@ def model(keys: str, batch: str, heads: int, share: int, width: int, rows: str) 
         f"x{x} = Unsqueeze ({x}, two)  e{x} = Expand (x{x}, copies)  r{x} = Reshape (e{x}, all)"
         for x in "kv"
     )
-    found = onnx.parser.parse_model(
+    proto = onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 18]>
         g (float[{batch}, {heads}, {rows}, {width}] q, {shared} k, {shared} v,
            float[1, 1, {rows}, n] mask) => (float[{batch}, {heads}, {rows}, {width}] y)
@@ -46,11 +46,11 @@ def model(keys: str, batch: str, heads: int, share: int, width: int, rows: str) 
         }}"""
     )
     constants = {"c": np.float32(width**-0.25), "d": np.float32(width**-0.5)}
-    read = {name for node in found.graph.node for name in node.input}
-    found.graph.initializer.extend(
+    read = {name for node in proto.graph.node for name in node.input}
+    proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items() if n in read
     )
-    return found
+    return proto
 
 
 def exact(q: Array, k: Array, v: Array, mask: Array) -> tuple[Array, Array]:
@@ -67,8 +67,8 @@ def exact(q: Array, k: Array, v: Array, mask: Array) -> tuple[Array, Array]:
 @pytest.mark.parametrize("rows", ["1", "64", "seq"])
 def test_no_kernel_stores_repeated_heads(keys: str, rows: str) -> None:
     graph = run_pipeline(load_model(model(keys, "1", 8, 4, 64, rows)), 3, Trace())
-    stored = [v.type.shape for s in place_graph(graph, model=planner()).steps for v in s.results]
-    repeated = [shape for shape in stored if {"n", "64", "8"} <= {*map(str, shape)}]
+    shapes = [v.type.shape for s in place_graph(graph, model=planner()).steps for v in s.results]
+    repeated = [shape for shape in shapes if {"n", "64", "8"} <= {*map(str, shape)}]
     assert not repeated
 
 
@@ -92,8 +92,8 @@ def test_results_are_those_of_repeated_heads(
         k, v = (
             RNG.standard_normal((b, heads // share, n, width)).astype(np.float32) for _ in range(2)
         )
-        kept = np.tri(seq, n, n - seq, dtype=bool)
-        mask = np.where(kept, 0, -np.inf).astype(np.float32)[None, None]
+        visible = np.tri(seq, n, n - seq, dtype=bool)
+        mask = np.where(visible, 0, -np.inf).astype(np.float32)[None, None]
         expected, size = exact(q, k, v, mask)
         y = module.run({"q": q, "k": k, "v": v, "mask": mask})["y"]
         assert_within(y, expected, 1e-5 * size)
@@ -104,6 +104,8 @@ def test_results_are_equal_on_any_number_of_threads(tmp_path: Path) -> None:
     shapes = {"q": (1, 8, 70, 64), "k": (1, 2, 511, 64), "v": (1, 2, 511, 64)}
     feeds = {n: RNG.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
     feeds["mask"] = RNG.standard_normal((1, 1, 70, 511)).astype(np.float32)
-    one, *others = (tcc.load(tmp_path / "model.so", threads=n).run(feeds)["y"] for n in (1, 2, 4))
-    for other in others:
+    one, *other_outputs = (
+        tcc.load(tmp_path / "model.so", threads=n).run(feeds)["y"] for n in (1, 2, 4)
+    )
+    for other in other_outputs:
         np.testing.assert_array_equal(one, other)

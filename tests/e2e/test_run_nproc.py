@@ -20,13 +20,13 @@ from .test_collectives import every_kind
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with the model and each rank's input."""
-    made = tmp_path_factory.mktemp("ranks")
-    compile_model(every_kind(), read_options({"jobs": 1}), made / "kinds.so")
+    path = tmp_path_factory.mktemp("ranks")
+    compile_model(every_kind(), read_options({"jobs": 1}), path / "kinds.so")
     for rank in range(2):
-        np.save(made / f"x{rank}.npy", np.full((2, 3), rank + 1, np.float32))
-    np.save(made / "wrong1.npy", np.zeros((2, 5), np.float32))
-    np.save(made / "wrong0.npy", np.zeros((2, 3), np.float32))
-    return made
+        np.save(path / f"x{rank}.npy", np.full((2, 3), rank + 1, np.float32))
+    np.save(path / "wrong1.npy", np.zeros((2, 5), np.float32))
+    np.save(path / "wrong0.npy", np.zeros((2, 3), np.float32))
+    return path
 
 
 def tcc_run(folder: Path, library: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +47,7 @@ def test_ranks_have_inputs_and_outputs_of_their_own(comm_library: Path, folder: 
         total = np.load(folder / f"out{rank}" / "total.npy")
         np.testing.assert_array_equal(total, np.full((2, 3), 4 + rank))
     ended = tcc_run(folder, comm_library, *words, "--json", "--threads", "1")
-    assert [set(found) for found in json.loads(ended.stdout)] == [
+    assert [set(names) for names in json.loads(ended.stdout)] == [
         {"total", "rows", "columns", "exchanged"}
     ] * 2
 

@@ -89,20 +89,20 @@ def test_places_that_only_the_run_knows() -> None:
             "s": items, "x": -ramp(1, 2), "p": np.array([p]),
             "two": np.float32(2), "sizes": np.array([2, 0, 3]),
         }  # fmt: skip
-        found = module.run(feeds)
+        results = module.run(feeds)
         more, less = list(items), list(items)
         more.insert(p + 3 if p < 0 else p, feeds["x"])
         del less[p]
-        joined = np.concatenate(more)
-        same(found["more"], more)
-        same(found["less"], less)
-        same(found["doubled"], items[p] * 2)
-        same(found["length"], np.array(4))
-        same(found["joined"], joined)
-        same(found["pieces"], [joined[:2], joined[2:2], joined[2:]])
+        concatenated = np.concatenate(more)
+        same(results["more"], more)
+        same(results["less"], less)
+        same(results["doubled"], items[p] * 2)
+        same(results["length"], np.array(4))
+        same(results["joined"], concatenated)
+        same(results["pieces"], [concatenated[:2], concatenated[2:2], concatenated[2:]])
         arrays = {n: carried(v) if n == "s" else np.asarray(v) for n, v in feeds.items()}
         for name, value in evaluate_graph(graph, arrays).items():
-            same(found[name], list(value[()]) if value.dtype == object else value)
+            same(results[name], list(value[()]) if value.dtype == object else value)
     for change, why in (
         ({"p": np.array([3])}, "position 3 in a sequence of 3"),
         ({"p": np.array([-4])}, "position -4 in a sequence of 3"),
@@ -176,11 +176,11 @@ def test_loops_that_carry_sequences() -> None:
     del proto.graph.node[2]
     module = tcc.compile(proto, jobs=1)
     assert module.inputs[1].kind == "optional"
-    ones = [np.ones(n, np.float32) for n in range(200)]
-    same(module(np.array(3), None), ones[:3])
-    same(module(np.array(2), [ramp(2)]), [ramp(2), *ones[:2]])
+    rows_of_ones = [np.ones(n, np.float32) for n in range(200)]
+    same(module(np.array(3), None), rows_of_ones[:3])
+    same(module(np.array(2), [ramp(2)]), [ramp(2), *rows_of_ones[:2]])
     same(module(np.array(0), [ramp(2)]), [ramp(2)])
-    same(module(np.array(200), []), ones)
+    same(module(np.array(200), []), rows_of_ones)
     with pytest.raises(tcc.UserError, match="no element"):
         module(np.array(0), None)
 
@@ -194,8 +194,8 @@ def test_sequences_of_strings_and_maps() -> None:
     nodes = [helper.make_node("SequenceMap", ["s", "t"], ["y"], body=body)]
     inputs = [sequence("s", TensorProto.STRING, ["n"]), info("t", TensorProto.STRING, [1])]
     module = tcc.compile(model(nodes, inputs, [sequence("y", TensorProto.STRING, ["n"])]), jobs=1)
-    found = module([["a", "b"], [], ["é"]], ["!"])
-    assert [x.tolist() for x in found] == [["a!", "b!"], [], ["é!"]]
+    results = module([["a", "b"], [], ["é"]], ["!"])
+    assert [x.tolist() for x in results] == [["a!", "b!"], [], ["é!"]]
     assert module([], ["!"]) == []
 
 

@@ -92,9 +92,9 @@ def test_neighbour_ranks_keep_the_head_that_they_share(comm_library: Path, tmp_p
             caches[f"past_{name}"][:, :ROWS] = past[rank // 2]
         feeds.append({"x": X, **caches})
     results = on_ranks(tmp_path, comm_library, {"decode": feeds})["decode"]
-    for rank, found in enumerate(results):
-        np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=1e-5)
-        np.testing.assert_array_equal(found["y"], results[0]["y"])
+    for rank, outputs in enumerate(results):
+        np.testing.assert_allclose(outputs["y"], expected["y"], rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(outputs["y"], results[0]["y"])
         for name in "kv":
             part = expected[name][rank // 2 : rank // 2 + 1]
-            np.testing.assert_allclose(found[name], part, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(outputs[name], part, rtol=0, atol=1e-5)

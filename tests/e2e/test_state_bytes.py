@@ -75,8 +75,8 @@ def test_logits_and_rows_are_those_of_rounded_caches(module: Module) -> None:
         tokens, end = RNG.integers(0, WORDS, count), length + count
         before = {name: array[:length].copy() for name, array in memory.items()}
         views = {name: array[:end] for name, array in memory.items()}
-        got = module.run({"tokens": tokens, "rows": np.arange(count), **views})["logits"]
-        np.testing.assert_allclose(got, oracle.run(tokens), rtol=1e-3, atol=1e-3)
+        logits = module.run({"tokens": tokens, "rows": np.arange(count), **views})["logits"]
+        np.testing.assert_allclose(logits, oracle.run(tokens), rtol=1e-3, atol=1e-3)
         for name, array in before.items():
             np.testing.assert_array_equal(memory[name][:length], array)
         for name in "kv":
@@ -105,8 +105,8 @@ def test_rows_of_special_values(wide: str, axis: int) -> None:
     scales = turn(np.zeros((1, 5, 1))).shape
     feeds = {"past": np.zeros(shape, np.int8), "past.scales": np.zeros(scales, np.float32)}
     with np.errstate(invalid="ignore"):
-        got = turn(evaluate_graph(graph, {**feeds, "x": turn(rows[None])})["y"])[0]
+        rows_read = turn(evaluate_graph(graph, {**feeds, "x": turn(rows[None])})["y"])[0]
     levels, size = rounded(np.nan_to_num(rows.astype("f8"), nan=0, posinf=0))
-    want = np.abs(levels * size)
-    want[1:3] = np.nan
-    np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-40)
+    reference = np.abs(levels * size)
+    reference[1:3] = np.nan
+    np.testing.assert_allclose(rows_read, reference, rtol=2e-3, atol=1e-40)

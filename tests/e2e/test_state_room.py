@@ -128,8 +128,8 @@ def step(module: Module, oracle: Oracle, memory: Mapping[str, Any], length: int,
     kind = type(memory[CACHES[0]])
     plain: Callable[[Array], Any] = (lambda a: a) if kind is np.ndarray else _tensor
     result = module.run({"x": plain(x), "mask": plain(mask), **views})
-    want = oracle.run(x, mask)
-    assert_agree({name: np.asarray(array) for name, array in result.items()}, want)
+    reference = oracle.run(x, mask)
+    assert_agree({name: np.asarray(array) for name, array in result.items()}, reference)
     for name in CACHES:
         assert result[f"present.{name}"] is views[f"past_key_values.{name}"]
         array = np.asarray(memory[name])
@@ -256,11 +256,11 @@ def test_caches_of_half_the_bytes(model: onnx.ModelProto, dtype: str) -> None:
         x, mask = normal(total, 1, rows, MODEL), causal(rows, total)
         views = {f"past_key_values.{n}": memory[n][:, :, :total] for n in CACHES}
         result = module.run({"x": torch.from_numpy(x), "mask": torch.from_numpy(mask), **views})
-        want = oracle.run(x, mask)
-        assert_agree({"y": result["y"].numpy()}, {"y": want["y"]}, 2e-2)
+        reference = oracle.run(x, mask)
+        assert_agree({"y": result["y"].numpy()}, {"y": reference["y"]}, 2e-2)
         for name in ("0.key", "0.value"):  # later layers read rounded rows
-            got = memory[name][:, :, :total].float().numpy()
-            rounded = torch.from_numpy(want[f"present.{name}"]).to(element).float().numpy()
-            np.testing.assert_allclose(got, rounded, rtol=2.0**-7, atol=1e-6)
-            assert np.mean(got != rounded) < 0.05  # sums in another order may round up or down
+            cache = memory[name][:, :, :total].float().numpy()
+            rounded = torch.from_numpy(reference[f"present.{name}"]).to(element).float().numpy()
+            np.testing.assert_allclose(cache, rounded, rtol=2.0**-7, atol=1e-6)
+            assert np.mean(cache != rounded) < 0.05  # sums in another order may round up or down
         length = total

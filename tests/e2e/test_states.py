@@ -57,15 +57,15 @@ def test_caches_grow_in_the_callers_memory(new: int | str) -> None:
     length = 0
     for step, count in enumerate((3, 1, 2, 1) if new == "n" else (1,) * MOST):
         x = normal(step, count, WIDTH)
-        want = expected(runner, {"x": x, **caches})
+        reference = expected(runner, {"x": x, **caches})
         length += count
-        given = {name: array[:length] for name, array in memory.items()}
-        got = module.run({"x": x, **given})
-        assert_agree(got, want)
+        views_of_caches = {name: array[:length] for name, array in memory.items()}
+        outputs = module.run({"x": x, **views_of_caches})
+        assert_agree(outputs, reference)
         for past, present in STATES.items():
-            assert np.shares_memory(got[present], memory[past])
-            assert got[present] is given[past]
-            caches[past] = want[present]
+            assert np.shares_memory(outputs[present], memory[past])
+            assert outputs[present] is views_of_caches[past]
+            caches[past] = reference[present]
     assert length == MOST or new == "n"
 
 
@@ -80,8 +80,8 @@ def test_verify_gives_the_model_the_old_rows(
     sizes = [f"--input={name}=6x{WIDTH}" for name in STATES]
     capsys.readouterr()
     assert cli.execute(["verify", str(model), str(artifact), *sizes, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [item["output"] for item in found["outputs"]] == ["y", *STATES.values()]
+    report = json.loads(capsys.readouterr().out)
+    assert [item["output"] for item in report["outputs"]] == ["y", *STATES.values()]
     assert cli.execute(["run", str(artifact), *sizes]) == 0
     times = ["--rounds=1", "--seconds=0.01", "--threads=1"]
     assert cli.execute(["bench", str(artifact), *sizes, *times]) == 0

@@ -74,20 +74,20 @@ def test_movement_of_strings() -> None:
     kinds = [STRING] * 9 + [TensorProto.BOOL] + [I64] * 3
     proto = model(nodes, [info("s", STRING, [4]), info("t", STRING, [4])], names, kinds)
     s, t = objects(["b", "é", "a", "b"]), objects(["b", "", "a", "c"])
-    found = run_both(proto, {"s": s, "t": t})
-    assert found["joined"].tolist() == ["b", "é", "a", "b", "x", "b"]
-    assert found["taken"].tolist() == ["é", "b", "é"]
-    assert found["padded"].tolist() == ["", "b", "é", "a", "b", "", ""]
-    assert found["turned"].tolist() == [["b", "a"], ["é", "b"]]
-    assert found["expanded"].tolist() == [s.tolist()] * 2
-    assert found["tiled"].tolist() == s.tolist() * 2
-    assert found["same"].tolist() == [True, False, True, False]
-    assert found["chosen"].tolist() == ["b", "", "a", "c"]
-    assert found["kept"].tolist() == ["b", "a"]
-    assert found["values"].tolist() == ["a", "b", "é"]
-    assert found["first"].tolist() == [2, 0, 1]
-    assert found["inverse"].tolist() == [1, 2, 0, 1]
-    assert found["counts"].tolist() == [1, 2, 1]
+    outputs = run_both(proto, {"s": s, "t": t})
+    assert outputs["joined"].tolist() == ["b", "é", "a", "b", "x", "b"]
+    assert outputs["taken"].tolist() == ["é", "b", "é"]
+    assert outputs["padded"].tolist() == ["", "b", "é", "a", "b", "", ""]
+    assert outputs["turned"].tolist() == [["b", "a"], ["é", "b"]]
+    assert outputs["expanded"].tolist() == [s.tolist()] * 2
+    assert outputs["tiled"].tolist() == s.tolist() * 2
+    assert outputs["same"].tolist() == [True, False, True, False]
+    assert outputs["chosen"].tolist() == ["b", "", "a", "c"]
+    assert outputs["kept"].tolist() == ["b", "a"]
+    assert outputs["values"].tolist() == ["a", "b", "é"]
+    assert outputs["first"].tolist() == [2, 0, 1]
+    assert outputs["inverse"].tolist() == [1, 2, 0, 1]
+    assert outputs["counts"].tolist() == [1, 2, 1]
 
 
 def test_strings_of_symbolic_sizes_and_all_kinds_of_arrays() -> None:
@@ -106,19 +106,19 @@ def test_strings_of_symbolic_sizes_and_all_kinds_of_arrays() -> None:
     kinds = [STRING, STRING, STRING, STRING, I64, TensorProto.BOOL, F32]
     proto = model(nodes, inputs, names, kinds)
     s, n = ["no", "straße", "a-b", "No"], np.array([0.1, -2e20, 3, np.inf], np.float32)
-    found = run_both(proto, {"s": objects(s), "t": objects(["-x"]), "n": n})
-    assert found["both"].tolist() == [f"{text}-x" for text in s]
-    assert found["pieces"].tolist()[2] == ["a", "b", "x"]
-    assert found["pieces"].tolist()[0] == ["no", "x", ""]
-    assert found["counts"].tolist() == [2, 2, 3, 2]
-    assert found["normal"].tolist() == ["STRASSE", "A-B"]
-    assert found["fits"].tolist() == [True, False, True, False]
-    assert found["text"].tolist() == ["0.1", "-2e+20", "3", "INF"]
-    assert found["number"].tolist() == n.tolist()
+    outputs = run_both(proto, {"s": objects(s), "t": objects(["-x"]), "n": n})
+    assert outputs["both"].tolist() == [f"{text}-x" for text in s]
+    assert outputs["pieces"].tolist()[2] == ["a", "b", "x"]
+    assert outputs["pieces"].tolist()[0] == ["no", "x", ""]
+    assert outputs["counts"].tolist() == [2, 2, 3, 2]
+    assert outputs["normal"].tolist() == ["STRASSE", "A-B"]
+    assert outputs["fits"].tolist() == [True, False, True, False]
+    assert outputs["text"].tolist() == ["0.1", "-2e+20", "3", "INF"]
+    assert outputs["number"].tolist() == n.tolist()
     module = tcc.compile(proto, jobs=1)
-    for given in (np.array(s), s, np.array([x.encode() for x in s]), objects(s)[::1]):
-        assert module(given, ["-x"], n)[0].tolist() == found["both"].tolist()
-    assert module(objects(s)[::-1], ["-x"], n)[0].tolist() == found["both"].tolist()[::-1]
+    for array in (np.array(s), s, np.array([x.encode() for x in s]), objects(s)[::1]):
+        assert module(array, ["-x"], n)[0].tolist() == outputs["both"].tolist()
+    assert module(objects(s)[::-1], ["-x"], n)[0].tolist() == outputs["both"].tolist()[::-1]
     assert module([], ["-x"], n[:0])[1].shape == (0, 0)
     odd = b"\xff\0\xc3".decode("utf-8", "surrogateescape")
     assert module([odd], [odd], n)[0].tolist() == [odd + odd]
@@ -130,7 +130,7 @@ def test_wrong_inputs_are_refused() -> None:
     )
     module = tcc.compile(proto, jobs=1)
     assert module(["1", "-20"]).tolist() == [1, -20]
-    for given, why in (
+    for array, why in (
         (np.zeros(2), "array of strings"),
         ([1, 2], "expected strings"),
         (["1"], r"expected shape \[2\]"),
@@ -140,7 +140,7 @@ def test_wrong_inputs_are_refused() -> None:
         (["1", "1" * 200], "200 bytes"),
     ):
         with pytest.raises(tcc.UserError, match=why):
-            module(given)
+            module(array)
 
 
 def test_gpus_refuse_strings_by_name() -> None:

@@ -78,6 +78,6 @@ def test_contractions_round_as_sums_in_blocks(
     exact = (a.astype(np.float64) * b).sum(1)
     blocks, one = (rms(rounded(a, b, n) - exact) for n in (BLOCK, a.shape[1]))
     assert one > 1.25 * blocks  # else the test could not distinguish them
-    asked = {"numerics": "strict", "cpu": "x86-64-v3"}  # direct sums; prices of one processor
-    got = tcc.compile(model, **asked).run({"x": x})["y"].reshape(-1)
-    assert rms(got - exact) < 1.12 * blocks
+    options = {"numerics": "strict", "cpu": "x86-64-v3"}  # direct sums; prices of one processor
+    output = tcc.compile(model, **options).run({"x": x})["y"].reshape(-1)
+    assert rms(output - exact) < 1.12 * blocks

@@ -79,10 +79,10 @@ def _feeds(model: onnx.ModelProto, sizes: dict[str, int]) -> dict[str, Array]:
 
 def _found(run: Callable[[], Any], refused: type[Exception]) -> Array | None:
     try:
-        (found,) = run().values()
+        (output,) = run().values()
     except refused:
         return None
-    return np.asarray(found)
+    return np.asarray(output)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -92,16 +92,18 @@ def test_lengths_are_taken_and_refused_as_onnx_runtime_does(name: str) -> None:
     module = tcc.compile(model, jobs=1) if name in _COMPILED else None
     dims = [d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim]
     symbols = sorted(set(filter(None, dims)))
-    taken = []
+    accepted = []
     for lengths in product((1, 2, 3, 4), repeat=len(symbols)):
         feeds = _feeds(model, dict(zip(symbols, lengths, strict=True)))
-        wanted = _found(lambda f=feeds: {"y": runner.run(None, f)[0]}, Exception)
-        found = [_found(lambda f=feeds: evaluate_graph(graph, f), UserError)]
+        reference = _found(lambda f=feeds: {"y": runner.run(None, f)[0]}, Exception)
+        results = [_found(lambda f=feeds: evaluate_graph(graph, f), UserError)]
         if module is not None:
-            found.append(_found(lambda f=feeds: module.run(f), UserError))
-        for array in found:
-            assert (array is None) == (wanted is None), lengths
+            results.append(_found(lambda f=feeds: module.run(f), UserError))
+        for array in results:
+            assert (array is None) == (reference is None), lengths
             if array is not None:
-                np.testing.assert_allclose(array, wanted, rtol=0, atol=1e-5, err_msg=str(lengths))
-        taken.append(wanted is not None)
-    assert 0 < sum(taken) < len(taken)
+                np.testing.assert_allclose(
+                    array, reference, rtol=0, atol=1e-5, err_msg=str(lengths)
+                )
+        accepted.append(reference is not None)
+    assert 0 < sum(accepted) < len(accepted)

@@ -38,8 +38,8 @@ def check(
 ) -> tcc.Module:
     module = tcc.compile(model, jobs=1)
     runner = session(model)
-    for given in feeds:
-        assert_agree(module.run(given), expected(runner, given), tolerance)
+    for inputs in feeds:
+        assert_agree(module.run(inputs), expected(runner, inputs), tolerance)
     return module
 
 
@@ -397,8 +397,8 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert (tmp_path / "weights.bin").stat().st_size >= 3 * 16 * 16 * 4
     module = tcc.compile(path, jobs=1)
-    given = {"x": normal(2, 5, 16)}
-    assert_agree(module.run(given), expected(session(path), given), 1e-5)
+    inputs = {"x": normal(2, 5, 16)}
+    assert_agree(module.run(inputs), expected(session(path), inputs), 1e-5)
 
 
 # ---- element types -------------------------------------------------------------------------------
@@ -478,10 +478,10 @@ def test_a_large_reduction() -> None:
         ],
     )
     x = RNG.random(3_000_001).astype(np.float32)
-    got = tcc.compile(model, jobs=1).run({"x": x})
+    outputs = tcc.compile(model, jobs=1).run({"x": x})
     # at least 32 partial sums, with 4 times the error of random roundings
     bound = 4 * math.sqrt(x.size / 32) * 2.0**-24
-    assert abs(got["sum"] / x.sum(dtype=np.float64) - 1) < bound
-    assert abs(got["norm"] / np.linalg.norm(x.astype(np.float64)) - 1) < bound
-    assert got["max"] == x.max()
-    assert got["place"] == x.argmax()
+    assert abs(outputs["sum"] / x.sum(dtype=np.float64) - 1) < bound
+    assert abs(outputs["norm"] / np.linalg.norm(x.astype(np.float64)) - 1) < bound
+    assert outputs["max"] == x.max()
+    assert outputs["place"] == x.argmax()

@@ -197,8 +197,8 @@ def test_a_compile_removes_files_of_a_killed_compile_beside_its_output(tmp_path:
         assert living.stdout is not None
         at_work = Path(living.stdout.readline().strip())
         assert {path.name for path in tmp_path.iterdir()} == {at_work.name, ".tcc-made-notes"}
-        with folder_beside(out, "the artifact") as own:
-            assert own.exists()
+        with folder_beside(out, "the artifact") as folder:
+            assert folder.exists()
             assert (at_work / "object0.o").exists()
     living.stdin.close()
     living.stdout.close()

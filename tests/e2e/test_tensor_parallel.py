@@ -60,25 +60,25 @@ class Rows(nn.Module):
 
 
 def columns(whole: nn.Linear, rank: int) -> nn.Linear:
-    made = nn.Linear(whole.in_features, whole.out_features // RANKS)
-    made.weight = nn.Parameter(whole.weight.chunk(RANKS)[rank].clone())
-    made.bias = nn.Parameter(whole.bias.chunk(RANKS)[rank].clone())
-    return made
+    layer = nn.Linear(whole.in_features, whole.out_features // RANKS)
+    layer.weight = nn.Parameter(whole.weight.chunk(RANKS)[rank].clone())
+    layer.bias = nn.Parameter(whole.bias.chunk(RANKS)[rank].clone())
+    return layer
 
 
 def divided(layer: Any, rank: int, group: dist.ProcessGroup) -> nn.Module:
     """Returns a rank's share of the layer, with an all_reduce after attention and after the
     neurons."""
-    made = copy.deepcopy(layer)
-    heads = made.attention.self
+    copy_of_layer = copy.deepcopy(layer)
+    heads = copy_of_layer.attention.self
     heads.num_attention_heads //= RANKS
     heads.all_head_size //= RANKS
     for name in ("query", "key", "value"):
         setattr(heads, name, columns(getattr(heads, name), rank))
-    made.attention.output.dense = Rows(layer.attention.output.dense, rank, group)
-    made.intermediate.dense = columns(layer.intermediate.dense, rank)
-    made.output.dense = Rows(layer.output.dense, rank, group)
-    return made
+    copy_of_layer.attention.output.dense = Rows(layer.attention.output.dense, rank, group)
+    copy_of_layer.intermediate.dense = columns(layer.intermediate.dense, rank)
+    copy_of_layer.output.dense = Rows(layer.output.dense, rank, group)
+    return copy_of_layer
 
 
 def bert_layer(hidden: int) -> nn.Module:
@@ -101,13 +101,13 @@ def bert_layer(hidden: int) -> nn.Module:
 
 def whole(layer: nn.Module, x: Tensor) -> np.ndarray[Any, Any]:
     with torch.no_grad():
-        found = layer(x)
-    return np.asarray(found if isinstance(found, Tensor) else found[0])
+        output = layer(x)
+    return np.asarray(output if isinstance(output, Tensor) else output[0])
 
 
 def check(results: Sequence[Mapping[str, Any]], want: np.ndarray[Any, Any]) -> None:
     """Checks that all ranks have one result, bit for bit, and that it is the whole layer's."""
-    arrays = [array for found in results for array in found.values()]
+    arrays = [array for outputs in results for array in outputs.values()]
     assert len(arrays) == len(results)
     for array in arrays:
         np.testing.assert_allclose(array, want, rtol=0, atol=1e-5 * np.abs(want).max())
@@ -119,14 +119,14 @@ def test_a_layer_on_two_ranks(comm_library: Path, tmp_path: Path) -> None:
     with ranks(RANKS, 0):
         for rank in range(RANKS):
             program = torch.export.export(divided(layer, rank, dist.group.WORLD), (x,))
-            given = program
+            program_or_path = program
             if rank:  # rank 0 is compiled from the program, rank 1 from an archive
-                given = tmp_path / "layer.pt2"
-                torch.export.save(program, given)
-            compile_model(given, read_options({"jobs": 1}), tmp_path / f"layer{rank}.so")
+                program_or_path = tmp_path / "layer.pt2"
+                torch.export.save(program, program_or_path)
+            compile_model(program_or_path, read_options({"jobs": 1}), tmp_path / f"layer{rank}.so")
     feeds = {str(program.graph_signature.user_inputs[0]): x.numpy()}
-    found = on_ranks(tmp_path, comm_library, {"layer{rank}": [feeds] * RANKS})["layer{rank}"]
-    check(found, whole(layer, x))
+    outputs = on_ranks(tmp_path, comm_library, {"layer{rank}": [feeds] * RANKS})["layer{rank}"]
+    check(outputs, whole(layer, x))
 
 
 # ---- a mesh --------------------------------------------------------------------------------------
@@ -165,14 +165,14 @@ class Part(nn.Module):
 
 def placed(layer: nn.Module, mesh: DeviceMesh) -> Any:
     """Returns the layer with a share that depends on the rank that runs it."""
-    made = divided(layer, 0, dist.group.WORLD)
-    heads, given = made.attention.self, layer.attention.self
+    copy_of_layer = divided(layer, 0, dist.group.WORLD)
+    heads, original = copy_of_layer.attention.self, layer.attention.self
     for name in ("query", "key", "value"):
-        setattr(heads, name, Part(getattr(given, name), mesh, 0))
-    made.attention.output.dense = Part(layer.attention.output.dense, mesh, 1)
-    made.intermediate.dense = Part(layer.intermediate.dense, mesh, 0)
-    made.output.dense = Part(layer.output.dense, mesh, 1)
-    return made
+        setattr(heads, name, Part(getattr(original, name), mesh, 0))
+    copy_of_layer.attention.output.dense = Part(layer.attention.output.dense, mesh, 1)
+    copy_of_layer.intermediate.dense = Part(layer.intermediate.dense, mesh, 0)
+    copy_of_layer.output.dense = Part(layer.output.dense, mesh, 1)
+    return copy_of_layer
 
 
 DIMENSIONS = ("data", "tensor")
@@ -208,11 +208,11 @@ def test_artifacts_of_ranks_of_a_mesh(comm_library: Path, tmp_path: Path) -> Non
             options = read_options({"jobs": 1, "buckets": {"rows": [3]}})
             compile_model(program, options, tmp_path / f"own{rank}.so")
             os.link(tmp_path / f"own{rank}.so", tmp_path / f"same{rank}.so")
-    feeds, others = (
+    feeds, other_feeds = (
         [{"x": x[rank // 2 * n : rank // 2 * n + n].numpy()} for rank in range(4)] for n in (3, 2)
     )
-    found = on_ranks(tmp_path, comm_library, {"own{rank}": feeds, "same{rank}": others})
+    outputs = on_ranks(tmp_path, comm_library, {"own{rank}": feeds, "same{rank}": other_feeds})
     with torch.no_grad():
-        want = np.asarray(second(torch.relu(first(x))))
-    check(found["own{rank}"], want)
-    check(found["same{rank}"], want[:4])
+        reference = np.asarray(second(torch.relu(first(x))))
+    check(outputs["own{rank}"], reference)
+    check(outputs["same{rank}"], reference[:4])

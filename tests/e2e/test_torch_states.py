@@ -81,10 +81,10 @@ def test_prompts_of_three_lengths_and_steps_behind_a_prefix() -> None:
         lengths = [prompt, *range(prefix + 1, prefix + 8)]
         starts = [0, *range(prefix, prefix + 7)]
         for start, length in zip(starts, lengths, strict=True):
-            found = module.run({"input_ids": words[:, start:length], **views(memory, length)})
+            outputs = module.run({"input_ids": words[:, start:length], **views(memory, length)})
             with torch.no_grad():
-                want = model(words[:, :length]).logits[:, start:]
-            torch.testing.assert_close(found["logits"], want, rtol=1e-4, atol=1e-4)
+                reference = model(words[:, :length]).logits[:, start:]
+            torch.testing.assert_close(outputs["logits"], reference, rtol=1e-4, atol=1e-4)
 
 
 def test_a_past_of_at_least_one_row_names_the_cure(
@@ -95,9 +95,9 @@ def test_a_past_of_at_least_one_row_names_the_cure(
     torch.export.save(program, tmp_path / "m.pt2")
     command = ["compile", str(tmp_path / "m.pt2"), "-o", str(tmp_path / "m.so"), "--jobs=1", "-O1"]
     assert cli.execute([*command, *(f"--state={a}={b}" for a, b in STATES.items())]) == 0
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "state past_k_0 and 3 more cannot be empty: it has at least 1 rows" in shown
-    assert "whose range begins at 0" in shown
+    text = " ".join(capsys.readouterr().err.split())
+    assert "state past_k_0 and 3 more cannot be empty: it has at least 1 rows" in text
+    assert "whose range begins at 0" in text
     module = tcc.load(tmp_path / "m.so")
     memory = caches()
     with pytest.raises(UserError, match=r"at least 1 is due; .*torch\.export\.Dim\('past'\)"):

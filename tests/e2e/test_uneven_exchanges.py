@@ -51,14 +51,14 @@ class Exchange(nn.Module):
 
     def forward(self, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
         sent, received = self.splits(*given)
-        found = functional.all_to_all_single(x * 2, received, sent, dist.group.WORLD)
-        return found + 1, functional.all_reduce(torch.relu(x[:1]), "sum", dist.group.WORLD)
+        result = functional.all_to_all_single(x * 2, received, sent, dist.group.WORLD)
+        return result + 1, functional.all_reduce(torch.relu(x[:1]), "sum", dist.group.WORLD)
 
 
 def exchanged(xs: Sequence[Array], counts: Array) -> list[Array]:
     """Returns the rows that each rank receives if `counts[a, b]` rows go from a to b."""
     parts = [np.split(2 * x, np.cumsum(row)[:-1]) for x, row in zip(xs, counts, strict=True)]
-    return [np.concatenate([own[rank] for own in parts]) + 1 for rank in range(len(xs))]
+    return [np.concatenate([pieces[rank] for pieces in parts]) + 1 for rank in range(len(xs))]
 
 
 def rows(counts: Array, seed: int) -> list[Array]:
@@ -68,9 +68,9 @@ def rows(counts: Array, seed: int) -> list[Array]:
 
 def check(found: Sequence[Any], xs: Sequence[Array], counts: Array) -> None:
     total = sum(np.maximum(x[:1], 0) for x in xs)  # its terms are not negative
-    for results, want in zip(found, exchanged(xs, counts), strict=True):
-        own, sum_ = results.values()
-        np.testing.assert_array_equal(own, want)
+    for results, reference in zip(found, exchanged(xs, counts), strict=True):
+        exchanged_rows, sum_ = results.values()
+        np.testing.assert_array_equal(exchanged_rows, reference)
         np.testing.assert_allclose(sum_, total, rtol=1e-6, atol=1e-6 * np.max(total))
 
 
@@ -88,8 +88,8 @@ def test_lists_of_sizes(counts: Any, comm_library: Path, tmp_path: Path) -> None
         with ranks(len(xs), rank):
             program = torch.export.export(Exchange(lambda lists=lists: lists), (torch.tensor(x),))
             compile_model(program, read_options({"jobs": 1}), tmp_path / f"own{rank}.so")
-    found = on_ranks(tmp_path, comm_library, {"own{rank}": [{"x": x} for x in xs]})
-    check(found["own{rank}"], xs, counts)
+    outputs = on_ranks(tmp_path, comm_library, {"own{rank}": [{"x": x} for x in xs]})
+    check(outputs["own{rank}"], xs, counts)
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +115,15 @@ def feeds(counts: Array, xs: Sequence[Array]) -> list[dict[str, Array]]:
 
 def test_sizes_that_a_run_learns(learned: Path, comm_library: Path) -> None:
     names = ("some", "none", "much")
-    given = ([[1, 2], [4, 3]], [[0, 1], [2, 0]], [[0, 80_000], [60_000, 7]])
-    counts = {name: np.array(n) for name, n in zip(names, given, strict=True)}
+    count_lists = ([[1, 2], [4, 3]], [[0, 1], [2, 0]], [[0, 80_000], [60_000, 7]])
+    counts = {name: np.array(n) for name, n in zip(names, count_lists, strict=True)}
     xs = {name: rows(n, 4) for name, n in counts.items()}
     for name in names:
         (learned.parent / f"{name}.so").hardlink_to(learned)
     models = {name: feeds(counts[name], xs[name]) for name in names}
-    found = on_ranks(learned.parent, comm_library, models)
+    outputs = on_ranks(learned.parent, comm_library, models)
     for name in names:
-        check(found[name], xs[name], counts[name])
+        check(outputs[name], xs[name], counts[name])
 
 
 WRONG = """
@@ -164,8 +164,8 @@ CASES = {
 
 def test_counts_that_cannot_be(learned: Path, comm_library: Path) -> None:
     """Every rank raises an error that names the fault."""
-    found = run_ranks(2, WRONG, comm_library, learned, *CASES)
-    for rank, text in enumerate(found):
+    texts = run_ranks(2, WRONG, comm_library, learned, *CASES)
+    for rank, text in enumerate(texts):
         lines = text.splitlines()
         assert len(lines) == len(CASES)
         for line, said in zip(lines, CASES.values(), strict=True):

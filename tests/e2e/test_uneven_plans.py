@@ -87,10 +87,10 @@ def tcc(library: Path, folder: Path, *words: str) -> None:
 
 
 def assert_ranks_agree(folder: Path, library: Path, ranks: int) -> None:
-    found = on_ranks(folder, library, {"decoder": [{"ids": IDS}] * ranks})["decoder"]
+    outputs = on_ranks(folder, library, {"decoder": [{"ids": IDS}] * ranks})["decoder"]
     expected, largest = reference(), np.abs(reference()).max()
-    for results in found:
-        np.testing.assert_array_equal(results["logits"], found[0]["logits"], strict=True)
+    for results in outputs:
+        np.testing.assert_array_equal(results["logits"], outputs[0]["logits"], strict=True)
         np.testing.assert_allclose(results["logits"], expected, rtol=0, atol=1e-5 * largest)
 
 

@@ -118,24 +118,24 @@ def agrees(path: Path, *inputs: Any, **states: Any) -> dict[str, Any]:
     names = [n for n in program.graph_signature.user_inputs if isinstance(n, str)]
     tensors = [x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
     pairs = [torch.view_as_real(x) if x.is_complex() else x for x in tensors]
-    given = {n: x.numpy() for n, x in zip(names, pairs, strict=False)} | states
+    inputs_by_name = {n: x.numpy() for n, x in zip(names, pairs, strict=False)} | states
     for _ in range(2):  # a run leaves no state for the next run
-        run({name: x + 1 if x.dtype.kind == "f" else x for name, x in given.items()})
-        found = run(given)
-        wanted = pytree.tree_leaves(torch.export.load(path).module()(*inputs))
-        for number, want in enumerate(wanted):
-            if isinstance(want, torch.Tensor):
-                pair = torch.view_as_real(want.resolve_conj()) if want.is_complex() else want
-                np.testing.assert_array_equal(found[str(number)], pair.detach().numpy())
-    return found
+        run({name: x + 1 if x.dtype.kind == "f" else x for name, x in inputs_by_name.items()})
+        outputs = run(inputs_by_name)
+        references = pytree.tree_leaves(torch.export.load(path).module()(*inputs))
+        for number, leaf in enumerate(references):
+            if isinstance(leaf, torch.Tensor):
+                pair = torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
+                np.testing.assert_array_equal(outputs[str(number)], pair.detach().numpy())
+    return outputs
 
 
 def test_the_calls_of_an_archive_agree_with_torch(tmp_path: Path) -> None:
     path = save(tmp_path / "m.pt2", export(Sample()))
-    found = agrees(path, *sample_inputs(), total=np.eye(4, dtype=np.float32))
+    outputs = agrees(path, *sample_inputs(), total=np.eye(4, dtype=np.float32))
     module = torch.export.load(path).module()
     module(*sample_inputs())
-    np.testing.assert_array_equal(found["total.updated"], module.total.detach().numpy())
+    np.testing.assert_array_equal(outputs["total.updated"], module.total.detach().numpy())
 
 
 class Branch(torch.nn.Module):
@@ -168,9 +168,9 @@ def test_the_loss_and_gradients_of_a_joint_program(tmp_path: Path) -> None:
     run = replayed(str(save(tmp_path / "m.pt2", joint)), Rounding())
     loss = module(x)
     loss.backward()
-    want = [loss.detach(), module.layer.weight.grad, module.layer.bias.grad]
-    for found, due in zip(run({"x": x.numpy()}).values(), want, strict=True):
-        np.testing.assert_allclose(found, due.numpy(), rtol=1e-5, atol=1e-6)
+    leaves = [loss.detach(), module.layer.weight.grad, module.layer.bias.grad]
+    for array, due in zip(run({"x": x.numpy()}).values(), leaves, strict=True):
+        np.testing.assert_allclose(array, due.numpy(), rtol=1e-5, atol=1e-6)
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -56,8 +56,8 @@ def verified(
     # Derivation subtracts the matrices first, and loses no accuracy.
     tcc.compile(model, jobs=1, derive=False, **options).save(artifact)
     code = cli.execute(["verify", str(model), str(artifact), "--json"])
-    (found,) = json.loads(capsys.readouterr().out)["outputs"]
-    return code, found
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    return code, output
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_the_error_of_a_precision_mode_is_allowed(
 ) -> None:
     if oracle == "evaluator":
         monkeypatch.setattr("tcc.cli.reference.find_spec", lambda name: None)
-    code, found = verified(save(tmp_path / "m.onnx", mode), MODES[mode], capsys)
-    assert found["cost"] > TOLERANCES[mode]
-    assert found["error"] <= found["allowed"] < found["cost"] / 10
-    assert (code, found["ok"]) == (0, True)
+    code, output = verified(save(tmp_path / "m.onnx", mode), MODES[mode], capsys)
+    assert output["cost"] > TOLERANCES[mode]
+    assert output["error"] <= output["allowed"] < output["cost"] / 10
+    assert (code, output["ok"]) == (0, True)
 
 
 @pytest.mark.parametrize("mode", part("fault in a mode", MODES, 2))
@@ -99,20 +99,20 @@ def test_a_fault_in_a_mode_is_wrong(
     monkeypatch.setattr(stores, "_STORED", WeakValueDictionary())  # no weight of another test
     monkeypatch.setattr(precision, "rounded", shifted)
     monkeypatch.setattr(precision, "stored_levels", shifted_levels)
-    code, found = verified(model, MODES[mode], capsys)
-    assert (code, found["ok"]) == (1, False)
-    assert "allowed" in found["why"]
+    code, output = verified(model, MODES[mode], capsys)
+    assert (code, output["ok"]) == (1, False)
+    assert "allowed" in output["why"]
 
 
 def test_only_a_tolerance_makes_the_cost_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = save(tmp_path / "m.onnx", "bf16")
-    _, found = verified(model, MODES["bf16"], capsys)
+    _, output = verified(model, MODES["bf16"], capsys)
     words = ["verify", str(model), str(model.with_suffix(".so"))]
     assert cli.execute(words) == 0
     said = capsys.readouterr().out
-    assert f"the precision costs {found['cost']:.1e}" in said
+    assert f"the precision costs {output['cost']:.1e}" in said
     assert "agree" not in said
     assert cli.execute([*words, "--tolerance", "1e-3"]) == 1
     assert "more than --tolerance 0.001" in capsys.readouterr().out
@@ -126,24 +126,24 @@ def test_the_allowed_error_follows_the_noise_of_the_model(
     model = save(tmp_path / "m.onnx", "f32", 1000)
     verified(model, {}, capsys)
     if faulty:
-        given = onnx.load(model)
-        (b,) = (t for t in given.graph.initializer if t.name == "b")
+        proto = onnx.load(model)
+        (b,) = (t for t in proto.graph.initializer if t.name == "b")
         b.raw_data = np.roll(np.frombuffer(b.raw_data, np.float32), 1).tobytes()
-        onnx.save(given, model)
+        onnx.save(proto, model)
     code = cli.execute(["verify", str(model), str(model.with_suffix(".so")), "--json"])
-    (found,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert (code, found["ok"]) == (int(faulty), not faulty)
-    assert faulty or found["allowed"] > TOLERANCES["f32"]
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert (code, output["ok"]) == (int(faulty), not faulty)
+    assert faulty or output["allowed"] > TOLERANCES["f32"]
 
 
 def test_inputs_are_rounded_to_their_neighbours() -> None:
-    given = {"x": np.array([1, -2, 0, np.inf], np.float32), "n": np.array([3])}
-    ups, downs = (np.nextafter(given["x"], np.float32(end)) for end in (np.inf, -np.inf))
+    inputs = {"x": np.array([1, -2, 0, np.inf], np.float32), "n": np.array([3])}
+    ups, downs = (np.nextafter(inputs["x"], np.float32(end)) for end in (np.inf, -np.inf))
     for seed in range(4):
-        nudged = comparison._nudged(given, seed)
+        nudged = comparison._nudged(inputs, seed)
         assert np.all((nudged["x"] == ups) | (nudged["x"] == downs))
         assert nudged["x"].dtype == np.float32
-        assert nudged["n"] is given["n"]
+        assert nudged["n"] is inputs["n"]
 
 
 # ---- one wrong weight ---------------------------------------------------------------------------
@@ -206,9 +206,9 @@ def test_a_recurrent_layer_that_is_off_by_a_twentieth_fails(
     model, artifact = onnx.load(SILERO), tmp_path / "m.so"
     (branch,) = (n for n in model.graph.node if n.op_type == "If")
     (then,) = (a.g for a in branch.attribute if a.name == "then_branch")
-    for held in then.node:
-        if held.op_type == "Constant" and ".rnn.weight" in held.output[0]:
-            tensor = held.attribute[0].t
+    for constant in then.node:
+        if constant.op_type == "Constant" and ".rnn.weight" in constant.output[0]:
+            tensor = constant.attribute[0].t
             array = numpy_helper.to_array(tensor) * np.float32(1.05)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     tcc.compile(model, jobs=1).save(artifact)
@@ -267,9 +267,9 @@ def test_a_wrong_row_of_a_table_fails(
     wrong = table.copy()
     wrong[17] *= 2
     if use == "rows":
-        moved = [node("Transpose", ["x"], ["t"], perm=[1, 0])]
-        nodes, shape = [*moved, node("Gather", ["table", "t"], ["y"])], (5, "n", 8)
-        others = {}
+        prefix = [node("Transpose", ["x"], ["t"], perm=[1, 0])]
+        nodes, shape = [*prefix, node("Gather", ["table", "t"], ["y"])], (5, "n", 8)
+        initializers = {}
     else:
         nodes, shape = (
             [
@@ -280,12 +280,12 @@ def test_a_wrong_row_of_a_table_fails(
             ],
             ("n", 5, 8),
         )
-        others = {"numbers": np.arange(30), "last": np.array([2])}
+        initializers = {"numbers": np.arange(30), "last": np.array([2])}
     ports = [value("x", onnx.TensorProto.INT64, ("n", 5))], [value("y", shape=shape)]
-    onnx.save(model_of(nodes, *ports, {"table": table, **others}), tmp_path / "m.onnx")
-    for held, code in ((table, 0), (wrong, 1)):
-        given = model_of(nodes, *ports, {"table": held, **others})
-        tcc.compile(given, jobs=1).save(tmp_path / "m.so")
+    onnx.save(model_of(nodes, *ports, {"table": table, **initializers}), tmp_path / "m.onnx")
+    for numbers, code in ((table, 0), (wrong, 1)):
+        proto = model_of(nodes, *ports, {"table": numbers, **initializers})
+        tcc.compile(proto, jobs=1).save(tmp_path / "m.so")
         words = ["verify", str(tmp_path / "m.onnx"), str(tmp_path / "m.so")]
         assert cli.execute(words) == code, capsys.readouterr().out
 
@@ -297,11 +297,11 @@ def test_outputs_that_inputs_do_not_change_are_named(
     ports = [value("x", shape=("n",))], [value("y", shape=("n",)), value("z", shape=("n",))]
     onnx.save(model_of(nodes, *ports, {"zero": np.zeros(1, np.float32)}), tmp_path / "m.onnx")
     assert cli.execute(["verify", str(tmp_path / "m.onnx")]) == 0
-    found = capsys.readouterr()
-    assert "y: the same for all inputs" in found.out
-    assert "z: the same" not in found.out
-    assert "x=2xf32" in found.err
-    assert "x=5xf32" in found.err
+    streams = capsys.readouterr()
+    assert "y: the same for all inputs" in streams.out
+    assert "z: the same" not in streams.out
+    assert "x=2xf32" in streams.err
+    assert "x=5xf32" in streams.err
 
 
 def test_draws_that_the_artifact_refuses_are_named(
@@ -321,6 +321,6 @@ def test_draws_that_the_artifact_refuses_are_named(
     said = capsys.readouterr().out
     assert "not compared: the artifact refuses x=9 (" in said
     assert cli.execute(["verify", str(model), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert 0 < len(found["refused"]) < 8
-    assert found["runs"] <= 40 - len(found["refused"])
+    report = json.loads(capsys.readouterr().out)
+    assert 0 < len(report["refused"]) < 8
+    assert report["runs"] <= 40 - len(report["refused"])

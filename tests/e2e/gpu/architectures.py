@@ -56,21 +56,21 @@ class _Builder:
         pads = [size // 2] * 4
         y = self.add("Conv", x, self.weight(m, n, size, size), pads=pads, strides=[stride] * 2)
         gain, var = (self._rng.uniform(0.8, 1.2, m).astype(np.float32) for _ in range(2))
-        rest = (self.weight(m, scale=0.1), self.weight(m, scale=0.1), self.constant(var))
-        return self.add("BatchNormalization", y, self.constant(gain), *rest)
+        statistics = (self.weight(m, scale=0.1), self.weight(m, scale=0.1), self.constant(var))
+        return self.add("BatchNormalization", y, self.constant(gain), *statistics)
 
 
 def bert(batch: int, rows: int, width: int, heads: int, words: int = 100) -> onnx.ModelProto:
     """Returns embeddings, two encoder layers with masked attention, and a pooler."""
-    b, each = _Builder(), width // heads
+    b, head = _Builder(), width // heads
     word = b.add("Gather", b.weight(words, width, scale=1.0), "ids")
     kind = b.add("Gather", b.weight(2, width, scale=0.3), "kinds")
     place = b.weight(1, rows, width, scale=0.3)
     x = b.norm(b.add("Add", b.add("Add", word, kind), place), width)
-    kept = b.add("Unsqueeze", b.add("Cast", "mask", to=FLOAT), b.shape(1, 2))
-    bias = b.add("Mul", b.add("Sub", b.number(1), kept), b.number(-3e38))
+    mask = b.add("Unsqueeze", b.add("Cast", "mask", to=FLOAT), b.shape(1, 2))
+    bias = b.add("Mul", b.add("Sub", b.number(1), mask), b.number(-3e38))
     for _ in range(2):
-        x = b.norm(b.add("Add", _attention(b, x, bias, (batch, rows, heads, each)), x), width)
+        x = b.norm(b.add("Add", _attention(b, x, bias, (batch, rows, heads, head)), x), width)
         y = b.linear(x, width, 4 * width)
         bell = b.add("Add", b.add("Erf", b.add("Div", y, b.number(2**0.5))), b.number(1))
         gelu = b.add("Mul", b.add("Mul", y, bell), b.number(0.5))
@@ -86,16 +86,16 @@ def bert(batch: int, rows: int, width: int, heads: int, words: int = 100) -> onn
 
 
 def _attention(b: _Builder, x: str, bias: str, sizes: tuple[int, int, int, int]) -> str:
-    batch, rows, heads, each = sizes
-    width = heads * each
-    split = b.shape(batch, rows, heads, each)
+    batch, rows, heads, head = sizes
+    width = heads * head
+    split = b.shape(batch, rows, heads, head)
     q, k, v = (b.add("Reshape", b.linear(x, width, width), split) for _ in range(3))
     q, v = (b.add("Transpose", t, perm=[0, 2, 1, 3]) for t in (q, v))
     scores = b.add("MatMul", q, b.add("Transpose", k, perm=[0, 2, 3, 1]))
-    scores = b.add("Add", b.add("Mul", scores, b.number(each**-0.5)), bias)
+    scores = b.add("Add", b.add("Mul", scores, b.number(head**-0.5)), bias)
     mixed = b.add("MatMul", b.add("Softmax", scores, axis=-1), v)
-    joined = b.add("Transpose", mixed, perm=[0, 2, 1, 3])
-    return b.linear(b.add("Reshape", joined, b.shape(batch, rows, width)), width, width)
+    heads_together = b.add("Transpose", mixed, perm=[0, 2, 1, 3])
+    return b.linear(b.add("Reshape", heads_together, b.shape(batch, rows, width)), width, width)
 
 
 def resnet(batch: int, side: int, width: int) -> onnx.ModelProto:
@@ -110,22 +110,22 @@ def resnet(batch: int, side: int, width: int) -> onnx.ModelProto:
         x = b.add("Relu", b.add("Add", b.convolution(y, m, m, 3), short))
     flat = b.add("Flatten", b.add("GlobalAveragePool", x))
     y = b.add("Gemm", flat, b.weight(2 * width, 10), b.weight(10, scale=0.1))
-    sides = [batch, 3, side, side]
+    shape = [batch, 3, side, side]
     return model_of(
-        b.nodes, [value("image", FLOAT, sides)], [value(y, FLOAT, [batch, 10])], b.constants
+        b.nodes, [value("image", FLOAT, shape)], [value(y, FLOAT, [batch, 10])], b.constants
     )
 
 
 def inputs_of(model: onnx.ModelProto, seed: int = 1) -> dict[str, Array]:
     """Returns seeded inputs: normal images, small token and type ids, and masks that are zero for a
     sixth of each row."""
-    rng, found = np.random.default_rng(seed), {}
+    rng, arrays = np.random.default_rng(seed), {}
     for port in model.graph.input:
         shape = tuple(d.dim_value for d in port.type.tensor_type.shape.dim)
         if port.name == "image":
-            found[port.name] = rng.standard_normal(shape).astype(np.float32)
+            arrays[port.name] = rng.standard_normal(shape).astype(np.float32)
         elif port.name == "mask":
-            found[port.name] = np.broadcast_to(np.arange(shape[1]) < shape[1] * 5 // 6, shape) + 0
+            arrays[port.name] = np.broadcast_to(np.arange(shape[1]) < shape[1] * 5 // 6, shape) + 0
         else:
-            found[port.name] = rng.integers(0, 2 if port.name == "kinds" else 100, shape)
-    return found
+            arrays[port.name] = rng.integers(0, 2 if port.name == "kinds" else 100, shape)
+    return arrays

@@ -43,13 +43,13 @@ def lowered(dtype: str, body: str, precision: str = "f32") -> tuple[Graph, Lower
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("body", [WHOLE, CAUSAL])
 def test_attention_is_one_kernel(dtype: str, body: str) -> None:
-    _, made = lowered(dtype, body)
-    assert len(made.kernels) == len(made.placed.steps) == 1
+    _, lowering = lowered(dtype, body)
+    assert len(lowering.kernels) == len(lowering.placed.steps) == 1
 
 
 def test_attention_of_widened_halves_stores_no_scores() -> None:
-    _, made = lowered("bfloat16", WIDENED, "bf16")
-    made_of = [v for step in made.placed.steps if step.kernel for v in step.kernel.results]
+    _, lowering = lowered("bfloat16", WIDENED, "bf16")
+    made_of = [v for step in lowering.placed.steps if step.kernel for v in step.kernel.results]
     rows = SHAPE[2]
     assert not any(list(map(as_int, v.type.shape[-2:])) == [rows, rows] for v in made_of)
 
@@ -57,12 +57,14 @@ def test_attention_of_widened_halves_stores_no_scores() -> None:
 @pytest.mark.parametrize("body", [WHOLE, CAUSAL])
 def test_attention_of_halves_agrees(body: str) -> None:
     rng = np.random.default_rng(0)
-    q, k, v = given = [rng.standard_normal(SHAPE).astype(np.float16) for _ in range(3)]
-    _, made = lowered("float16", body)
-    (got,) = evaluate_program(made.program, made.kernels, given, np.zeros(0, np.uint8))
+    q, k, v = arrays = [rng.standard_normal(SHAPE).astype(np.float16) for _ in range(3)]
+    _, lowering = lowered("float16", body)
+    (output,) = evaluate_program(lowering.program, lowering.kernels, arrays, np.zeros(0, np.uint8))
     scores = np.einsum("bhid,bhjd->bhij", q.astype(float), k.astype(float)) / np.sqrt(SHAPE[-1])
     if body is CAUSAL:
         scores = np.where(np.tri(SHAPE[2], dtype=bool), scores, -np.inf)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    want = np.einsum("bhij,bhje->bhie", powers / powers.sum(-1, keepdims=True), v.astype(float))
-    np.testing.assert_allclose(got.astype(float), want, rtol=0, atol=2e-3 * np.abs(want).max())
+    expected = np.einsum("bhij,bhje->bhie", powers / powers.sum(-1, keepdims=True), v.astype(float))
+    np.testing.assert_allclose(
+        output.astype(float), expected, rtol=0, atol=2e-3 * np.abs(expected).max()
+    )

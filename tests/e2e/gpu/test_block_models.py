@@ -39,26 +39,26 @@ def weights_of(made: Lowered) -> Array:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_model_agrees(name: str) -> None:
-    graph, made = lowered(name)
-    names = tuple(f"k{n}" for n in range(len(made.kernels)))
-    program = made.program
+    graph, lowering = lowered(name)
+    names = tuple(f"k{n}" for n in range(len(lowering.kernels)))
+    program = lowering.program
     assert not any(isinstance(i, CallOp) for i in program.body), "halos are not filled by the host"
     verify_program(replace(program, kernels=names))
-    for kernel in made.kernels:
+    for kernel in lowering.kernels:
         verify_blocks(kernel)
     runner = session(MODELS[name]())
     for number, shape in enumerate(SHAPES[name]):
         x = np.random.default_rng(number).standard_normal(shape).astype(np.float32)
-        results = evaluate_program(program, made.kernels, [x], weights_of(made))
-        got = dict(zip((v.name for v in graph.outputs), results, strict=True))
-        assert_agree(got, expected(runner, {"x": x}))
+        results = evaluate_program(program, lowering.kernels, [x], weights_of(lowering))
+        outputs = dict(zip((v.name for v in graph.outputs), results, strict=True))
+        assert_agree(outputs, expected(runner, {"x": x}))
 
 
 def test_memory_counts_as_aligned_unless_it_is_a_view() -> None:
     """The runtime places or copies all other memory to aligned addresses."""
-    _, made = lowered("attention")
-    assert {align for kernel in made.alignments for align in kernel} == {16}
-    views = tuple(replace(b, place=Alias()) for b in made.program.buffers)
-    program = replace(made.program, buffers=views)
-    found = buffer_alignments(program, made.kernels)
-    assert {align for kernel in found for align in kernel} == {4}
+    _, lowering = lowered("attention")
+    assert {align for kernel in lowering.alignments for align in kernel} == {16}
+    views = tuple(replace(b, place=Alias()) for b in lowering.program.buffers)
+    program = replace(lowering.program, buffers=views)
+    alignments = buffer_alignments(program, lowering.kernels)
+    assert {align for kernel in alignments for align in kernel} == {4}

@@ -41,22 +41,24 @@ def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array],
     graph = bind_states(graph, states.items())
     code = GpuBackend(resolve_targets(options)[0], options)
     code.check(graph)
-    made = code.lower(graph, Trace())
-    assert not any(isinstance(step, CallOp) for step in made.program.body)
-    assert not any(isinstance(step, Copy) for step in made.program.body)
-    given = []
+    lowering = code.lower(graph, Trace())
+    assert not any(isinstance(step, CallOp) for step in lowering.program.body)
+    assert not any(isinstance(step, Copy) for step in lowering.program.body)
+    arrays = []
     for port in graph.inputs:
         array = feeds[port.name]
         if port.name in states:  # the rows that a run appends are NaN before it
             room = [(0, 0)] * array.ndim
             room[-2] = (0, feeds[states[port.name]].shape[-2] - array.shape[-2])
             array = np.pad(array, room, constant_values=np.nan)
-        given.append(array)
-    wanted = expected(session(model), {n: a for n, a in feeds.items() if n not in states.values()})
-    weights = weights_of(made) if made.weights.size else np.zeros(0, np.uint8)
-    results = evaluate_program(made.program, made.kernels, given, weights)
-    got = {v.name: np.asarray(a) for v, a in zip(graph.outputs, results, strict=True)}
-    assert_agree(got, wanted)
+        arrays.append(array)
+    reference = expected(
+        session(model), {n: a for n, a in feeds.items() if n not in states.values()}
+    )
+    weights = weights_of(lowering) if lowering.weights.size else np.zeros(0, np.uint8)
+    results = evaluate_program(lowering.program, lowering.kernels, arrays, weights)
+    outputs = {v.name: np.asarray(a) for v, a in zip(graph.outputs, results, strict=True)}
+    assert_agree(outputs, reference)
 
 
 @pytest.mark.parametrize(("past", "new"), [(5, 1), ("p", 1), ("p", "n")])
@@ -88,10 +90,10 @@ def test_a_scatter_update_goes_through_separate_memory() -> None:
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), settings=code.settings)
     graph = bind_states(graph, [("past", "present")])
     code.check(graph)
-    made = code.lower(graph, Trace())
-    assert any(isinstance(step, Copy) for step in made.program.body)
+    lowering = code.lower(graph, Trace())
+    assert any(isinstance(step, Copy) for step in lowering.program.body)
     feeds = {"past": normal(1, 8, 4), "rows": normal(2, 2, 4)}
-    weights = weights_of(made) if made.weights.size else np.zeros(0, np.uint8)
-    given = [feeds[port.name] for port in graph.inputs]
-    (present,) = evaluate_program(made.program, made.kernels, given, weights)
+    weights = weights_of(lowering) if lowering.weights.size else np.zeros(0, np.uint8)
+    arrays = [feeds[port.name] for port in graph.inputs]
+    (present,) = evaluate_program(lowering.program, lowering.kernels, arrays, weights)
     assert_agree({"present": np.asarray(present)}, expected(session(model), feeds))

@@ -66,9 +66,9 @@ def test_inspect_shows_builds_and_sources(
     artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.execute(["inspect", str(artifact), "--kernels"]) == 0
-    shown = capsys.readouterr().out
-    assert "shared bytes" in shown
-    assert read_manifest(artifact)["variants"][0]["builds"][0]["arch"] + ":" in shown
+    text = capsys.readouterr().out
+    assert "shared bytes" in text
+    assert read_manifest(artifact)["variants"][0]["builds"][0]["arch"] + ":" in text
     assert cli.execute(["inspect", str(artifact), "--form", "triton", "--kernel", "0"]) == 0
     assert "@triton.jit" in capsys.readouterr().out
 
@@ -90,8 +90,8 @@ def test_several_architectures_share_one_program(tmp_path: Path) -> None:
     assert manifest["precision"] == "bf16"
     (variant,) = manifest["variants"]
     assert [build["arch"] for build in variant["builds"]] == ["sm_80", "sm_90"]
-    found = [(image["arch"], image["form"]) for image in variant["gpu"]["images"]]
-    assert found == [("sm_80", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")]
+    images = [(image["arch"], image["form"]) for image in variant["gpu"]["images"]]
+    assert images == [("sm_80", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")]
 
 
 def determinant() -> onnx.ModelProto:

@@ -58,33 +58,35 @@ def test_the_interpreter_agrees() -> None:
     )
     model = layer(21, 32, 48, activation_type="silu")
     graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), settings=code.settings)
-    made = code.lower(graph, Trace())
-    assert products(made)
+    lowering = code.lower(graph, Trace())
+    assert products(lowering)
     feeds = drawn(21, 32)
-    given = [feeds[v.name] for v in graph.inputs]
+    values = [feeds[v.name] for v in graph.inputs]
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
-        results = interpreter().run(Job(made.kernels[number], arrays, sizes), "f16")
+        results = interpreter().run(Job(lowering.kernels[number], arrays, sizes), "f16")
         for array, result in zip(arrays, results, strict=True):
             if array.flags.writeable:
                 array[...] = result
 
-    (y,) = evaluate_program(made.program, made.kernels, given, weights_of(made), run=run)
+    (y,) = evaluate_program(
+        lowering.program, lowering.kernels, values, weights_of(lowering), run=run
+    )
     assert_agree({"y": np.asarray(y)}, expected(session(model), feeds), 2e-3)
 
 
 def test_each_expert_is_read_once_and_not_once_a_row() -> None:
     options = read_options({"target": "cuda:sm_90", "precision": "bf16"})
-    _, made = lowered(options)
+    _, lowering = lowered(options)
     experts = EXPERTS * DEPTH * WIDTH * 2 * 2
-    assert len(products(made)) == 2
+    assert len(products(lowering)) == 2
     # Kernels for the best experts and shares, counts and places of rows, matmuls, and the sum of
     # both.
-    assert len(made.kernels) <= 12
-    found = traffic(made.placed, made.table.bodies)
-    assert found is not None
+    assert len(lowering.kernels) <= 12
+    bytes_moved = traffic(lowering.placed, lowering.table.bodies)
+    assert bytes_moved is not None
     rows = TOKENS * (TOP + 1) * (DEPTH + WIDTH) * 4
-    assert found.bytes < 2 * (experts + 4 * rows)
+    assert bytes_moved.bytes < 2 * (experts + 4 * rows)
 
 
 @pytest.mark.parametrize(("target", "families"), [
@@ -94,15 +96,15 @@ def test_each_expert_is_read_once_and_not_once_a_row() -> None:
 def test_matrix_units_multiply_tiles(target: str, families: list[str]) -> None:
     options = read_options({"target": target, "precision": "bf16"})
     targets = resolve_targets(options)[0]
-    _, made = lowered(options)
-    number = products(made)[0]
-    bound = made.table.bounds[number]
+    _, lowering = lowered(options)
+    number = products(lowering)[0]
+    bound = lowering.table.bounds[number]
     job = CompileJob(
-        [bound.kernel], ["product"], [block_schedule(bound)], [made.alignments[number]], targets,
-        precision="bf16", gluon=True,
+        [bound.kernel], ["product"], [block_schedule(bound)], [lowering.alignments[number]],
+        targets, precision="bf16", gluon=True,
     )  # fmt: skip
     with Compilers(1) as compilers:
         code = compile_blocks(job, compilers)
-    found = [machine_code(each) for (each,) in code.kernels]
-    assert [[f for f, _ in code.matrix] for code in found] == [[f] for f in families]
-    assert not any(code.private for code in found)
+    machine_codes = [machine_code(kernel) for (kernel,) in code.kernels]
+    assert [[f for f, _ in code.matrix] for code in machine_codes] == [[f] for f in families]
+    assert not any(code.private for code in machine_codes)

@@ -73,16 +73,16 @@ def test_agrees(name: str) -> None:
     code = GpuBackend(resolve_targets(options)[0], options)
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), settings=code.settings)
     code.check(graph)
-    made = code.lower(graph, Trace())
+    lowering = code.lower(graph, Trace())
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
-        results = interpreter().run(Job(made.kernels[number], arrays, sizes), "ieee")
+        results = interpreter().run(Job(lowering.kernels[number], arrays, sizes), "ieee")
         for array, result in zip(arrays, results, strict=True):
             if array.flags.writeable:
                 array[...] = result
 
-    given = [feeds[value.name] for value in graph.inputs]
+    values = [feeds[value.name] for value in graph.inputs]
     section = np.zeros(0, np.uint8)
-    results = evaluate_program(made.program, made.kernels, given, section, run=run)
-    got = {v.name: np.asarray(a) for v, a in zip(graph.outputs, results, strict=True)}
-    assert_agree(got, expected(session(model), feeds), 1e-5)
+    results = evaluate_program(lowering.program, lowering.kernels, values, section, run=run)
+    outputs = {v.name: np.asarray(a) for v, a in zip(graph.outputs, results, strict=True)}
+    assert_agree(outputs, expected(session(model), feeds), 1e-5)

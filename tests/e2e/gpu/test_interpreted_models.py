@@ -29,6 +29,6 @@ if takes_all():
 def test_model_agrees(name: str, precision: str) -> None:
     model = InterpretedModel(MODELS[name], TARGETS[precision], precision)
     feeds = inputs_of(MODELS[name])
-    got = model.run(feeds)
+    outputs = model.run(feeds)
     assert len(model.ran) == model.kernels, "every kernel has its turn"
-    assert_agree(got, expected(session(MODELS[name]), feeds), TOLERANCES[precision])
+    assert_agree(outputs, expected(session(MODELS[name]), feeds), TOLERANCES[precision])

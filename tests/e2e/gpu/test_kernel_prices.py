@@ -27,9 +27,9 @@ def test_a_large_product_is_priced_as_hopper_takes_it(tmp_path: Path) -> None:
     compiled = compile_model(model, read_options({"target": "cuda:sm_90"}), path)
     (variant,) = read_manifest(path)["variants"]
     (kernel,) = variant["kernels"]
-    (made,) = variant["builds"][0]["kernels"]
-    assert made["language"] == "gluon"
-    assert made["stages"] > 1
+    (entry,) = variant["builds"][0]["kernels"]
+    assert entry["language"] == "gluon"
+    assert entry["stages"] > 1
     assert LEAST < kernel["flops"] / kernel["seconds"] < MOST
     needs = [(image["form"], image["needs"]) for image in variant["gpu"]["images"]]
     assert needs == [

@@ -49,9 +49,9 @@ def compiled(
 ) -> tuple[list[CheckedKernel], list[str]]:
     """Returns the distinct kernels of a model, and the nodes from which they come."""
     options = read_options({"target": target, "precision": precision, "jobs": 1, "name": "m"})
-    with observations() as found:
+    with observations() as kernels:
         compile_model(model_of(name), options, out / "m.so")
-    return with_machine_code(found), [each.source for each in found]
+    return with_machine_code(kernels), [kernel.source for kernel in kernels]
 
 
 @pytest.mark.parametrize(("target", "name", "precision"), part("machine code", CASES, 2))
@@ -63,5 +63,7 @@ def test_every_kernel_obeys_the_rules(
     assert not broken
     assert not kept, "known to break a rule, and keeps it now: take it off the list"
     if name == "bert":
-        assert {family for each in kernels for family in matrix_families(each)} == FAMILIES[target]
-        assert any(each.code.wide_loads for each in kernels if not matrix_families(each))
+        assert {family for kernel in kernels for family in matrix_families(kernel)} == FAMILIES[
+            target
+        ]
+        assert any(kernel.code.wide_loads for kernel in kernels if not matrix_families(kernel))

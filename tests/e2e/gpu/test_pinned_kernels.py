@@ -170,8 +170,8 @@ def test_each_part_of_the_gpus_needs_its_own_entries(model: Path) -> None:
     }
     assert site in sections[second]
     for home in (first, second):
-        kept = {s: e for s, e in sections[home].items() if s != site}
-        lock.write_text(lock_text(Lock({**sections, home: kept})))
+        entries = {s: e for s, e in sections[home].items() if s != site}
+        lock.write_text(lock_text(Lock({**sections, home: entries})))
         arguments = [str(a) for a in (model, *flags, *required, "-o", "never.so")]
         with pytest.raises(NotTuned) as error:
             CliRunner().invoke(compile, arguments, standalone_mode=False, catch_exceptions=False)

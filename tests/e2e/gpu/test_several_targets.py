@@ -48,14 +48,23 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_gpu_results_equal_those_of_the_cpu_file(
     joined: CompileResult, tmp_path: Path
 ) -> None:
-    alone = tcc.load(compiled(MODELS["attention"](), tmp_path / "cpu.so", target="cpu").path)
+    cpu_module = tcc.load(compiled(MODELS["attention"](), tmp_path / "cpu.so", target="cpu").path)
     module = tcc.load(joined.path)
     assert module.variant == 1
     x = np.random.default_rng(0).standard_normal((7, 32)).astype(np.float32)
-    assert module(x).tobytes() == alone(x).tobytes()
-    entry, only = module.manifest["variants"][1], alone.manifest["variants"][0]
-    same = ("target", "cpu", "features", "machine", "kernels", "steps", "traffic", "arena_bytes")
-    assert all(entry[key] == only[key] for key in same)
+    assert module(x).tobytes() == cpu_module(x).tobytes()
+    entry, only = module.manifest["variants"][1], cpu_module.manifest["variants"][0]
+    shared_fields = (
+        "target",
+        "cpu",
+        "features",
+        "machine",
+        "kernels",
+        "steps",
+        "traffic",
+        "arena_bytes",
+    )
+    assert all(entry[key] == only[key] for key in shared_fields)
 
 
 def test_each_part_is_shown(joined: CompileResult, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,8 +75,12 @@ def test_each_part_is_shown(joined: CompileResult, capsys: pytest.CaptureFixture
     assert ["NVIDIA driver" in text for text in needs] == [True, False]
     path = str(joined.path)
     assert cli.execute(["inspect", path, "--kernels"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.index("cuda:sm_80:") < shown.index("spilt bytes") < shown.index("cpu:x86-64 (")
+    shown_text = capsys.readouterr().out
+    assert (
+        shown_text.index("cuda:sm_80:")
+        < shown_text.index("spilt bytes")
+        < shown_text.index("cpu:x86-64 (")
+    )
     assert cli.execute(["inspect", path, "--measure", "--runs", "1", "--input", "x=5x32"]) == 0
     measured = capsys.readouterr().out
     assert "cuda" not in measured
@@ -124,11 +137,11 @@ def row() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kind", list(GPU_DEFAULTS))
 def test_a_bare_kind_is_its_list_of_architectures(kind: str, tmp_path: Path) -> None:
-    made = tmp_path / "a" / "x.so", tmp_path / "b" / "x.so"
-    for out in made:
+    paths = tmp_path / "a" / "x.so", tmp_path / "b" / "x.so"
+    for out in paths:
         compiled(row(), out, target=kind)
-    assert made[0].read_bytes() == made[1].read_bytes()
-    variants = read_manifest(made[0])["variants"]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    variants = read_manifest(paths[0])["variants"]
     built = [build["arch"] for variant in variants for build in variant["builds"]]
     assert sorted(built) == sorted(GPU_DEFAULTS[kind])
     images = [i for variant in variants for i in variant["gpu"]["images"]]
@@ -155,7 +168,7 @@ def test_both_vendors_share_weights(tmp_path: Path) -> None:
 def test_options_of_one_part_are_taken(tmp_path: Path) -> None:
     """The option tf32 affects GPUs only: the CPU computes in f32."""
     options = {"target": "cuda:sm_80+cpu", "precision": "tf32", "cpu": "x86-64-v3"}
-    made = compiled(row(), tmp_path / "m.so", **options)
-    assert made.summary.target == "cuda:sm_80+cpu:x86-64 (x86-64-v3)"
+    result = compiled(row(), tmp_path / "m.so", **options)
+    assert result.summary.target == "cuda:sm_80+cpu:x86-64 (x86-64-v3)"
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
-    assert np.array_equal(tcc.load(made.path)(x), np.maximum(x, 0))
+    assert np.array_equal(tcc.load(result.path)(x), np.maximum(x, 0))
