@@ -18,8 +18,8 @@ def assert_within(found: Any, exact: Any, bound: ArrayLike) -> None:
     found, exact = np.asarray(found, np.float64), np.asarray(exact, np.float64)
     assert found.shape == exact.shape
     with np.errstate(invalid="ignore"):
-        near = np.abs(found - exact) <= bound
-    wrong = np.argwhere(~(near | (found == exact) | (np.isnan(found) & np.isnan(exact))))
+        is_close = np.abs(found - exact) <= bound
+    wrong = np.argwhere(~(is_close | (found == exact) | (np.isnan(found) & np.isnan(exact))))
     if len(wrong):
         at = tuple(map(int, wrong[0]))
         allowed = np.broadcast_to(bound, exact.shape)[at]

@@ -35,8 +35,8 @@ def own_columns(b: GraphBuilder, value: Value, w: np.ndarray[Any, Any], ranks: i
     """Returns a rank's columns of a constant, negated twice so that constant folding has work on
     every rank."""
     parts = [np.ascontiguousarray(part) for part in np.split(w, ranks, 1)]
-    own = b.constant_per_rank(parts, f"{value.name}.columns", sources=b.sources(value))
-    return emit(b, "neg", emit(b, "neg", own))
+    columns_of_ranks = b.constant_per_rank(parts, f"{value.name}.columns", sources=b.sources(value))
+    return emit(b, "neg", emit(b, "neg", columns_of_ranks))
 
 
 def all_columns(b: GraphBuilder, own: Value, ranks: int) -> Value:

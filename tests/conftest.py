@@ -79,10 +79,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _shares(item: pytest.Item) -> bool:
     """Returns True if the test uses a module-scoped fixture other than `_few_objects_to_walk`."""
-    known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
     return any(
         fixture.scope == "module" and name != "_few_objects_to_walk"
-        for name, fixtures in known.items()
+        for name, fixtures in definitions.items()
         for fixture in fixtures
     )
 

@@ -67,7 +67,7 @@ def name_of(node: pytest.Item | pytest.Collector) -> str:
     if file is None:
         return node.nodeid
     inner = node.listchain()[len(file.listchain()) :]
-    return "::".join((file.nodeid, *(each.name for each in inner)))
+    return "::".join((file.nodeid, *(part.name for part in inner)))
 
 
 @pytest.hookimpl(wrapper=True)

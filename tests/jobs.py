@@ -19,7 +19,7 @@ _RANKS = ("TCC_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 def rank_processes(mark: str) -> dict[int, int]:
     """Returns the process ids of the job with this mark, by rank."""
-    found: dict[int, int] = {}
+    processes: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # the process has ended, or belongs to another user
             pairs = (row.partition(b"=") for row in (folder / "environ").read_bytes().split(b"\0"))
@@ -28,8 +28,8 @@ def rank_processes(mark: str) -> dict[int, int]:
             if variables.get(MARK) == mark and rank is not None:
                 # a helper process of a launcher may have the variables too; the rank is the
                 # youngest process
-                found[int(rank)] = max(int(folder.name), found.get(int(rank), 0))
-    return found
+                processes[int(rank)] = max(int(folder.name), processes.get(int(rank), 0))
+    return processes
 
 
 def is_loaded(process: int, artifact: Path) -> bool:

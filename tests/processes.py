@@ -57,8 +57,8 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
 def tethered() -> tuple[str, ...]:
     """Returns the words before a command that make its program end with the thread that starts it;
     empty if the machine lacks the tool."""
-    found = shutil.which("setpriv")
-    return (found, "--pdeathsig", "KILL") if found else ()
+    program = shutil.which("setpriv")
+    return (program, "--pdeathsig", "KILL") if program else ()
 
 
 def ignored_signals() -> list[signal.Signals | int]:
@@ -71,9 +71,9 @@ def ignored_signals() -> list[signal.Signals | int]:
     """
     python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
     return [
-        each
-        for each in signal.valid_signals() - python_ignores
-        if signal.getsignal(each) is signal.SIG_IGN
+        number
+        for number in signal.valid_signals() - python_ignores
+        if signal.getsignal(number) is signal.SIG_IGN
     ]
 
 

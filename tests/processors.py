@@ -27,8 +27,10 @@ has_long_vectors = pytest.mark.skipif(
 def distinct(*cpus: str) -> tuple[str, ...]:
     """Returns the processors with different generated code; the first stands for all with equal
     instruction sets."""
-    found: dict[tuple[object, ...], str] = {}
+    cpu_by_profile: dict[tuple[object, ...], str] = {}
     for cpu in cpus:
         profile = parse_target("cpu", cpu, detect).profile
-        found.setdefault((profile.arch, profile.features, profile.vector_bits, profile.tile), cpu)
-    return tuple(found.values())
+        cpu_by_profile.setdefault(
+            (profile.arch, profile.features, profile.vector_bits, profile.tile), cpu
+        )
+    return tuple(cpu_by_profile.values())

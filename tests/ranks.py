@@ -81,8 +81,8 @@ def on_ranks(
     rank."""
     size = len(next(iter(models.values())))
     for name, feeds in models.items():
-        for rank, given in enumerate(feeds):
-            np.savez(folder / f"{name}.{rank}.npz".replace("{rank}", ""), **given)
+        for rank, inputs in enumerate(feeds):
+            np.savez(folder / f"{name}.{rank}.npz".replace("{rank}", ""), **inputs)
     run_ranks(size, RUN, library, folder, *models)
     return {
         name: [

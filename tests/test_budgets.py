@@ -73,10 +73,10 @@ def test_an_invalid_budget_is_refused(text: str) -> None:
 
 def test_the_help_of_compile_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["compile", "--help"]) == 0
-    shown = "".join(capsys.readouterr().out.split())
-    assert "".join(budgets_help().split()) in shown
-    assert all(f"{f.name}={f.default}" in shown for f in fields(Budgets) if f.name != "bytes")
-    assert "bytes=threequartersofwhatthereis" in shown
+    text = "".join(capsys.readouterr().out.split())
+    assert "".join(budgets_help().split()) in text
+    assert all(f"{f.name}={f.default}" in text for f in fields(Budgets) if f.name != "bytes")
+    assert "bytes=threequartersofwhatthereis" in text
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,16 @@ def test_a_compile_that_a_small_budget_ends_names_the_budget(budget: str, tmp_pa
     reuse."""
     name, _, size = budget.partition("=")
     (tmp_path / "m.onnx").write_bytes(CHAIN.SerializeToString())
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tcc", "compile", "m.onnx", "--jobs", "1", "--budget", budget],
         cwd=tmp_path, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    assert done.returncode == 2, done.stderr
+    assert process.returncode == 2, process.stderr
     most = int(size.rstrip("M")) << (20 if "M" in size else 0)
-    assert f"error: the model is over the budget of {most} {MEANINGS[name]}\n" in done.stderr
-    assert f"--budget {name}=" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "because: " in done.stderr
+    assert f"error: the model is over the budget of {most} {MEANINGS[name]}\n" in process.stderr
+    assert f"--budget {name}=" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert "because: " in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -162,9 +162,9 @@ def test_a_compile_that_a_small_budget_ends_names_the_budget(budget: str, tmp_pa
 )
 def test_a_memory_error_names_the_budget(error: Exception) -> None:
     budgets = Budgets(bytes=1 << 32)
-    with pytest.raises(UserError, match="budget of 4294967296 bytes") as found:
+    with pytest.raises(UserError, match="budget of 4294967296 bytes") as refusal:
         within(budgets, partial(fail, error))
-    assert found.value.why
+    assert refusal.value.why
     with pytest.raises(KeyError):
         within(budgets, partial(fail, KeyError("memory")))
 

@@ -124,24 +124,24 @@ def test_a_child_that_comes_too_late_ends(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(write)
     script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
-    done = subprocess.run([sys.executable, "-c", script], stdin=read, stdout=subprocess.PIPE)
+    process = subprocess.run([sys.executable, "-c", script], stdin=read, stdout=subprocess.PIPE)
     os.close(read)
-    assert (done.returncode, done.stdout) == (137, b"")
+    assert (process.returncode, process.stdout) == (137, b"")
 
 
 def test_a_child_lives_as_long_as_its_launcher(tmp_path: Path) -> None:
     script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
-    done = subprocess.run([sys.executable, "-c", script], stdin=subprocess.DEVNULL,
+    process = subprocess.run([sys.executable, "-c", script], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE)  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, b"lives\n")
+    assert (process.returncode, process.stdout) == (0, b"lives\n")
 
 
 def test_a_child_without_standard_input_lives() -> None:
     script = "from tcc.runtime.children import end_with_parent; end_with_parent(); print('lives')"
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, script], stdout=subprocess.PIPE
     )
-    assert (done.returncode, done.stdout) == (0, b"lives\n")
+    assert (process.returncode, process.stdout) == (0, b"lives\n")
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ def test_elements_within_their_bounds_agree() -> None:
     ("place", "value"), [(0, 2e-7), (0, np.nan), (1, np.inf), (2, 1.0), (3, np.inf), (3, np.nan)]
 )
 def test_an_element_that_is_off_is_named(place: int, value: float) -> None:
-    found = [*EXACT]
-    found[place] = value
+    values = [*EXACT]
+    values[place] = value
     with pytest.raises(AssertionError, match=rf"1 of 4 elements .* the one at \({place},\) is"):
-        assert_within(found, EXACT, 1e-7)
+        assert_within(values, EXACT, 1e-7)
 
 
 def test_shapes_agree() -> None:

@@ -51,10 +51,10 @@ def test_a_helper_process_counts_memory_taken_since_its_start() -> None:
         assert helper.stdout is not None
         helper.stdout.readline()
         assert 64 << 20 < taken(helper.pid) < 128 << 20
-        alone = taken_together()
+        taken_before = taken_together()
         for before, least, most in ((0, 64, 128), (32 << 20, 32, 96), (1 << 40, 0, 32)):
             HELPERS[helper.pid] = before
-            assert least - 16 << 20 < taken_together() - alone < most + 16 << 20
+            assert least - 16 << 20 < taken_together() - taken_before < most + 16 << 20
         helper.stdin.close()
         helper.wait()
         assert taken(helper.pid) == 0
@@ -71,12 +71,12 @@ def test_memory_that_no_one_has_touched_is_data_and_not_taken() -> None:
 
 def test_limits_of_threads_that_overlap_leave_nothing_behind() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    begun, done = threading.Event(), threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def other() -> None:
         with at_most(1 << 45):
             begun.set()
-            done.wait()
+            ended.wait()
 
     thread = threading.Thread(target=other)
     with at_most(1 << 46):
@@ -86,7 +86,7 @@ def test_limits_of_threads_that_overlap_leave_nothing_behind() -> None:
         begun.wait()
         assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 1 << 45
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 1 << 45
-    done.set()
+    ended.set()
     thread.join()
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert not is_limited()

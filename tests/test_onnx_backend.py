@@ -23,8 +23,8 @@ def test_prepare_and_run_by_order_and_by_name() -> None:
     assert issubclass(onnx_backend.TccBackend, Backend)
     prepared = onnx_backend.prepare(model(), "CPU", level=1)
     x = np.float32([4, 5, 6])
-    for given in ([x], x, {"x": x}):
-        (y,) = prepared.run(given)
+    for inputs in ([x], x, {"x": x}):
+        (y,) = prepared.run(inputs)
         np.testing.assert_array_equal(y, np.float32([4, 10, 18]))
     with pytest.raises(UserError, match="missing"):
         prepared.run([])
@@ -42,8 +42,8 @@ def test_run_node_takes_types_from_the_arrays() -> None:
 def test_run_node_by_name_with_repeated_inputs_and_aliased_domain() -> None:
     x = np.float32([4, 5, 6])
     node = helper.make_node("Mul", ["a", "a"], ["c"])
-    for given in ([x], [x, x], {"a": x}):
-        np.testing.assert_array_equal(onnx_backend.run_node(node, given)[0], x * x)
+    for inputs in ([x], [x, x], {"a": x}):
+        np.testing.assert_array_equal(onnx_backend.run_node(node, inputs)[0], x * x)
     node = helper.make_node("HardSwish", ["a"], ["c"], domain="ai.onnx")
     np.testing.assert_array_equal(onnx_backend.run_node(node, [x])[0], x)
     with pytest.raises(UserError, match="takes 1 inputs"):

@@ -21,12 +21,12 @@ def test_a_program_minds_signals_that_the_tests_ignore(ignored: signal.Signals) 
     """`nohup scripts/test &` in a shell script gives such a case."""
     before = signal.signal(ignored, signal.SIG_IGN)
     try:
-        done = finished(sys.executable, "-c", f"import os; os.kill(os.getpid(), {ignored:d})")
+        process = finished(sys.executable, "-c", f"import os; os.kill(os.getpid(), {ignored:d})")
         assert signal.getsignal(ignored) is signal.SIG_IGN
     finally:
         signal.signal(ignored, before)
     # Python turns SIGINT into an exception, and then ends by the signal
-    assert done.returncode == -ignored
+    assert process.returncode == -ignored
 
 
 @pytest.mark.skipif(not tethered(), reason="there is no setpriv")

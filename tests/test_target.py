@@ -127,8 +127,8 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
             f"  %c = fadd <{lanes} x float> %a, %b\n  ret <{lanes} x float> %c\n}}"
         )
     )
-    added = re.findall(r"^\tv?(?:fadd|addps)\S*\t.*", code, re.M)
-    assert len(added) == 1, "a vector is cut in parts"
+    additions = re.findall(r"^\tv?(?:fadd|addps)\S*\t.*", code, re.M)
+    assert len(additions) == 1, "a vector is cut in parts"
     assert capfd.readouterr().err == "", "LLVM warns of names it does not know"
 
 
@@ -137,11 +137,11 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
 def test_cpuid_reports_each_feature_where_the_table_says(tmp_path: Path) -> None:
     (tmp_path / "cpuid.c").write_text(CPUID)
     subprocess.run(["cc", "cpuid.c", "-o", "cpuid"], cwd=tmp_path, check=True)
-    asked = "\n".join(f"{f.leaf} {f.subleaf} {f.reg} {f.bit}" for f in ISA)
-    done = subprocess.run(
-        [tmp_path / "cpuid"], input=asked, capture_output=True, text=True, check=True
+    questions = "\n".join(f"{f.leaf} {f.subleaf} {f.reg} {f.bit}" for f in ISA)
+    process = subprocess.run(
+        [tmp_path / "cpuid"], input=questions, capture_output=True, text=True, check=True
     )
-    reported = {f.name for f, bit in zip(ISA, done.stdout.split(), strict=True) if bit == "1"}
+    reported = {f.name for f, bit in zip(ISA, process.stdout.split(), strict=True) if bit == "1"}
     llvm = binding.get_host_cpu_features()
     assert reported == {f.name for f in ISA if llvm.get(f.name)}
     assert detect().features == tuple(f.name for f in ISA if f.name in reported)
@@ -151,7 +151,7 @@ def test_cpuid_reports_each_feature_where_the_table_says(tmp_path: Path) -> None
 def test_the_system_reports_features_of_arm_where_the_table_says(header: Path) -> None:
     if not header.is_file():
         pytest.skip("needs the headers of libc6-dev-arm64-cross")
-    shown = {
+    linux_names = {
         **{"neon": "ASIMD", "crc": "CRC32", "lse": "ATOMICS", "fullfp16": "ASIMDHP"},
         **{"rdm": "ASIMDRDM", "jsconv": "JSCVT", "complxnum": "FCMA", "rcpc": "LRCPC"},
         **{"dotprod": "ASIMDDP", "fp16fml": "ASIMDFHM", "i8mm": "I8MM", "bf16": "BF16"},
@@ -159,9 +159,9 @@ def test_the_system_reports_features_of_arm_where_the_table_says(header: Path) -
     text = header.read_text()
     for feature in ARM_ISA:
         prefix = {16: "HWCAP", 26: "HWCAP2"}[feature.leaf]
-        found = re.search(rf"{prefix}_{shown[feature.name]}\s+\(1U?L? << (\d+)\)", text)
-        assert found, feature.name
-        assert int(found[1]) == feature.bit, feature.name
+        match = re.search(rf"{prefix}_{linux_names[feature.name]}\s+\(1U?L? << (\d+)\)", text)
+        assert match, feature.name
+        assert int(match[1]) == feature.bit, feature.name
 
 
 def test_processors_and_architectures_fit() -> None:
@@ -186,10 +186,10 @@ def test_gpus_beside_an_arm_processor_have_a_host_of_that_kind() -> None:
 
 
 def test_an_arm_machine_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"neon": True, "dotprod": True, "lse": True, "sve": True, "bf16": False}
+    features = {"neon": True, "dotprod": True, "lse": True, "sve": True, "bf16": False}
     monkeypatch.setattr("tcc.backends.cpu.detect.platform.machine", lambda: "aarch64")
     monkeypatch.setattr(binding, "get_host_cpu_name", lambda: "neoverse-n1")
-    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: found)
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: features)
     profile = detect()
     assert (profile.arch, profile.features) == ("aarch64", ("neon", "lse", "dotprod"))
     assert "+dotprod" in llvm_features(profile)
@@ -265,8 +265,8 @@ def test_a_plus_joins_targets_in_their_order() -> None:
     # --cpu names the processor of the CPU part only
     assert [target.profile.cpu for target in targets] == ["x86-64-v2", "x86-64-v2", "x86-64-v3"]
     assert targets_text(targets) == "cuda:sm_80,sm_90+rocm:gfx942+cpu:x86-64 (x86-64-v3)"
-    (alone,) = parse_targets("rocm", "host", no_detection)
-    assert alone == parse_target("rocm", "host", no_detection)
+    (target_alone,) = parse_targets("rocm", "host", no_detection)
+    assert target_alone == parse_target("rocm", "host", no_detection)
 
 
 @pytest.mark.parametrize(

@@ -70,17 +70,17 @@ def test_every_candidate_computes_the_result_of_the_model(
 ) -> None:
     x = np.random.default_rng(1).standard_normal((ROWS, DEPTH)).astype(np.float32)
     expected = oracle(x)
-    near = {k.site: [c.text for c in k.space.near(k.analytic)] for k in compiler.kernels}
-    assert all(near.values())
+    neighbours = {k.site: [c.text for c in k.space.near(k.analytic)] for k in compiler.kernels}
+    assert all(neighbours.values())
     refusals = 0
-    for number in range(max(map(len, near.values()))):
-        choices = {site: texts[number] for site, texts in near.items() if number < len(texts)}
+    for number in range(max(map(len, neighbours.values()))):
+        choices = {site: texts[number] for site, texts in neighbours.items() if number < len(texts)}
         trial = compiler.compile_trial(choices, tmp_path / f"{number}.so")
         refusals += len(trial.refused)
         outputs = load(trial.path, 2).run({"x": x})
         for name, array in expected.items():
             np.testing.assert_allclose(outputs[name], array, rtol=1e-4, atol=1e-6)
-    assert refusals < sum(map(len, near.values())) / 2
+    assert refusals < sum(map(len, neighbours.values())) / 2
 
 
 def test_a_trial_has_the_bytes_that_do_not_depend_on_earlier_trials(
@@ -192,8 +192,8 @@ class Priced:
 def test_a_sweep_regains_a_planted_handicap_and_a_compile_takes_its_lock(
     compiler: TrialCompiler, model: Path, tmp_path: Path
 ) -> None:
-    near = {k.site: k.space.near(k.analytic) for k in compiler.kernels}
-    bad = {site: max(c, key=lambda c: c.price).text for site, c in near.items()}
+    neighbours = {k.site: k.space.near(k.analytic) for k in compiler.kernels}
+    bad = {site: max(c, key=lambda c: c.price).text for site, c in neighbours.items()}
     world = Priced(compiler, bad)
     handicapped = [TunedKernel(k.site, k.op, bad[k.site], k.space) for k in compiler.kernels]
     loss = [world.price(k.site, bad[k.site]) / world.price(k.site, k.analytic)

@@ -174,13 +174,13 @@ def compiler(tmp_path: Path) -> TrialCompiler:
 def slower(compiler: TrialCompiler) -> list[tuple[str, str]]:
     """Returns the first candidates that a sweep tries for each kernel, if they are priced above the
     analytic choice: they never win, so that a sweep without them has the same winners."""
-    tried = []
+    slower_kernels = []
     for kernel in compiler.kernels:
         space: Any = kernel.space
         limit = space.price_of(kernel.analytic)
-        near = sorted(space.near(kernel.analytic), key=lambda c: (c.price, c.text))
-        tried += [(kernel.site, c.text) for c in near[:4] if c.price > 1.01 * limit]
-    return tried
+        neighbours = sorted(space.near(kernel.analytic), key=lambda c: (c.price, c.text))
+        slower_kernels += [(kernel.site, c.text) for c in neighbours[:4] if c.price > 1.01 * limit]
+    return slower_kernels
 
 
 def test_five_faults_of_one_sweep_are_named_and_change_no_verdict(

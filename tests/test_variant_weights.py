@@ -75,12 +75,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_buckets_convert_no_weight_again(name: str, conversions: list[int]) -> None:
     graph = network()
-    alone = packed(graph, **OPTIONS[name])
+    weights = packed(graph, **OPTIONS[name])
     once = len(conversions)
     assert 0 < once <= 5 * 2 * LAYERS
     del conversions[:]
     stores._FACTS.clear()
-    assert packed(graph, **buckets(*SIZES), **OPTIONS[name]) == alone
+    assert packed(graph, **buckets(*SIZES), **OPTIONS[name]) == weights
     assert len(conversions) == once
 
 

@@ -73,7 +73,7 @@ def test_gpus_for_which_the_same_comes_out_share_a_variant() -> None:
 def test_options_that_no_part_takes_are_refused(
     target: str, options: dict[str, Any], what: str
 ) -> None:
-    chosen = read_options({"target": target, **options})
+    parsed_options = read_options({"target": target, **options})
     with pytest.raises(UserError, match=what):
-        check_options(chosen, parse_targets(target, "host", v3))
-    check_options(chosen, parse_targets("cuda+cpu", "host", v3))
+        check_options(parsed_options, parse_targets(target, "host", v3))
+    check_options(parsed_options, parse_targets("cuda+cpu", "host", v3))

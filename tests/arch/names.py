@@ -83,8 +83,8 @@ def main() -> None:
         return
     for room, share in shares.items():
         print(f"{room:24}{share.poor:6} of {share.bound:6}{share.percent:7.1f} %")
-    whole = Share(*map(sum, zip(*shares.values(), strict=True)))
-    print(f"{'together':24}{whole.poor:6} of {whole.bound:6}{whole.percent:7.1f} %")
+    overall = Share(*map(sum, zip(*shares.values(), strict=True)))
+    print(f"{'together':24}{overall.poor:6} of {overall.bound:6}{overall.percent:7.1f} %")
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def _of_a_machine(node: ast.AST) -> bool:
 
 def sources() -> list[Path]:
     files = (path for top in ("compiler", "passes") for path in sorted((ROOT / top).rglob("*.py")))
-    apart = [ROOT / name for name in APART]
-    return [p for p in files if not any(p == a or a in p.parents for a in apart)]
+    excluded = [ROOT / name for name in APART]
+    return [p for p in files if not any(p == a or a in p.parents for a in excluded)]
 
 
 def test_nothing_above_the_backends_compares_kinds_of_target() -> None:

@@ -88,20 +88,20 @@ def folder_imports(folder: str) -> tuple[set[str], set[str]]:
     has the name of a package, like `torch`, does not count as that package.
     """
     packages = modules(set().union(*EXTRAS.values()))
-    own, found = set[str](), set[str]()
+    local_names, imports = set[str](), set[str]()
     for path in python_files([folder]):
-        own |= set() if folder in SOURCES else {path.stem, path.parent.name} - packages
+        local_names |= set() if folder in SOURCES else {path.stem, path.parent.name} - packages
         text = path.read_text(encoding="utf-8")
         looks = any(f"{function}(" in text for function in LOOKING)
         for node in (ast.walk if looks else statements)(ast.parse(text)):
-            found |= {name.partition(".")[0] for name in named(node)}
-    return own, found
+            imports |= {name.partition(".")[0] for name in named(node)}
+    return local_names, imports
 
 
 def imported(folders: tuple[str, ...]) -> set[str]:
     """Returns the top-level modules that files import, except Python's and the repository's own."""
-    names, found = zip(*map(folder_imports, folders), strict=True)
-    return set().union(*found).difference(*names, {"tcc", *REST}, sys.stdlib_module_names)
+    names, imports = zip(*map(folder_imports, folders), strict=True)
+    return set().union(*imports).difference(*names, {"tcc", *REST}, sys.stdlib_module_names)
 
 
 def named(node: ast.AST) -> list[str]:
@@ -131,9 +131,9 @@ def test_the_core_install_is_used() -> None:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_extra_is_used(extra: str) -> None:
-    used = imported((*SOURCES, *REST))
+    modules_imported = imported((*SOURCES, *REST))
     for package in EXTRAS[extra] - RUN.keys():
-        assert modules([package]) <= used, f"nothing imports {package}"
+        assert modules([package]) <= modules_imported, f"nothing imports {package}"
 
 
 @pytest.mark.parametrize("package", RUN)

@@ -18,11 +18,11 @@ def source_files() -> list[Path]:
 def folders_with_sources() -> list[Path]:
     """Returns the root, the top folders, and all folders with modules in the four source
     folders."""
-    found = [ROOT, *(ROOT / name for name in FOLDERS if (ROOT / name).is_dir())]
+    folders = [ROOT, *(ROOT / name for name in FOLDERS if (ROOT / name).is_dir())]
     for name in FOLDERS[:4]:
         modules = (path for path in (ROOT / name).rglob("*.py") if path.stat().st_size)
-        found += sorted({path.parent for path in modules} - set(found))
-    return found
+        folders += sorted({path.parent for path in modules} - set(folders))
+    return folders
 
 
 def test_files_stay_short() -> None:

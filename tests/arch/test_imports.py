@@ -14,7 +14,7 @@ MODULES = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("
 
 
 def run_python(code: str, *flags: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *flags, "-c", code],
         env={"PYTHONPATH": str(ROOT / "build" / "devtree")},
         capture_output=True,
@@ -22,8 +22,8 @@ def run_python(code: str, *flags: str) -> str:
         check=False,
         cwd=ROOT,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def test_layers_hold() -> None:
@@ -81,11 +81,11 @@ def test_public_names_resolve() -> None:
 
 
 def test_running_as_a_module_works() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tcc", "--version"],
         env={"PYTHONPATH": str(ROOT / "build" / "devtree")},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("tcc, version ")
+    assert process.stdout.startswith("tcc, version ")

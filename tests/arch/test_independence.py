@@ -86,10 +86,10 @@ def _called(call: ast.Call) -> str:
 
 def _is_absolute(call: ast.Call) -> bool:
     """Returns True if the call has an absolute tolerance other than the literal zero."""
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     if len(call.args) > 3:
-        given["atol"] = call.args[3]
-    tolerance = given.get("atol")
+        keywords["atol"] = call.args[3]
+    tolerance = keywords.get("atol")
     return tolerance is not None and not (
         isinstance(tolerance, ast.Constant) and tolerance.value == 0
     )

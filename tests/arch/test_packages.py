@@ -11,12 +11,12 @@ FOLDERS = {name: ROOT / folder for name, folder in SETUP["package-dir"].items()}
 
 
 def packages_on_disk() -> set[str]:
-    found = set()
+    packages = set()
     for name, folder in FOLDERS.items():
         for module in folder.rglob("*.py"):
             parts = module.parent.relative_to(folder).parts
-            found.add(".".join((name, *parts)))
-    return found
+            packages.add(".".join((name, *parts)))
+    return packages
 
 
 def test_every_folder_with_modules_is_a_listed_package() -> None:
@@ -36,7 +36,16 @@ def test_nothing_in_compiler_hides_a_mapped_package_or_a_public_function() -> No
 
 
 def test_only_the_known_folders_are_at_the_top() -> None:
-    known = {"compiler", "passes", "backends", "runtime", "tests", "models", "scripts", "build"}
-    known |= {"dist", "tcc.egg-info"}
-    found = {path.name for path in ROOT.iterdir() if path.is_dir()}
-    assert {name for name in found if not name.startswith(".")} <= known
+    known_folders = {
+        "compiler",
+        "passes",
+        "backends",
+        "runtime",
+        "tests",
+        "models",
+        "scripts",
+        "build",
+    }
+    known_folders |= {"dist", "tcc.egg-info"}
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    assert {name for name in folders if not name.startswith(".")} <= known_folders

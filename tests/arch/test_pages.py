@@ -29,14 +29,14 @@ def commands(text: str) -> list[str]:
     blocks = [
         line.partition("    #")[0].strip() for b in BLOCK.findall(text) for line in b.splitlines()
     ]
-    found = [*CODE.findall(text), *blocks]
-    return [command for command in found if re.match(r"(tcc|scripts/\w+)( |$)", command)]
+    texts = [*CODE.findall(text), *blocks]
+    return [command for command in texts if re.match(r"(tcc|scripts/\w+)( |$)", command)]
 
 
 def table_files(page: Path) -> list[tuple[str, Path]]:
     """Returns (name, path) pairs from the first column of a page's tables of files; a name without
     a folder lies in the folder of the name before it."""
-    found, in_table = [], False
+    tables, in_table = [], False
     for line in page.read_text(encoding="utf-8").splitlines():
         cell = line.split("|")[1] if line.startswith("|") else ""
         if not line.startswith("|"):
@@ -49,8 +49,8 @@ def table_files(page: Path) -> list[tuple[str, Path]]:
                 if NAMED.fullmatch(name):
                     here = page.parent / name if "/" in name else folder / name
                     folder = here.parent if "/" in name.rstrip("/") else folder
-                    found.append((name, here))
-    return found
+                    tables.append((name, here))
+    return tables
 
 
 def missing_paths(page: Path) -> list[str]:
@@ -83,8 +83,8 @@ def unknown(command: str) -> list[str]:
         if program == "scripts/test" or not os.access(script, os.X_OK) or script.is_dir():
             return []  # scripts/test takes pytest's arguments; a file that cannot run is no program
         options = set(FLAG.findall(script.read_text(encoding="utf-8")))
-    asked = FLAG.findall(" ".join(words))
-    return [f"{command}: {flag}" for flag in asked if flag not in options | {"--help"}]
+    flags = FLAG.findall(" ".join(words))
+    return [f"{command}: {flag}" for flag in flags if flag not in options | {"--help"}]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

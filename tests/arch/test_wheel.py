@@ -55,9 +55,9 @@ def run(
 def check_output(*command: str | Path, cwd: Path, settings: dict[str, str] | None = None) -> str:
     """Returns the output of a command that cannot see this source tree; shows it if the command
     fails."""
-    done = run(*command, cwd=cwd, settings=settings)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}"
-    return done.stdout
+    process = run(*command, cwd=cwd, settings=settings)
+    assert process.returncode == 0, f"{command}:\n{process.stdout}"
+    return process.stdout
 
 
 def copied_tree(folder: Path) -> Path:
@@ -76,10 +76,10 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> str:
     impossible; else ""."""
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     folder = tmp_path_factory.mktemp("requires")
-    done = run(*PIP, "download", "--quiet", "--no-deps", "--dest", folder, *requires, cwd=folder)
-    if done.returncode == 0:
+    process = run(*PIP, "download", "--quiet", "--no-deps", "--dest", folder, *requires, cwd=folder)
+    if process.returncode == 0:
         return ""
-    return f"the package registry cannot be reached: {done.stdout.strip().splitlines()[-1]}"
+    return f"the package registry cannot be reached: {process.stdout.strip().splitlines()[-1]}"
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def wheel(unreachable: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     stale.parent.mkdir(parents=True)
     stale.touch()
     check_output(sys.executable, "-m", "build", *flags, ".", cwd=tree)
-    (found,) = (tree / "dist").glob("*.whl")
-    return found
+    (wheels,) = (tree / "dist").glob("*.whl")
+    return wheels
 
 
 def clean_environment(folder: Path) -> Path:

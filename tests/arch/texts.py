@@ -29,13 +29,13 @@ def comments_at(source: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
             row = token.start[0]
-            alone = not token.line[: token.start[1]].strip()
-            if lines and not (alone and row == after):
+            is_alone = not token.line[: token.start[1]].strip()
+            if lines and not (is_alone and row == after):
                 yield first, "\n".join(lines)
                 lines = []
             first = row if not lines else first
             lines.append(token.string.lstrip("# "))
-            after = row + 1 if alone else 0  # a comment behind code ends with its line
+            after = row + 1 if is_alone else 0  # a comment behind code ends with its line
     if lines:
         yield first, "\n".join(lines)
 

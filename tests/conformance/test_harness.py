@@ -56,22 +56,24 @@ def fate(each: SuiteCase) -> SuiteRow:
 
 def test_a_case_that_kills_or_stalls_its_process_is_a_row() -> None:
     names = ["one", "kill", "two", "sleep", "exit", "three"]
-    found = {row.name: row for row in rows([case(n) for n in names], fate, jobs=2, limit=2.0)}
-    outcomes = {name: row.outcome for name, row in found.items()}
+    rows_by_name = {
+        row.name: row for row in rows([case(n) for n in names], fate, jobs=2, limit=2.0)
+    }
+    outcomes = {name: row.outcome for name, row in rows_by_name.items()}
     passed = dict.fromkeys(("one", "two", "three"), "pass")
     assert outcomes == passed | {"kill": "crash", "sleep": "hang", "exit": "crash"}
-    assert found["kill"].why.startswith("SIGKILL ended it")
-    assert found["exit"].why == "its exit code is 3"
+    assert rows_by_name["kill"].why.startswith("SIGKILL ended it")
+    assert rows_by_name["exit"].why == "its exit code is 3"
 
 
 def test_modes_open_sizes_and_fix_inputs() -> None:
     arrays = [np.ones((3, 1), np.float32), np.zeros((3, 1), np.float32)]
-    changed, kept = dynamic(model(3, 1), arrays)
+    changed, feeds = dynamic(model(3, 1), arrays)
     dims = [d for v in changed.graph.input for d in v.type.tensor_type.shape.dim]
     assert [d.dim_param or d.dim_value for d in dims] == ["n3", 1, "n3", 1]
-    assert kept == arrays
-    changed, kept = constant(model(3, 1), arrays)
-    assert ([t.name for t in changed.graph.initializer], kept) == (["x", "y"], [])
+    assert feeds == arrays
+    changed, feeds = constant(model(3, 1), arrays)
+    assert ([t.name for t in changed.graph.initializer], feeds) == (["x", "y"], [])
     assert not changed.graph.input
 
 
@@ -98,8 +100,8 @@ def test_outcomes_without_rounding() -> None:
     half = model(2)
     for value in (*half.graph.input, *half.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    (found,) = exact(half, arrays, [np.zeros(2)]) or []
-    assert found.tolist() == [1 + 2**-12, 2 + 2**-12]
+    (faults,) = exact(half, arrays, [np.zeros(2)]) or []
+    assert faults.tolist() == [1 + 2**-12, 2 + 2**-12]
     assert exact(half, [["a list"]], []) is None
 
 
@@ -110,11 +112,11 @@ def row(name: str, outcome: str) -> dict[str, Any]:
 
 def test_exactly_the_listed_cases_fail() -> None:
     expected = Expected({"r": "refused", "p": "refused", "near": "exact", "far": "exact"})
-    found = [
+    entries = [
         row("r", "refused"), row("p", "pass"), row("other", "refused"), row("good", "pass"),
         row("near", "exact"), row("far", "wrong"),
     ]  # fmt: skip
-    assert expected.complaints({each["name"]: each for each in found}) == [
+    assert expected.complaints({entry["name"]: entry for entry in entries}) == [
         "far: wrong: said",
         "other: refused: said",
         "p: passes, but is listed as refused",

@@ -45,8 +45,8 @@ def attention(heads: int = 4, tokens: int = 64, width: int = 256) -> Graph:
     q, k, v = (projected(perm) for perm in ((1, 0, 2), (1, 2, 0), (1, 0, 2)))
     scores = add(b, "softmax", add(b, "matmul", q, k), axis=2)
     mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(1, 0, 2))
-    joined = add(b, "reshape", mixed, shape=x.type.shape)
-    return b.finish((add(b, "add", x, add(b, "matmul", joined, weight(b, width, width))),))
+    heads_together = add(b, "reshape", mixed, shape=x.type.shape)
+    return b.finish((add(b, "add", x, add(b, "matmul", heads_together, weight(b, width, width))),))
 
 
 def convnet() -> Graph:
@@ -54,8 +54,8 @@ def convnet() -> Graph:
     b = GraphBuilder("convnet")
     x = b.input("x", tensor(F32, 1, 8, 32, 32))
     for inner in (8, 64):
-        filters, ones = weight(b, 64, inner, 3, 3), (1, 1)
-        y = add(b, "conv", x, filters, strides=ones, before=ones, after=ones, dilations=ones,
+        filters, units = weight(b, 64, inner, 3, 3), (1, 1)
+        y = add(b, "conv", x, filters, strides=units, before=units, after=units, dilations=units,
                 group=1)  # fmt: skip
         x = add(b, "relu", y)
     pooled = add(b, "reduce_mean", x, axes=(2, 3), keepdims=False)

@@ -93,14 +93,18 @@ def check(source: Sharding, result: Sharding, mesh: Mesh, number: int, dtype: DT
     rng = np.random.default_rng(7)
     arrays = [rng.integers(0, 2 if dtype is BOOL else 99, SHAPE) for _ in range(mesh.ranks)]
     groups = axis.members or (tuple(range(mesh.ranks)),)
-    whole = {r: arrays[n].astype(dtype.carrier) for n, group in enumerate(groups) for r in group}
+    values_of_ranks = {
+        r: arrays[n].astype(dtype.carrier) for n, group in enumerate(groups) for r in group
+    }
     b = GraphBuilder("g")
-    first = local(whole[0], source, 0, axis.ranks)
+    first = local(values_of_ranks[0], source, 0, axis.ranks)
     x = b.input("x", tensor(dtype, *first.shape))
     y = Changer(b, axis).change(x, tensor(dtype, *SHAPE), source, result)
     graph = b.finish([y])
     verify_graph(graph)
-    feeds = [local(whole[r], source, axis.place(r), axis.ranks) for r in range(mesh.ranks)]
+    feeds = [
+        local(values_of_ranks[r], source, axis.place(r), axis.ranks) for r in range(mesh.ranks)
+    ]
     outputs = in_lockstep(
         mesh.ranks,
         lambda rank: evaluate_rank(
@@ -108,7 +112,7 @@ def check(source: Sharding, result: Sharding, mesh: Mesh, number: int, dtype: DT
         ),
     )
     for r, output in enumerate(outputs):
-        value = value_of(whole[r], source, axis.ranks)
+        value = value_of(values_of_ranks[r], source, axis.ranks)
         expected = local(value, result, axis.place(r), axis.ranks)
         np.testing.assert_array_equal(output[y.name], expected)
 

@@ -160,14 +160,16 @@ def objective(
         first, second = names[weight], names[new]
         type_ = graph.nodes[first].outputs[0].type
         table = []
-        for stored in writer.strategies[first]:
+        for result_strategy in writer.strategies[first]:
             for updated in writer.strategies[second]:
-                source, result = (tuple(s.results[0] for s in items) for items in (updated, stored))
+                source, result = (
+                    tuple(s.results[0] for s in items) for items in (updated, result_strategy)
+                )
                 steps = route(type_, source, result, cluster.mesh.sizes, price)
                 table.append(FORBIDDEN if steps is None else round(steps.price * 1e9))
         edges.append(ProblemEdge((first, second), table))
-    whole = Problem(nodes, edges, None)
-    return cost_of(whole, partition_solver()(whole)) / 1e9
+    problem_of_all = Problem(nodes, edges, None)
+    return cost_of(problem_of_all, partition_solver()(problem_of_all)) / 1e9
 
 
 def training(count: int, batch: int, hidden: int) -> tuple[Graph, dict[str, str]]:
@@ -183,8 +185,8 @@ def training(count: int, batch: int, hidden: int) -> tuple[Graph, dict[str, str]
     gradient = add(b, "relu", add(b, "sub", x, label))
     updates = {}
     for number in reversed(range(count)):
-        turned = add(b, "transpose", inputs[number], perm=(1, 0))
-        change = add(b, "matmul", turned, gradient)
+        transposed = add(b, "transpose", inputs[number], perm=(1, 0))
+        change = add(b, "matmul", transposed, gradient)
         new = add(b, "relu", add(b, "sub", weights[number], change))
         updates[new.name] = weights[number].name
         if number:
@@ -240,8 +242,8 @@ def attention(batch: int, tokens: int, hidden: int, heads: int) -> Graph:
         parts.append(add(b, "transpose", add(b, "reshape", y, shape=shape), perm=perm))
     scores = add(b, "softmax", add(b, "matmul", parts[0], parts[1]), axis=3)
     mixed = add(b, "transpose", add(b, "matmul", scores, parts[2]), perm=(0, 2, 1, 3))
-    joined = add(b, "reshape", mixed, shape=x.type.shape)
-    y = add(b, "exp", add(b, "matmul", joined, next(weights)))
+    heads_together = add(b, "reshape", mixed, shape=x.type.shape)
+    y = add(b, "exp", add(b, "matmul", heads_together, next(weights)))
     return b.finish([y])
 
 

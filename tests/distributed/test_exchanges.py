@@ -61,10 +61,10 @@ def with_array(division: Division, name: str, sharding: object, array: Value) ->
 def without_exchange(division: Division) -> Division:
     """Plants a fault: the partial sum is returned in place of the sum."""
     node = exchange(division)
-    (part,), (whole,) = node.inputs, node.outputs
+    (part,), (value_of_all,) = node.inputs, node.outputs
     assert part is not None
     nodes = tuple(n for n in division.local.nodes if n is not node)
-    local = substituted(replace_nodes(division.local, nodes), {whole: part})
+    local = substituted(replace_nodes(division.local, nodes), {value_of_all: part})
     return with_array(replace(division, local=local), "y", (WHOLE,), part)
 
 

@@ -66,8 +66,8 @@ def check(graph: Graph, choice: dict[Node, NodeStrategies], mesh: Mesh, seed: in
     check_exchanges(Division(graph, choice, mesh, divided, arrays))
     ranks = on_ranks(divided, feeds, mesh.ranks)
     for outputs in ranks:
-        for name, want in expected.items():
-            np.testing.assert_allclose(outputs[name], want, rtol=1e-4, atol=1e-4)
+        for name, reference in expected.items():
+            np.testing.assert_allclose(outputs[name], reference, rtol=1e-4, atol=1e-4)
             assert outputs[name].tobytes() == ranks[0][name].tobytes()
 
 
@@ -206,16 +206,16 @@ def least_seconds(graph: Graph) -> float:
                     size = rank_bytes(value.type, tuple(along), SQUARE.sizes)
                     seconds += size / FAST.memory_bytes
             work[node, strategies] = seconds
-    whole = (WHOLE, WHOLE)
+    replicated = (WHOLE, WHOLE)
     least = float("inf")
     for items in itertools.product(*offered.values()):
-        total, have = 0.0, whole
+        total, have = 0.0, replicated
         for node, strategies in zip(offered, items, strict=True):
             need = tuple(s.operands[0] for s in strategies)
             total += work[node, strategies]
             total += change(node.inputs[0].type, have, need) if have != need else 0.0
             have = tuple(s.results[0] for s in strategies)
-        least = min(least, total + change(graph.outputs[0].type, have, whole))
+        least = min(least, total + change(graph.outputs[0].type, have, replicated))
     return least
 
 

@@ -136,8 +136,8 @@ def test_padded_blocks_hold_whole_heads_everywhere() -> None:
     x, w = b.input("x", tensor(F32, 1, 8, 640)), b.input("w", tensor(F32, 640, 640))
     (y,) = b.add(OPS["matmul"], [x, w])
     (heads,) = b.add(OPS["reshape"], [y], OPS["reshape"].attrs(shape(1, 8, 10, 64)))
-    (joined,) = b.add(OPS["reshape"], [heads], OPS["reshape"].attrs(shape(1, 8, 640)))
-    (z,) = b.add(OPS["matmul"], [joined, w])
+    (rows,) = b.add(OPS["reshape"], [heads], OPS["reshape"].attrs(shape(1, 8, 640)))
+    (z,) = b.add(OPS["matmul"], [rows, w])
     graph = b.finish([z])
     expected = [
         "whole, split(1, block=256) -> split(2, block=256)",

@@ -72,10 +72,10 @@ def test_strategies_that_a_partial_plan_fixes_stay(tmp_path: Path) -> None:
 def test_the_prices_of_strategies_are_those_of_the_best_runs_with_them() -> None:
     graph = network()
     records = explained(graph, PAIR, partition_solver(), {}, "h")
-    (chosen,) = (record for record in records if record["chosen"])
-    assert chosen["seconds"] == min(record["seconds"] for record in records)
+    (choice,) = (record for record in records if record["chosen"])
+    assert choice["seconds"] == min(record["seconds"] for record in records)
     best = mesh_strategies(graph, PAIR, partition_solver())
-    assert chosen["seconds"] == predicted_seconds(graph, best, PAIR)
+    assert choice["seconds"] == predicted_seconds(graph, best, PAIR)
     with pytest.raises(UserError, match="no node has this name"):
         explained(graph, PAIR, partition_solver(), {}, "nobody")
 

@@ -73,8 +73,8 @@ def test_the_memory_of_programs_decides_which_plans_fit() -> None:
     fused = prices(memory=lambda graph: constant_bytes(graph) + values // 8)
     best = planner(rates, fused).best()
     assert constant_bytes(best.local) == weights
-    stored = prices(memory=lambda graph: constant_bytes(graph) + values)
-    assert constant_bytes(planner(rates, stored).best().local) == weights // 2
+    prices_of_memory = prices(memory=lambda graph: constant_bytes(graph) + values)
+    assert constant_bytes(planner(rates, prices_of_memory).best().local) == weights // 2
     with pytest.raises(UserError, match="no plan fits") as error:
         planner(rates, prices(memory=lambda graph: 2 * weights)).best()
     assert f"needs {2 * weights} bytes" in error.value.why
@@ -149,9 +149,9 @@ def test_steps_of_a_compile_give_the_lean_plan_behind_the_fast_plan() -> None:
     locals_ = [step(graph) for step in plan_steps(cluster, partition_solver(), lambda _: seconds)]
     assert [constant_bytes(local) for local in locals_] == [weights, weights // 2]
     x = {"x": np.random.default_rng(1).standard_normal((16, 256)).astype(np.float32)}
-    (want,) = on_ranks(graph, x, 1)
+    (reference,) = on_ranks(graph, x, 1)
     for outputs in on_ranks(locals_[1], x, 2):
-        for name, array in want.items():
+        for name, array in reference.items():
             np.testing.assert_allclose(outputs[name], array, rtol=1e-4, atol=1e-4)
 
 

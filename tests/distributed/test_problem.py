@@ -25,11 +25,11 @@ def two_readers(width: int) -> Graph:
     """Returns a matmul whose result two matmuls read."""
     rng, b = np.random.default_rng(1), GraphBuilder("g")
     x = b.input("x", tensor(F32, 8, width))
-    first, *others = (
+    first, *other_weights = (
         b.constant(rng.normal(size=(width, width)).astype(np.float32), f"w{n}") for n in range(3)
     )
     h = add(b, "matmul", x, first)
-    return b.finish([add(b, "matmul", h, weight) for weight in others])
+    return b.finish([add(b, "matmul", h, weight) for weight in other_weights])
 
 
 def test_readers_share_a_part() -> None:
@@ -42,10 +42,10 @@ def test_readers_share_a_part() -> None:
 def test_columns_that_are_left_out_are_undercut(seed: int) -> None:
     rng = np.random.default_rng(seed)
     points = rng.integers(0, 4, size=(3, 30))
-    kept = problem._minimal(points)
+    minimal = problem._minimal(points)
     for number in range(30):
-        undercut = [k for k in kept if k != number and (points[:, k] <= points[:, number]).all()]
-        assert (number in kept) == (not undercut)
+        undercut = [k for k in minimal if k != number and (points[:, k] <= points[:, number]).all()]
+        assert (number in minimal) == (not undercut)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -68,15 +68,15 @@ def test_a_problem_with_one_alternative_costs_as_much_as_the_choice_of_it() -> N
         problem.ProblemNode([5, 1, 7], [0, 0, 0], (0, 1)),
         problem.ProblemNode([2, 3], [4, 5], (0, 1)),
     ]
-    whole = problem.Problem(nodes, [problem.ProblemEdge((0, 1), [1, 2, 3, 4, 5, 6])], 9)
+    problem_of_all = problem.Problem(nodes, [problem.ProblemEdge((0, 1), [1, 2, 3, 4, 5, 6])], 9)
     for number in range(3):
-        forced = with_alternative(whole, 0, number)
+        forced = with_alternative(problem_of_all, 0, number)
         assert [cost_of(forced, (0, s)) for s in range(2)] == [
-            cost_of(whole, (number, s)) for s in range(2)
+            cost_of(problem_of_all, (number, s)) for s in range(2)
         ]
     for number in range(2):
-        forced = with_alternative(whole, 1, number)
+        forced = with_alternative(problem_of_all, 1, number)
         assert (forced.nodes[1].usages, forced.limit) == ([4 + number], 9)
         assert [cost_of(forced, (s, 0)) for s in range(3)] == [
-            cost_of(whole, (s, number)) for s in range(3)
+            cost_of(problem_of_all, (s, number)) for s in range(3)
         ]

@@ -67,8 +67,8 @@ def block(heads: int, tokens: IndexLike, width: int) -> Graph:
     )
     scores = add(b, "softmax", add(b, "matmul", q, k), axis=3)
     mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(0, 2, 1, 3))
-    joined = add(b, "reshape", mixed, shape=start.type.shape)
-    x = norm(b, add(b, "add", linear(b, rng, joined, width), x))
+    heads_together = add(b, "reshape", mixed, shape=start.type.shape)
+    x = norm(b, add(b, "add", linear(b, rng, heads_together, width), x))
     wide = add(b, "gelu", linear(b, rng, x, 4 * width), approximate="none")
     x = norm(b, add(b, "add", linear(b, rng, wide, width), x))
     return b.finish([x])
@@ -237,8 +237,8 @@ def fused_block(heads: int, tokens: int, width: int) -> Graph:
     q, k, v = (split_heads(b, x, heads, perm) for x, perm in zip(parts, perms, strict=True))
     scores = add(b, "softmax", add(b, "matmul", q, k), axis=3)
     mixed = add(b, "transpose", add(b, "matmul", scores, v), perm=(0, 2, 1, 3))
-    joined = add(b, "reshape", mixed, shape=start.type.shape)
-    return b.finish([linear(b, rng, joined, width)])
+    heads_together = add(b, "reshape", mixed, shape=start.type.shape)
+    return b.finish([linear(b, rng, heads_together, width)])
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
@@ -305,19 +305,19 @@ def shared_heads(heads: int, shared: int, tokens: int, size: int) -> Graph:
     x = b.input("x", tensor(F32, 1, tokens, width))
 
     def repeated(perm: tuple[int, ...]) -> Value:
-        own = split_heads(b, linear(b, rng, x, shared * size), shared, (0, 2, 1, 3))
-        one = add(b, "reshape", own, shape=shape_of(1, shared, 1, tokens, size))
+        key_heads = split_heads(b, linear(b, rng, x, shared * size), shared, (0, 2, 1, 3))
+        one = add(b, "reshape", key_heads, shape=shape_of(1, shared, 1, tokens, size))
         copies = (1, shared, heads // shared, tokens, size)
         all_heads = add(b, "expand", one, shape=shape_of(*copies))
-        joined = add(b, "reshape", all_heads, shape=shape_of(1, heads, tokens, size))
-        return add(b, "transpose", joined, perm=perm)
+        heads_together = add(b, "reshape", all_heads, shape=shape_of(1, heads, tokens, size))
+        return add(b, "transpose", heads_together, perm=perm)
 
     q = split_heads(b, linear(b, rng, x, width), heads, (0, 2, 1, 3))
     scores = add(b, "softmax", add(b, "matmul", q, repeated((0, 1, 3, 2))), axis=3)
     values = repeated((0, 1, 2, 3))
     mixed = add(b, "transpose", add(b, "matmul", scores, values), perm=(0, 2, 1, 3))
-    joined = add(b, "reshape", mixed, shape=x.type.shape)
-    return b.finish([linear(b, rng, joined, width)])
+    heads_together = add(b, "reshape", mixed, shape=x.type.shape)
+    return b.finish([linear(b, rng, heads_together, width)])
 
 
 def shape_of(*dims: int) -> tuple[Index, ...]:
@@ -332,18 +332,18 @@ def test_ranks_have_the_shared_heads_that_their_queries_read(
     graph = shared_heads(heads, shared, 16, 64)
     softmax = next(node for node in graph.nodes if node.op.name == "softmax")
     expand = next(node for node in graph.nodes if node.op.name == "expand")
-    own = -(-shared // ranks)  # the key heads of a rank
-    block = own * heads // shared if shared >= ranks else heads // ranks
+    heads_of_rank = -(-shared // ranks)  # the key heads of a rank
+    block = heads_of_rank * heads // shared if shared >= ranks else heads // ranks
     padded = block if block * ranks > heads else 0
     offered = offers(graph, ranks)
     choice = {softmax: next(s for s in offered[softmax] if s.results == (Split(1, 1, padded),))}
-    divided_heads = Split(1, 1, own if padded else 0, max(1, ranks // shared))
+    divided_heads = Split(1, 1, heads_of_rank if padded else 0, max(1, ranks // shared))
     if shared > 1:
         choice[expand] = next(s for s in offered[expand] if s.operands[0] == divided_heads)
     choice = solve_strategies(graph, ranks, RATES, partition_solver(), choice)
     divided = sharded(graph, choice, ranks)
     parts = {v.type.shape[1] for n in divided.nodes for v in n.outputs if n.op.name == "expand"}
-    assert const(own) in parts
+    assert const(heads_of_rank) in parts
     check(graph, divided, ranks)
 
 

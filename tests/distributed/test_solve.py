@@ -113,8 +113,8 @@ def test_the_chosen_strategies_compute_the_same(seed: int) -> None:
     (expected,) = on_ranks(graph, feeds, 1)
     divided = sharded(graph, solved, 3)
     for outputs in on_ranks(divided, feeds, 3):
-        for name, want in expected.items():
-            np.testing.assert_allclose(outputs[name], want, rtol=1e-4, atol=1e-4)
+        for name, reference in expected.items():
+            np.testing.assert_allclose(outputs[name], reference, rtol=1e-4, atol=1e-4)
 
 
 def mlp(layers: int) -> Graph:

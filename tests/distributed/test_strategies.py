@@ -135,8 +135,8 @@ def tolerance_of(case: Case, strategy: Strategy, divided: Graph) -> Tolerance:
     if expr is None:
         return Tolerance.EXACT
     sums = any(stage.monoid not in (None, "max", "min") for stage in expr.stages)
-    same = any(node.op is case.op for node in divided.nodes)
-    return case.op.tolerance if sums or not same else Tolerance.EXACT
+    is_same_op = any(node.op is case.op for node in divided.nodes)
+    return case.op.tolerance if sums or not is_same_op else Tolerance.EXACT
 
 
 @each(SAMPLES)

@@ -82,10 +82,10 @@ RANDOM = """<ir_version: 9, opset_import: ["": 17]>
 
 def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
     """Returns the model of a text as a file, with the given names for its nodes."""
-    found = onnx.parser.parse_model(text)
-    for each, name in zip(found.graph.node, names, strict=False):
-        each.name = name
-    return (("m.onnx", found.SerializeToString()),)
+    proto = onnx.parser.parse_model(text)
+    for graph_node, name in zip(proto.graph.node, names, strict=False):
+        graph_node.name = name
+    return (("m.onnx", proto.SerializeToString()),)
 
 
 def sample(*shape: int, value: float = 1) -> bytes:
@@ -378,14 +378,14 @@ def test_the_message_is(
         "something was left behind"
     )
     newest = f"to {onnx.defs.onnx_opset_version()} are"  # depends on the installed onnx
-    found = f"exit {code}\n{err}".replace(newest, "to NEWEST are")
+    message = f"exit {code}\n{err}".replace(newest, "to NEWEST are")
     assert code == 2, "the user's fault"
     golden = GOLDENS / f"{name}.txt"
     if os.environ.get("TCC_UPDATE_GOLDENS"):
         golden.parent.mkdir(exist_ok=True)
-        golden.write_text(found, encoding="utf-8")
+        golden.write_text(message, encoding="utf-8")
     assert golden.is_file(), "no such golden: TCC_UPDATE_GOLDENS=1 scripts/test tests/errors"
-    assert found == golden.read_text(encoding="utf-8")
+    assert message == golden.read_text(encoding="utf-8")
 
 
 def test_no_golden_is_left_over() -> None:

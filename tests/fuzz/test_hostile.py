@@ -39,9 +39,9 @@ def test_there_are_enough_of_every_kind() -> None:
 def test_the_import_refuses(case: object, tmp_path: Path) -> None:
     case.write_to(tmp_path / "case")  # type: ignore[attr-defined]
     (model,) = (tmp_path / "case").glob("m.*")
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError) as error:
         load_model(model)
-    assert found.value.what
+    assert error.value.what
 
 
 @pytest.mark.parametrize(

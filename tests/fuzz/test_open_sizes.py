@@ -44,9 +44,9 @@ def test_a_run_with_other_results_is_detected() -> None:
     right = tcc.compile(case.model, jobs=1).run
 
     def wrong(feeds: Arrays) -> Arrays:
-        found = dict(right(feeds))
-        name = next(reversed(found))
-        return {**found, name: found[name] * np.float32(1.01)}
+        outputs = dict(right(feeds))
+        name = next(reversed(outputs))
+        return {**outputs, name: outputs[name] * np.float32(1.01)}
 
     def lenient(feeds: Arrays) -> Arrays:
         try:

@@ -27,11 +27,11 @@ def refused(action: Callable[[], object]) -> str:
     """Returns why the action was refused; fails if it exceeds bounds of memory or CPU time."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the recorded peak
     before, start = _status("VmRSS"), time.process_time()
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError) as error:
         action()
     assert _status("VmHWM") - before < MOST_BYTES
     assert time.process_time() - start < MOST_SECONDS
-    return f"{found.value}"
+    return f"{error.value}"
 
 
 def _status(field: str) -> int:
@@ -98,11 +98,11 @@ def test_an_image_of_gigabytes(clean: bytes, tmp_path: Path) -> None:
     (count,) = struct.unpack_from("<H", clean, 60)
     (table,) = struct.unpack_from("<Q", clean, 40)
     rows = clean[table : table + count * _SECTION.size]
-    for far, why in ((40 << 30, "would have"), (300 << 20, "its seal")):
-        path = _sparse(tmp_path / "m.so", clean[:40] + struct.pack("<Q", far) + clean[48:], far)
+    for size, why in ((40 << 30, "would have"), (300 << 20, "its seal")):
+        path = _sparse(tmp_path / "m.so", clean[:40] + struct.pack("<Q", size) + clean[48:], size)
         with path.open("r+b") as file:
-            file.seek(far)
-            file.write(rows + SEAL.pack(SEAL_MAGIC, far + len(rows), bytes(32)))
+            file.seek(size)
+            file.write(rows + SEAL.pack(SEAL_MAGIC, size + len(rows), bytes(32)))
         assert why in refused(lambda path=path: artifact.verify_image(path))
 
 
@@ -127,11 +127,11 @@ def test_listings_that_grow_when_they_are_unpacked(clean: bytes, tmp_path: Path)
 
 def _field(number: int, content: bytes, size: int | None = None) -> bytes:
     """Returns a protobuf field with a declared length, which may exceed the content."""
-    left, made = len(content) if size is None else size, bytearray([number << 3 | 2])
-    while left > 127:
-        made.append(left & 127 | 128)
-        left >>= 7
-    return bytes((*made, left)) + content
+    remaining, octets = len(content) if size is None else size, bytearray([number << 3 | 2])
+    while remaining > 127:
+        octets.append(remaining & 127 | 128)
+        remaining >>= 7
+    return bytes((*octets, remaining)) + content
 
 
 _FRAME = b"\x08\x09" + _field(8, b"\x0a\x00\x10\x12")

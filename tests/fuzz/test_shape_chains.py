@@ -19,8 +19,8 @@ def test_chains_mean_the_same_as_in_onnx_runtime(first: int) -> None:
     for seed in range(first, first + 5):
         case = generate(seed)
         graph = load_model(case.model)
-        found = differences(case, lambda feeds, graph=graph: evaluate_graph(graph, feeds))
-        assert not list(found), seed
+        faults = differences(case, lambda feeds, graph=graph: evaluate_graph(graph, feeds))
+        assert not list(faults), seed
 
 
 @pytest.mark.parametrize("seed", part("chains", [0, 3, 7, 12, 16, 17], 2))

@@ -25,9 +25,9 @@ def test_no_kept_input_fails(name: str, tmp_path: Path) -> None:
 
 def test_mutations_are_models_and_differ() -> None:
     data = plain().SerializeToString()
-    made = {importer.mutate(data, seed, lambda given: given) for seed in range(60)}
-    assert len(made) > 30
-    for changed in made:
+    models = {importer.mutate(data, seed, lambda octets: octets) for seed in range(60)}
+    assert len(models) > 30
+    for changed in models:
         ModelProto.FromString(changed)
         importer.check(changed)
 

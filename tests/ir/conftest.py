@@ -96,8 +96,8 @@ def _stacked(body: Graph, skip: int, states: int) -> tuple[TensorType, ...]:
 def ops() -> Mapping[str, OpSpec]:
     def loop(types: Any, a: Loop) -> tuple[TensorType, ...]:
         states = len(types) - 2
-        rest = a.body.outputs[1 + states :]
-        rows = (tensor(o.type.dtype, ROWS, *o.type.shape) for o in rest)
+        stacked = a.body.outputs[1 + states :]
+        rows = (tensor(o.type.dtype, ROWS, *o.type.shape) for o in stacked)
         return (*_stacked(a.body, 1, states), *rows)
 
     def scan(types: Any, a: Scan) -> tuple[TensorType, ...]:

@@ -33,14 +33,14 @@ def test_every_narrow_type_is_here() -> None:
 def test_every_code_has_its_value(name: str) -> None:
     dtype = DTYPES[name]
     codes = np.arange(1 << dtype.bits, dtype=np.uint8)
-    want = codes.view(TYPES[name]).astype(dtype.carrier)
-    got = decode(codes, dtype)
-    np.testing.assert_array_equal(got, want)
+    expected = codes.view(TYPES[name]).astype(dtype.carrier)
+    decoded = decode(codes, dtype)
+    np.testing.assert_array_equal(decoded, expected)
     if dtype.is_float:
-        number = ~np.isnan(want)
-        np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
-        codes, got = codes[number], got[number]
-    np.testing.assert_array_equal(encode(got, dtype), codes)
+        number = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(decoded[number]), np.signbit(expected[number]))
+        codes, decoded = codes[number], decoded[number]
+    np.testing.assert_array_equal(encode(decoded, dtype), codes)
 
 
 @pytest.mark.parametrize("name", [n for n in FLOATS if n != "f8e8m0"])
@@ -49,10 +49,10 @@ def test_every_half_is_rounded_to_nearest(name: str) -> None:
     with np.errstate(all="ignore"):
         small = HALVES * np.float32(2.0**-7)
         values = np.concatenate([HALVES, small, np.float32([464.01, 1e30])])
-        want = values.astype(TYPES[name]).view(np.uint8)
-    got = encode(values, dtype)
+        expected = values.astype(TYPES[name]).view(np.uint8)
+    encoded = encode(values, dtype)
     number = ~np.isnan(values) if dtype is F4E2M1 else np.full(values.shape, True)
-    np.testing.assert_array_equal(got[number], want[number])
+    np.testing.assert_array_equal(encoded[number], expected[number])
 
 
 def test_powers_of_two_are_rounded_towards_zero() -> None:

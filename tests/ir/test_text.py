@@ -77,10 +77,12 @@ def round_trip(text: str, ops: Ops, store: ConstantStore) -> Graph:
 def test_golden_graph(ops: Ops) -> None:
     graph = golden(ops)
     (handle,) = graph.constants.values()
-    want = GOLDEN.replace("DIGEST", handle.digest[:16]).replace(" past/len in", ' "past/len" in')
-    want = want.replace("if(%c)", 'if(%"a b")')
-    assert graph_text(graph) == want
-    round_trip(want, ops, graph.store)
+    expected = GOLDEN.replace("DIGEST", handle.digest[:16]).replace(
+        " past/len in", ' "past/len" in'
+    )
+    expected = expected.replace("if(%c)", 'if(%"a b")')
+    assert graph_text(graph) == expected
+    round_trip(expected, ops, graph.store)
 
 
 @pytest.mark.parametrize(
@@ -219,11 +221,11 @@ def test_odd_expression_round_trips_and_evaluates() -> None:
         np.array(4.5),
         None,
     ]
-    got = evaluate_expr(again, arrays, {"past/len": 3})
-    for a, b in zip(got, evaluate_expr(odd(), arrays, {"past/len": 3}), strict=True):
+    results = evaluate_expr(again, arrays, {"past/len": 3})
+    for a, b in zip(results, evaluate_expr(odd(), arrays, {"past/len": 3}), strict=True):
         np.testing.assert_array_equal(a, b)
     # max(4.5, argmax): the last column is best unless the condition changes the choice
-    assert got[1][0] == max(4.5, got[0][0])
+    assert results[1][0] == max(4.5, results[0][0])
 
 
 @pytest.mark.parametrize(

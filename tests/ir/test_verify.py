@@ -227,8 +227,8 @@ EXPR_DEFECTS: dict[str, tuple[Callable[[], Expr], str]] = {
 
 def _ref(stage: int = 0) -> Any:
     b = ExprBuilder()
-    made = b.stage((), literal(0, F32))
-    return replace(made, stage=stage)
+    stage_ref = b.stage((), literal(0, F32))
+    return replace(stage_ref, stage=stage)
 
 
 @pytest.mark.parametrize("name", EXPR_DEFECTS)
@@ -261,10 +261,10 @@ def test_sound_expressions_pass() -> None:
 
 def test_a_read_both_under_and_outside_a_select_must_be_inside() -> None:
     lost = x_at(P, Q + 1)
-    taken = apply("select", literal(True, BOOL), lost, x_at(P, Q))
-    verify_expr(one(taken), TYPES)
+    guarded = apply("select", literal(True, BOOL), lost, x_at(P, Q))
+    verify_expr(one(guarded), TYPES)
     with pytest.raises(InternalError):
-        verify_expr(one(apply("add", taken, lost)), TYPES)
+        verify_expr(one(apply("add", guarded, lost)), TYPES)
 
 
 # ---- proofs of bounds --------------------------------------------------------------------------

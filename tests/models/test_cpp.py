@@ -73,16 +73,16 @@ def static_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def check(app: Path, folder: Path) -> None:
     """Moves the installed program, runs it, and compares its scores with NumPy's."""
-    moved = app.rename(folder / "elsewhere")
+    app_moved = app.rename(folder / "elsewhere")
     (folder / "rows.bin").write_bytes(ROWS.tobytes())
-    result = finished(moved / "bin" / "classify", folder / "rows.bin")
+    result = finished(app_moved / "bin" / "classify", folder / "rows.bin")
     assert result.returncode == 0, result.stderr
     lines = [line.split(": ") for line in result.stdout.splitlines()]
     expected = softmax(ROWS)
     assert [int(line[0]) for line in lines] == expected.argmax(axis=1).tolist()
     scores = [[float(word) for word in line[1].split()] for line in lines]
     assert np.allclose(scores, expected, rtol=1e-5, atol=1e-6)
-    missing = finished(moved / "bin" / "classify", folder / "absent.bin")
+    missing = finished(app_moved / "bin" / "classify", folder / "absent.bin")
     assert missing.returncode == 1
     assert "absent.bin cannot be read" in missing.stderr
 

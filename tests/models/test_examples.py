@@ -49,8 +49,8 @@ def lines_with(
     def lines_of(
         artifact: Path, options: dict[str, object], example: str, model: Path, *words: object
     ) -> list[str]:
-        def compiled(path: str, **given: object) -> Module:
-            assert (path, given) == (str(model), options)
+        def compiled(path: str, **options_passed: object) -> Module:
+            assert (path, options_passed) == (str(model), options)
             return tcc.load(artifact)
 
         monkeypatch.setattr(tcc, "compile", compiled)

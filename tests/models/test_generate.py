@@ -113,8 +113,8 @@ def test_a_text_streams_without_control_characters(raw: Path) -> None:
     text = facts(raw, *words, "--tokens", "120")["text"]
     printed = generate(raw, *words, "--tokens", "120")
     assert any(unicodedata.category(c) == "Cc" for c in text), "take another seed"
-    shown = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
-    assert printed.stdout == shown + "\n"
+    visible = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+    assert printed.stdout == visible + "\n"
     assert "tokens/s" in printed.stderr
 
 

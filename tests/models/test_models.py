@@ -96,11 +96,11 @@ def test_an_open_batch_is_any_batch(folder: Path) -> None:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name in ("infogan.b3", "fsrcnn"):
         inputs = make_inputs(name, 1)
-        found = [
+        outputs = [
             onnxruntime.InferenceSession(builds.build(which, folder), options).run(None, inputs)
             for which in (name, name.partition(".")[0] + ".bn")
         ]
-        np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-5)
 
 
 class Reshaped(torch.nn.Module):
@@ -125,13 +125,15 @@ def test_an_export_that_writes_sizes_into_the_graph_is_refused(
 ) -> None:
     spec = opened(replace(model_spec("unet"), outputs=("y",)), {"image": {2: "h", 3: "w"}})
     spec = replace(spec, inputs=(replace(spec.inputs[0], shape=(1, 3, 6, 10)),))
-    made = Recipe(module, exporter, 18)
+    recipe = Recipe(module, exporter, 18)
     image = make_input(spec.inputs[0], 0)
-    model = export_onnx(made, (torch.from_numpy(image),), ["image"], ["y"], spec.symbols)
-    got, want = check.Oracle(model).run({"image": image})[0], module(torch.from_numpy(image))
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # right at the example's sizes
+    model = export_onnx(recipe, (torch.from_numpy(image),), ["image"], ["y"], spec.symbols)
+    output, expected = check.Oracle(model).run({"image": image})[0], module(torch.from_numpy(image))
+    np.testing.assert_allclose(
+        output, expected, rtol=1e-5, atol=1e-5
+    )  # right at the example's sizes
     with nullcontext() if right else pytest.raises(ValueError, match="image 1x3x12x30"):
-        check_open_sizes(spec, made.module, model)
+        check_open_sizes(spec, recipe.module, model)
 
 
 def test_open_sizes_are_any_sizes(folder: Path) -> None:
@@ -143,10 +145,10 @@ def test_open_sizes_are_any_sizes(folder: Path) -> None:
     assert [d.dim_param or d.dim_value for d in dims] == [1, 1, "luma_2", "luma_3"]
     image = np.random.default_rng(5).standard_normal((1, 1, 128, 128), np.float32)
     fixed = onnx.load(builds.build("fsrcnn", folder))
-    whole, part = (check.Oracle(m).run({"luma": x})[0]
+    full_image, part = (check.Oracle(m).run({"luma": x})[0]
                    for m, x in ((fixed, image), (model, image[..., :40, :33])))  # fmt: skip
     # the last rows and columns depend on the edge
-    np.testing.assert_allclose(part[..., :60, :46], whole[..., :60, :46], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(part[..., :60, :46], full_image[..., :60, :46], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("text", ["luma", "=1", "luma=", "luma=2,x", "luma=-1", "luma=2:3"])

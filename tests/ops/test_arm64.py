@@ -30,8 +30,8 @@ def chosen() -> dict[str, Case]:
     for case in COMPILED:
         if case.op.expr is None or case.half or not emulates(case):
             continue
-        kept = rows.get(case.op.name)
-        if kept is None or size(case) > size(kept):
+        smallest = rows.get(case.op.name)
+        if smallest is None or size(case) > size(smallest):
             rows[case.op.name] = case
     edges = [c for c in SPECIAL_CASES if Trait.ELEMENTWISE in c.op.traits and emulates(c)][::5]
     return {case.name: case for case in (*rows.values(), *edges)}
@@ -78,11 +78,11 @@ def outputs() -> dict[str, np.ndarray]:
 def test_code_for_arm_agrees_with_the_reference(name: str) -> None:
     case, number = CHOSEN[name], list(CHOSEN).index(name)
     types = case.op.infer(case.types, case.sample.attrs)
-    found = tuple(from_storage(outputs()[f"o{number}.{k}"], t) for k, t in enumerate(types))
+    results = tuple(from_storage(outputs()[f"o{number}.{k}"], t) for k, t in enumerate(types))
     with np.errstate(all="ignore"):
         expected = reference(case)
-        check(case, found, expected, case.op.tolerance)
-        assert not isinstance(case, SpecialCase) or differs(case, found, expected) == ""
+        check(case, results, expected, case.op.tolerance)
+        assert not isinstance(case, SpecialCase) or differs(case, results, expected) == ""
 
 
 def test_most_rows_are_there() -> None:

@@ -42,6 +42,8 @@ def test_defaults_are_those_of_onnx() -> None:
             if declared.type == onnx.AttributeProto.UNDEFINED or info.default is MISSING:
                 continue
             value = onnx.helper.get_attribute_value(declared)
-            wanted = value.decode() if isinstance(value, bytes) else value
-            same = wanted if isinstance(wanted, str) else pytest.approx(wanted, rel=1e-6)
-            assert info.default == same, (op.name, field)
+            value_due = value.decode() if isinstance(value, bytes) else value
+            default = (
+                value_due if isinstance(value_due, str) else pytest.approx(value_due, rel=1e-6)
+            )
+            assert info.default == default, (op.name, field)

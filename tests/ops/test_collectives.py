@@ -69,13 +69,13 @@ def test_results_of_all_ranks(kind: CollectiveKind, dtype: str) -> None:
         assert {x.dtype for x in results} == {np.dtype(dtype)}
         for at in itertools.product(range(RANKS), *map(range, results[0].shape)):
             exact = element(kind, reduction, xs, at)
-            found = results[at[0]][at[1:]]
+            result = results[at[0]][at[1:]]
             if np.dtype(dtype).kind == "f":
                 rtol = 1e-3 if dtype == "f2" else 1e-6
-                np.testing.assert_allclose(found, float(exact), rtol=rtol, atol=9 * rtol)
+                np.testing.assert_allclose(result, float(exact), rtol=rtol, atol=9 * rtol)
             else:
                 bits = 8 * np.dtype(dtype).itemsize
-                assert (int(found) - int(exact)) % (1 << bits) == 0, (at, reduction)
+                assert (int(result) - int(exact)) % (1 << bits) == 0, (at, reduction)
 
 
 @pytest.mark.parametrize(

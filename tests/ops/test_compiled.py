@@ -99,12 +99,12 @@ if "x86-64-v3" in distinct("host", "x86-64-v3"):
 
 def batches(name: str) -> list[list[list[Case]]]:
     """Returns the rows of a set, grouped in batches."""
-    found: list[list[list[Case]]] = [[]]
+    batches_made: list[list[list[Case]]] = [[]]
     for row in rows(SETS[name][0]).values():
-        if sum(map(len, found[-1])) + len(row) > BATCH:
-            found.append([])
-        found[-1].append(row)
-    return found
+        if sum(map(len, batches_made[-1])) + len(row) > BATCH:
+            batches_made.append([])
+        batches_made[-1].append(row)
+    return batches_made
 
 
 @cache
@@ -130,17 +130,17 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("name", "batch", "row"), PARAMETERS)
 def test_compiled_agrees_with_reference(name: str, batch: int, row: list[Case]) -> None:
-    found = results(name, batch)
+    batch_results = results(name, batch)
 
     def judge(case: Case) -> None:
-        if case.name in found.failures:
-            raise found.failures[case.name]
+        if case.name in batch_results.failures:
+            raise batch_results.failures[case.name]
         with np.errstate(all="ignore"):
             expected = reference(case)
             if isinstance(case, SpecialCase):
-                assert differs(case, found.outputs[case.name], expected) == ""
+                assert differs(case, batch_results.outputs[case.name], expected) == ""
                 return
-            check(case, found.outputs[case.name], expected, case.op.tolerance)
+            check(case, batch_results.outputs[case.name], expected, case.op.tolerance)
 
     judge_all(row, judge)
 

@@ -29,8 +29,8 @@ def test_references_are_as_expressions(
 ) -> None:
     rng, op = np.random.default_rng(0), OPS[name]
     arrays = tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
-    (found,) = op.reference(arrays, attrs)
+    (output,) = op.reference(arrays, attrs)
     assert op.expr is not None
-    (wanted,) = evaluate_expr(op.expr([tensor(F32, *a.shape) for a in arrays], attrs), arrays)
-    assert found.shape == wanted.shape == result
-    np.testing.assert_array_equal(found, wanted)
+    (expected,) = evaluate_expr(op.expr([tensor(F32, *a.shape) for a in arrays], attrs), arrays)
+    assert output.shape == expected.shape == result
+    np.testing.assert_array_equal(output, expected)

@@ -18,12 +18,12 @@ ROWS = [op for op in OPS.values() if op.expr is not None]
 
 
 def expressions(op: OpSpec) -> list[tuple[Expr, list[TensorType | None]]]:
-    found = []
+    forms = []
     for sample in samples_of(op):
         types = [None if a is None else tensor(dtype_of(a), *a.shape) for a in sample.inputs]
         assert op.expr is not None
-        found.append((op.expr(types, sample.attrs), types))
-    return found
+        forms.append((op.expr(types, sample.attrs), types))
+    return forms
 
 
 @pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)

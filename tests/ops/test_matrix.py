@@ -53,10 +53,10 @@ def test_expression_agrees_with_reference(case: Case) -> None:
 
 @each([c for c in CASES if c.op.name in BATCHED])
 def test_references_take_no_images(case: Case) -> None:
-    first, *rest = case.operands
+    first, *other_operands = case.operands
     assert first is not None
     (some,) = case.op.reference(case.operands, case.sample.attrs)
-    (none,) = case.op.reference((first[:0], *rest), case.sample.attrs)
+    (none,) = case.op.reference((first[:0], *other_operands), case.sample.attrs)
     assert none.shape == (0, *some.shape[1:])
 
 
@@ -82,16 +82,16 @@ ORACLE_CASES = tuple(
 
 @each(ORACLE_CASES)
 def test_reference_agrees_with_onnx_runtime(case: Case) -> None:
-    made = node_of(case.op, case.sample)
-    assert made is not None
+    node = node_of(case.op, case.sample)
+    assert node is not None
     types = case.op.infer(case.types, case.sample.attrs)
-    expected = tuple(oracle.run(made, types))
+    expected = tuple(oracle.run(node, types))
     exact = case.op.tolerance is Tolerance.EXACT
-    for actual, wanted, type in zip(reference(case), expected, types, strict=True):
+    for actual, reference_array, type in zip(reference(case), expected, types, strict=True):
         # ONNX Runtime approximates functions and accumulates halves in its own ways.
         relative = {"f16": 4e-3, "bf16": 3e-2}.get(type.dtype.name, 1e-5)
         limit = 0.0 if exact else relative
-        tolerance.check(actual, wanted, type.dtype, lambda v, r=limit: r * (1 + np.abs(v)))
+        tolerance.check(actual, reference_array, type.dtype, lambda v, r=limit: r * (1 + np.abs(v)))
 
 
 def test_every_oracle_model_is_of_a_row() -> None:

@@ -48,8 +48,8 @@ def test_known_answers(
         attrs = RandomBitsAttrs((), half)
         expr = OPS["random_bits"].expr
         assert expr is not None
-        (found,) = evaluate_expr(expr([tensor(I64)] * 3, attrs), operands)
-        assert int(found) == word(*due[2 * half : 2 * half + 2])
+        (result,) = evaluate_expr(expr([tensor(I64)] * 3, attrs), operands)
+        assert int(result) == word(*due[2 * half : 2 * half + 2])
 
 
 def test_expression_and_reference_have_equal_bits() -> None:
@@ -60,9 +60,9 @@ def test_expression_and_reference_have_equal_bits() -> None:
         attrs = RandomBitsAttrs(dims(5, 7, 31), int(rng.integers(2)), count)
         operands = [np.asarray(n) for n in rng.integers(-(1 << 63), 1 << 63, 3, np.int64)]
         (due,) = OPS["random_bits"].reference(operands, attrs)
-        (found,) = evaluate_expr(expr([tensor(I64)] * 3, attrs), operands)
-        np.testing.assert_array_equal(found, due)
-        assert int(found.max()) < 1 << count
+        (result,) = evaluate_expr(expr([tensor(I64)] * 3, attrs), operands)
+        np.testing.assert_array_equal(result, due)
+        assert int(result.max()) < 1 << count
 
 
 def test_every_element_stream_and_seed_draws_other_bits() -> None:

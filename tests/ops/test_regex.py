@@ -37,11 +37,23 @@ PATTERNS = (
 
 
 def texts() -> list[str]:
-    found = ["", "abc", "aBC", "É", "a\nc", "Ab", "AbA", "www.x-y.com", "ca@x.b", " @a.b\t", "1a c"]
-    found += ["\u0800aa", "\ud7ff", "\uffff", "\U00010000b", "\U0010ffffb", "ÿà", "]a]", "-^"]
+    texts_made = [
+        "",
+        "abc",
+        "aBC",
+        "É",
+        "a\nc",
+        "Ab",
+        "AbA",
+        "www.x-y.com",
+        "ca@x.b",
+        " @a.b\t",
+        "1a c",
+    ]
+    texts_made += ["\u0800aa", "\ud7ff", "\uffff", "\U00010000b", "\U0010ffffb", "ÿà", "]a]", "-^"]
     rng = random.Random(0)
     alphabet = "aabbcxé@. \n\u0800]"
-    return found + ["".join(rng.choices(alphabet, k=rng.randrange(9))) for _ in range(200)]
+    return texts_made + ["".join(rng.choices(alphabet, k=rng.randrange(9))) for _ in range(200)]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

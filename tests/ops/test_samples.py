@@ -57,9 +57,9 @@ def test_new_rows_need_no_entry(like: str, labels: str) -> None:
 
 def test_a_reduction_of_integers_gets_integers() -> None:
     op = row("reduce_sum", dtypes=(I32, I64))
-    found = list(samples_of(op))
-    assert {a.dtype.name for s in found for a in s.inputs if a is not None} == {"int32", "int64"}
-    assert "special" not in {s.label for s in found}
+    samples = list(samples_of(op))
+    assert {a.dtype.name for s in samples for a in s.inputs if a is not None} == {"int32", "int64"}
+    assert "special" not in {s.label for s in samples}
 
 
 @pytest.mark.parametrize("arity", [(2, 3), (3, 3), (4, 4)])

@@ -63,9 +63,9 @@ def test_a_reduced_axis_stays_as_one_or_goes() -> None:
 
 def test_only_the_same_dims_agree() -> None:
     assert agree(N + 1, 1 + N, "channels") is N + 1
-    with pytest.raises(UnequalDimsError, match="channels: n and m differ") as found:
+    with pytest.raises(UnequalDimsError, match="channels: n and m differ") as error:
         agree(N, M, "channels")
-    assert found.value.dims == (N, M)
+    assert error.value.dims == (N, M)
     with pytest.raises(UnequalDimsError):
         agree(N, const(4), "channels")
 

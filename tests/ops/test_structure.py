@@ -95,9 +95,9 @@ def test_one_expression_serves_all_sizes(
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(bound(t)).astype(np.float32) for t in types]
     values = {v: const(SIZES[v.name]) for size in (N, S) for v in free_vars(size)}
-    wanted = OPS[name].reference(arrays, bind_attrs(attrs, values))
+    results_of_reference = OPS[name].reference(arrays, bind_attrs(attrs, values))
     for actual, expected, type in zip(
-        evaluate_expr(expr, arrays, SIZES), wanted, inferred, strict=True
+        evaluate_expr(expr, arrays, SIZES), results_of_reference, inferred, strict=True
     ):
         assert bound(type) == expected.shape
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
@@ -124,17 +124,17 @@ def test_reshape_indices_simplify(
     make = OPS["reshape"].expr
     assert make is not None
     expr = make([tensor(F32, *before)], ReshapeAttrs(dims(*after)))
-    (found,) = reads(expr.stages[0])
-    assert " | ".join(i.key for i in found.indices) == indices
+    (read,) = reads(expr.stages[0])
+    assert " | ".join(i.key for i in read.indices) == indices
 
 
 def test_nearest_resize_by_a_whole_scale_reads_at_a_quotient() -> None:
     make = OPS["resize"].expr
     assert make is not None
     attrs = ResizeAttrs(dims(1, 3, S * 2), (1.0, 1.0, 2.0), "nearest", "asymmetric", "floor")
-    (found,) = reads(make([tensor(F32, 1, 3, S)], attrs).stages[0])
-    assert not found.indirect
-    assert found.indices[2].key == "(i2//2)"
+    (read,) = reads(make([tensor(F32, 1, 3, S)], attrs).stages[0])
+    assert not read.indirect
+    assert read.indices[2].key == "(i2//2)"
 
 
 @pytest.mark.parametrize("bad", [99, -99, 2**62, -(2**63)])
@@ -187,8 +187,8 @@ def test_a_reshape_of_symbolic_rows_reads_without_a_division() -> None:
     make = OPS["reshape"].expr
     assert make is not None
     shape = dims(N, S, 64)
-    (found,) = reads(make([tensor(F32, *shape)], ReshapeAttrs(dims(N * S, 64))).stages[0])
-    assert [i.key for i in found.indices] == ["(i0//s)", "(i0 % s)", "i1"]
-    assert offset(row_major(shape), found.indices).key == "64*i0+i1"
-    turned = permuted(shape, (1, 0, 2))
-    assert offset(turned, found.indices).key == "64*(i0 % s)*n+64*(i0//s)+i1"
+    (read,) = reads(make([tensor(F32, *shape)], ReshapeAttrs(dims(N * S, 64))).stages[0])
+    assert [i.key for i in read.indices] == ["(i0//s)", "(i0 % s)", "i1"]
+    assert offset(row_major(shape), read.indices).key == "64*i0+i1"
+    transposed = permuted(shape, (1, 0, 2))
+    assert offset(transposed, read.indices).key == "64*(i0 % s)*n+64*(i0//s)+i1"

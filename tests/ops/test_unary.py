@@ -23,8 +23,8 @@ def test_functions_are_within_their_bounds(dtype: DType, names: tuple[str, ...])
     cases = cases_of(dtype, x, names)
     results = run_batch(cases)
     assert not results.failures
-    found = {case.name: measured(case, results.outputs[case.name][0]) for case in cases}
-    assert {name: error.wrong for name, error in found.items() if error.wrong} == {}
+    errors = {case.name: measured(case, results.outputs[case.name][0]) for case in cases}
+    assert {name: error.wrong for name, error in errors.items() if error.wrong} == {}
 
 
 def test_a_wrong_result_is_found() -> None:

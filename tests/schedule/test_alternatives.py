@@ -52,15 +52,15 @@ def margin(saved: float) -> Margin:
 def test_another_than_the_rule_has_to_save_the_margin(
     prices: tuple[float, ...], saved: float, taken: int
 ) -> None:
-    rule, *others = priced(*prices)
-    assert preferred(rule, others, margin(saved)).replacement == taken
-    choice = SILENT.decide(lambda: Site("test", "x"), rule, others, margin(saved))
+    rule, *alternatives = priced(*prices)
+    assert preferred(rule, alternatives, margin(saved)).replacement == taken
+    choice = SILENT.decide(lambda: Site("test", "x"), rule, alternatives, margin(saved))
     assert choice.replacement == taken
 
 
 def test_the_cheapest_comes_first_and_equals_stay_in_order() -> None:
     for prices in permutations((3.0, 1.0, 2.0, 1.0)):
-        ordered = [each.replacement for each in in_order(priced(*prices))]
+        ordered = [alternative.replacement for alternative in in_order(priced(*prices))]
         assert ordered == sorted(range(4), key=lambda n: (prices[n], n))
 
 
@@ -72,10 +72,10 @@ def test_the_cheapest_comes_first_and_equals_stay_in_order() -> None:
 def test_either_compares_the_lowest_prices(
     joined: list[float], apart: list[float], saved: float
 ) -> None:
-    chosen = SILENT.either(
+    choice = SILENT.either(
         lambda: Site("test", "x"), ("join", joined), ("apart", lambda: apart), margin(saved)
     )
-    assert chosen is not saves(min(apart), min(joined), margin(saved))
+    assert choice is not saves(min(apart), min(joined), margin(saved))
 
 
 def test_margins_have_names_and_are_fractions() -> None:
@@ -129,9 +129,9 @@ def test_digests_depend_on_the_text_alone() -> None:
     ],
 )
 def test_alternatives_have_texts_that_parse_back(item: object, text: str | None) -> None:
-    written = text_of(item)
-    assert text in (None, written)
-    assert read_data(written, *CLASSES) == item
+    text_written = text_of(item)
+    assert text in (None, text_written)
+    assert read_data(text_written, *CLASSES) == item
 
 
 def test_an_expression_has_no_text_of_data() -> None:

@@ -49,15 +49,15 @@ def test_rows_and_columns_of_a_symbolic_image_are_distinguished_like_those_of_a_
     symbolic."""
     i, j = iterator("i", 64), iterator("j", 128)
     loops = [v for v in map(var_of, (i, j)) if v is not None]
-    found = []
+    byte_counts = []
     for width in (symbol("w", 0, None, 1, 128), const(128)):
         half = width // 2
         offset = 4 * half * ((2 * half * i + j) // (4 * half)) + 4 * (j // 2)
         steps, _ = place_of(offset, tuple(loops))
         assert all(step.size is not None for step in steps)
         image = touch(0, steps, store=False, size=4, buffer_bytes=1e9)
-        found.append([image.bytes_in(dict(zip(loops, n, strict=True)), 4) for n in SPANS])
-    assert found[0] == found[1]
+        byte_counts.append([image.bytes_in(dict(zip(loops, n, strict=True)), 4) for n in SPANS])
+    assert byte_counts[0] == byte_counts[1]
     narrow = symbol("w", 0, None, 1, 1) // 2  # with a typical size of 1 it is 0
     place_of((2 * narrow * i + j) // (4 * narrow), tuple(loops))
 

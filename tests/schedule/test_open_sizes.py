@@ -24,7 +24,7 @@ def test_sets_keep_to_ranges_divisors_and_what_the_user_gives() -> None:
 def test_the_first_sets_of_tables_fall() -> None:
     size = symbol("a")
     (var,) = free_vars(size)
-    sizes = [typical(each[var]) for each in ({var: size}, *table_sizes([var]))]
+    sizes = [typical(table[var]) for table in ({var: size}, *table_sizes([var]))]
     assert sizes == [128, 63, 25, 8, 1, 256, 512]
     falling = sizes[: FALLING + 1]
     assert falling == sorted(falling, reverse=True)

@@ -37,14 +37,14 @@ def test_the_traffic_of_a_run_leaves_little_in_the_third_cache() -> None:
     pricer = Pricer(ONE_CORE)
     assert pricer.price(group, schedule).dram == 0
     assert pricer.price(group, schedule, live=ONE_CORE.l3.size // 4).dram == 0
-    found = pricer.price(group, schedule, live=100 * ONE_CORE.l3.size)
+    price = pricer.price(group, schedule, live=100 * ONE_CORE.l3.size)
     reading, handed = (
         memory.reading(together=False),
         1 - exp(-_RESULT_PARTS * (2 << 20) / ONE_CORE.l3.size),
     )
-    stored = (1 << 20) / memory.write + (1 << 20) / reading
-    assert found.dram == pytest.approx(stored + handed * (1 << 20) / reading)
-    assert found.seconds > pricer.price(group, schedule).seconds
+    stored_seconds = (1 << 20) / memory.write + (1 << 20) / reading
+    assert price.dram == pytest.approx(stored_seconds + handed * (1 << 20) / reading)
+    assert price.seconds > pricer.price(group, schedule).seconds
 
 
 def test_constants_count_the_same_beside_the_traffic_of_a_run() -> None:
@@ -59,9 +59,9 @@ def test_a_launch_alone_is_one_on_a_machine_of_one_core() -> None:
         (pointwise(COUNT), map_schedule(1 << 12)),
         (matmul(96, 64, 128), gemm_schedule(6)),
     ):
-        alone = Pricer(MACHINE).price(group, schedule, single_core=True)
-        assert alone == Pricer(ONE_CORE).price(group, schedule)
-        assert alone.seconds > Pricer(MACHINE).price(group, schedule).seconds
+        single_price = Pricer(MACHINE).price(group, schedule, single_core=True)
+        assert single_price == Pricer(ONE_CORE).price(group, schedule)
+        assert single_price.seconds > Pricer(MACHINE).price(group, schedule).seconds
 
 
 def test_sizes_of_the_table_keep_to_the_range_and_the_divisor_of_a_symbol() -> None:

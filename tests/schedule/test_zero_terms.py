@@ -27,14 +27,14 @@ def convolution(step: int = 1, size: int = 128) -> TileGroup:
     y, x, k, p, q, c = b.iters((h + step - 1) // step, w, 8, WINDOW, WINDOW, CHANNELS)
     image = b.read(0, step * y + p - BEFORE, x + q - BEFORE, c, fill=0)
     b.stage((y, x, k), apply("mul", image, b.read(1, p, q, c, k)), over=(p, q, c), monoid="sum")
-    around = ((BEFORE, WINDOW), (BEFORE, WINDOW), (0, 0))
-    held = with_halo(row_major((h, w, const(CHANNELS))), around, 0.0)
+    halos = ((BEFORE, WINDOW), (BEFORE, WINDOW), (0, 0))
+    layout = with_halo(row_major((h, w, const(CHANNELS))), halos, 0.0)
     storages = [
-        Storage(F32, (h, w, const(CHANNELS)), held),
+        Storage(F32, (h, w, const(CHANNELS)), layout),
         Storage(F32, taps.shape, row_major(taps.shape), constant=True),
     ]
-    made = ((h + step - 1) // step, w, const(8))
-    return build_group(b.done(), storages, [Storage(F32, made, row_major(made))])
+    shape = ((h + step - 1) // step, w, const(8))
+    return build_group(b.done(), storages, [Storage(F32, shape, row_major(shape))])
 
 
 def spans(size: int) -> list[tuple[int, int]]:
@@ -49,9 +49,9 @@ def test_terms_from_the_first_to_the_last_that_lie_inside(loop: str, size: int) 
     var, at, every = (rows, 0, 1) if loop == "rows" else (columns, 1, CHANNELS)
     for first, last in spans(size):
         ends = {stage.iters[at]: (const(first), const(last))}
-        found = needed_terms(stage, var, ends)
+        bounds = needed_terms(stage, var, ends)
         values = {"h": size, "w": size}
-        start, stop = ([int(evaluate(place, values)) for place in places] for places in found)
+        start, stop = ([int(evaluate(place, values)) for place in places] for places in bounds)
         inside = [
             p
             for p, y in product(range(WINDOW), range(first, last + 1))
@@ -78,8 +78,8 @@ def test_the_share_of_terms_that_blocks_go_through() -> None:
     for size, share in ((1, 1 / 5), (3, 9 / 15)):
         (stage,) = convolution(size=size).stages
         assert terms_share(stage, ()) == pytest.approx(share**2)
-        whole = (("i1", size),)
-        assert terms_share(stage, whole) == pytest.approx(share * (1 / 5 if size == 1 else 1))
+        block_sizes = (("i1", size),)
+        assert terms_share(stage, block_sizes) == pytest.approx(share * (1 / 5 if size == 1 else 1))
 
 
 def test_a_block_counts_as_many_times_as_it_has_elements() -> None:

@@ -66,8 +66,8 @@ def _alibi(v: Given) -> tuple[Any, ...]:
 
 def _normalised(v: Given) -> tuple[Any, ...]:
     unit = {n: v[n] / np.sqrt((v[n] ** 2).sum(-1, keepdims=True)) for n in "qk"}
-    given = {**v, **unit}
-    return (attention(given, 1, lambda s: s * v["scale"] + v["bias"], causal=False),)
+    scaled = {**v, **unit}
+    return (attention(scaled, 1, lambda s: s * v["scale"] + v["bias"], causal=False),)
 
 
 def _turned(x: Any) -> Any:
@@ -82,8 +82,8 @@ def _turned(x: Any) -> Any:
 
 def _qk_norm(window: int | None) -> Formula:
     def formula(v: Given) -> tuple[Any, ...]:
-        turned = {n: _turned(rms(v[n]) * v[f"{n}_norm"]) for n in "qk"}
-        return (attention({**v, **turned}, v["q"].shape[-1] ** -0.5, window=window),)
+        rotated = {n: _turned(rms(v[n]) * v[f"{n}_norm"]) for n in "qk"}
+        return (attention({**v, **rotated}, v["q"].shape[-1] ** -0.5, window=window),)
 
     return formula
 
@@ -108,9 +108,9 @@ def _longformer(v: Given) -> tuple[Any, ...]:
     for h in range(8):
         step = 1 if h < 6 else 4
         for i in range(length):
-            seen = [i + step * n for n in range(-32, 33) if 0 <= i + step * n < length]
-            scores = np.einsum("bd,bjd->bj", v["q"][:, h, i], v["k"][:, h, seen]) / 8
-            out[:, h, i] = np.einsum("bj,bjd->bd", softmax(scores), v["v"][:, h, seen])
+            visible = [i + step * n for n in range(-32, 33) if 0 <= i + step * n < length]
+            scores = np.einsum("bd,bjd->bj", v["q"][:, h, i], v["k"][:, h, visible]) / 8
+            out[:, h, i] = np.einsum("bj,bjd->bd", softmax(scores), v["v"][:, h, visible])
     return (out,)
 
 
@@ -122,8 +122,10 @@ def _batch_norm(x: Any) -> tuple[Any, Any, Any]:
 def _training(v: Given) -> tuple[Any, ...]:
     normal, mean, variance = _batch_norm(v["x"])
     gain, bias = (v[n][:, None, None] for n in ("gain", "bias"))
-    kept = (0.9 * v[n] + 0.1 * now.ravel() for n, now in (("mean", mean), ("variance", variance)))
-    return (normal * gain + bias, *kept)
+    running = (
+        0.9 * v[n] + 0.1 * now.ravel() for n, now in (("mean", mean), ("variance", variance))
+    )
+    return (normal * gain + bias, *running)
 
 
 def _written_out(v: Given) -> tuple[Any, ...]:
@@ -204,12 +206,12 @@ def _inverted(v: Given) -> tuple[Any, ...]:
 
 def _mesh(v: Given) -> tuple[Any, ...]:
     out = []
-    for face, near in enumerate(v["near"]):
-        a, b, c = (v["x"][n] for n in near)
-        own = v["x"][face]
+    for face, neighbours in enumerate(v["near"]):
+        a, b, c = (v["x"][n] for n in neighbours)
+        features = v["x"][face]
         among = abs(a - b) + abs(b - c) + abs(c - a)
-        apart = abs(own - a) + abs(own - b) + abs(own - c)
-        parts = (own, a + b + c, among, apart)
+        differences = abs(features - a) + abs(features - b) + abs(features - c)
+        parts = (features, a + b + c, among, differences)
         out.append(sum(p @ v[f"w{n}"] for n, p in enumerate(parts)))
     return (np.array(out),)
 
@@ -218,10 +220,10 @@ def _gat(v: Given) -> tuple[Any, ...]:
     h = v["x"] @ v["weight"]
     out = np.zeros_like(h)
     for node in range(len(h)):
-        near = v["source"][v["target"] == node]
-        if len(near):
-            scores = h[near] @ v["left"][:, 0] + h[node] @ v["right"][:, 0]
-            out[node] = softmax(np.where(scores > 0, scores, 0.2 * scores)) @ h[near]
+        neighbours = v["source"][v["target"] == node]
+        if len(neighbours):
+            scores = h[neighbours] @ v["left"][:, 0] + h[node] @ v["right"][:, 0]
+            out[node] = softmax(np.where(scores > 0, scores, 0.2 * scores)) @ h[neighbours]
     return (out,)
 
 
@@ -247,8 +249,8 @@ def _softras(v: Given) -> tuple[Any, ...]:
             nearest = np.minimum(nearest, np.where(on, cross**2 / (edge @ edge), ends))
             areas += abs(cross)
         a, b, c = corners
-        whole = abs((b - a)[0] * (c - a)[1] - (b - a)[1] * (c - a)[0])
-        signed = np.where(areas <= whole * (1 + 1e-9), nearest, -nearest)
+        doubled_area = abs((b - a)[0] * (c - a)[1] - (b - a)[1] * (c - a)[0])
+        signed = np.where(areas <= doubled_area * (1 + 1e-9), nearest, -nearest)
         out.append((1 / (1 + np.exp(-20 * signed))).reshape(32, 32))
     return (np.array(out),)
 

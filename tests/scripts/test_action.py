@@ -69,10 +69,10 @@ def perform(name: str, folder: Path, **variables: str) -> subprocess.CompletedPr
 
 def check(folder: Path, options: str = "", model: str = "model.onnx") -> tuple[int, str]:
     """Runs the check; returns its exit code and the report."""
-    done = perform("Check", folder, MODEL=model, OPTIONS=options, GATE="1000",
+    process = perform("Check", folder, MODEL=model, OPTIONS=options, GATE="1000",
                    GITHUB_STEP_SUMMARY="summary.md")  # fmt: skip
-    assert "Traceback" not in done.stdout + done.stderr
-    return done.returncode, (folder / "build" / "tcc-report.md").read_text()
+    assert "Traceback" not in process.stdout + process.stderr
+    return process.returncode, (folder / "build" / "tcc-report.md").read_text()
 
 
 @pytest.fixture
@@ -93,9 +93,9 @@ def test_the_file_is_a_composite_action_whose_scripts_get_inputs_by_variables() 
     text = (ACTION / "action.yml").read_text()
     assert set(re.findall(r"inputs\.(\w+)", text)) == parsed["inputs"].keys()
     assert {"model"} == {n for n, item in parsed["inputs"].items() if item.get("required")}
-    stored = [item for item in steps if "default_branch" in item.get("if", "")]
-    assert len(stored) == 2
-    assert all("event_name == 'push'" in item["if"] for item in stored)
+    writing_steps = [item for item in steps if "default_branch" in item.get("if", "")]
+    assert len(writing_steps) == 2
+    assert all("event_name == 'push'" in item["if"] for item in writing_steps)
 
 
 def test_the_check_compiles_verifies_and_compares(folder: Path) -> None:
@@ -131,11 +131,11 @@ def test_a_report_replaces_the_older_report_of_its_model(folder: Path, old: bool
     (folder / "build").mkdir()
     text = "<!-- tcc 0123 -->\nnew\n"
     (folder / "build" / "tcc-report.md").write_text(text)
-    others = [(7, "thanks"), (8, "<!-- tcc 9999 -->\nof another model")]
-    comments = [*others, *([(9, "<!-- tcc 0123 -->\nold")] if old else [])]
+    other_comments = [(7, "thanks"), (8, "<!-- tcc 9999 -->\nof another model")]
+    comments = [*other_comments, *([(9, "<!-- tcc 0123 -->\nold")] if old else [])]
     (folder / "comments").write_text(json.dumps(comments))
-    done = perform("Comment", folder, GITHUB_REPOSITORY="o/r", NUMBER="5", GH_TOKEN="t")
-    assert done.returncode == 0, done.stderr
+    process = perform("Comment", folder, GITHUB_REPOSITORY="o/r", NUMBER="5", GH_TOKEN="t")
+    assert process.returncode == 0, process.stderr
     place = (
         ["PATCH", "repos/o/r/issues/comments/9"] if old else ["POST", "repos/o/r/issues/5/comments"]
     )
@@ -147,9 +147,9 @@ def test_options_with_commas_and_blanks_name_a_base(folder: Path) -> None:
     for options in ("--cpu x86-64-v3", "--input x=1,2"):
         output = folder / "output"
         output.write_text("")
-        done = perform("Name the base", folder, MODEL="m.onnx", OPTIONS=options,
+        process = perform("Name the base", folder, MODEL="m.onnx", OPTIONS=options,
                        GITHUB_OUTPUT=str(output))  # fmt: skip
-        assert done.returncode == 0
+        assert process.returncode == 0
         assert re.fullmatch(r"key=tcc-base-[0-9a-f]{16}\n", output.read_text())
         keys.add(output.read_text())
     assert len(keys) == 2

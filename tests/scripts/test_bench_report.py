@@ -29,9 +29,9 @@ def times(median: float, best: float) -> dict[str, Any]:
 
 
 def row(tcc: tuple[float, float], **peers: Any) -> dict[str, Any]:
-    found = {k: times(*v) if isinstance(v, tuple) else v for k, v in peers.items()}
+    peer_times = {k: times(*v) if isinstance(v, tuple) else v for k, v in peers.items()}
     return {
-        "peers": {"tcc": times(*tcc), **found},
+        "peers": {"tcc": times(*tcc), **peer_times},
         "peaks": {"flops": [1e11, 2e11], "read": [1e10, 2e10]},
         "flops": 4e8,
         "traffic": {"launches": 7, "bytes": 3_000_000, "weights": 2_000_000, "unfused": 9_000_000},
@@ -61,10 +61,12 @@ def test_goals_are_of_the_ratio_within_rounds() -> None:
 
 
 def test_a_missing_baseline_leaves_a_goal_open() -> None:
-    found = results({"lstm": row((0.01, 0.01), ort=(0.05, 0.05), openvino={"absent": "gone"})})
-    (verdict,) = goals.judge(found)
+    run_results = results(
+        {"lstm": row((0.01, 0.01), ort=(0.05, 0.05), openvino={"absent": "gone"})}
+    )
+    (verdict,) = goals.judge(run_results)
     assert (verdict.text, verdict.met) == ("unknown", False)
-    text = bench_table.table(found)
+    text = bench_table.table(run_results)
     assert "openvino: gone" in text
     assert "0 of 1 goals met" in text
 
@@ -90,16 +92,16 @@ def test_pairs_are_taken_round_by_round() -> None:
 
 def test_derivations_have_a_column_where_both_were_timed() -> None:
     one = row((0.01, 0.01), ort=(0.02, 0.02), openvino=(0.03, 0.03))
-    alone = results({"unet": one})
-    assert "derived" not in bench_table.table(alone)
+    run_results = results({"unet": one})
+    assert "derived" not in bench_table.table(run_results)
     one["peers"]["no-derive"] = {**times(0.03, 0.02), "rounds": [0.022, 0.018]}
     one["peers"]["tcc"]["rounds"] = [0.01, 0.01]
-    both = {**alone, "peers": ["no-derive", *alone["peers"]]}
-    columns, cells = bench_table.columns(both), bench_table.cells(both, "unet")
+    with_peer = {**run_results, "peers": ["no-derive", *run_results["peers"]]}
+    columns, cells = bench_table.columns(with_peer), bench_table.cells(with_peer, "unet")
     assert cells[columns.index("derived")] == "2.00"
     assert cells[columns.index("no-derive")] == "30.000"
     assert len(columns) == len(cells)
-    assert "time without derivations" in bench_table.table(both)
+    assert "time without derivations" in bench_table.table(with_peer)
 
 
 def test_the_mean_needs_every_model() -> None:
@@ -112,8 +114,8 @@ def test_the_mean_needs_every_model() -> None:
 
 
 def test_the_goal_of_decoding_is_the_bandwidth() -> None:
-    found = results({"gpt2_decode": row((125e-6, 1e-4), ort=(1, 1), openvino=(1, 1))})
-    (verdict,) = goals.judge(found)  # 2 MB in 125 us are 16 GB/s of 20
+    run_results = results({"gpt2_decode": row((125e-6, 1e-4), ort=(1, 1), openvino=(1, 1))})
+    (verdict,) = goals.judge(run_results)  # 2 MB in 125 us are 16 GB/s of 20
     assert (verdict.value, verdict.text) == (pytest.approx(0.8), "MISSED")
 
 
@@ -136,10 +138,10 @@ def test_no_text_of_a_chart_is_cut() -> None:
     assert len(texts) > 26, "headings of several lines"
     for text in texts:
         at, letters = float(text.get("x", "")), len(text.text or "")
-        taken = letters * 0.6 * float(text.get("font-size", "12"))
-        begin = at - taken if text.get("text-anchor") == "end" else at
+        width = letters * 0.6 * float(text.get("font-size", "12"))
+        begin = at - width if text.get("text-anchor") == "end" else at
         assert begin >= 0
-        assert begin + taken <= widest
+        assert begin + width <= widest
     heads = [float(t.get("y", "")) for t in texts if t.get("x") == "12"]
     first = min(float(r.get("y", "0")) for r in root.findall("{*}rect")[1:])
     assert max(heads) < first

@@ -60,20 +60,20 @@ def test_branches_that_programs_take_add_up(branches: ModuleType, tmp_path: Path
     includes = (f"-I{SOURCES}", f"-I{ROOT / 'runtime' / 'include'}")
     command = ("cc", "-O2", *includes, "main.c", *files, "-o", "main")
     subprocess.run(command, cwd=tmp_path, env=variables, check=True)
-    taken = []
+    ratios = []
     for words in (None, (), ("newer",)):
         if words is not None:  # it ends by _exit, like forked children
             subprocess.run((tmp_path / "main", *words), check=True)
         counts = branches.all_counts(tmp_path)
         assert sorted(map(str, counts)) == ["sized.c", "status.c"]
-        taken.append(branches._ratio(counts[Path("sized.c")]))
-    assert len({all_of_them for _, all_of_them in taken}) == 1
-    assert 0 == taken[0][0] < taken[1][0] < taken[2][0] < taken[2][1]
+        ratios.append(branches._ratio(counts[Path("sized.c")]))
+    assert len({all_of_them for _, all_of_them in ratios}) == 1
+    assert 0 == ratios[0][0] < ratios[1][0] < ratios[2][0] < ratios[2][1]
     (line,) = (row for row in branches.never(counts) if row.startswith("sized.c: "))
     text = (SOURCES / "sized.c").read_text().splitlines()
     assert any("NULL" in text[int(n) - 1] or "theirs" in text[int(n) - 1] for n in line.split()[1:])
     (row,) = (row for row in branches.table(counts) if row.startswith("sized.c"))
-    assert row.split()[1:4] == [str(taken[2][0]), "of", str(taken[2][1])]
+    assert row.split()[1:4] == [str(ratios[2][0]), "of", str(ratios[2][1])]
 
 
 def test_every_deselected_test_exists(branches: ModuleType) -> None:

@@ -45,11 +45,11 @@ def test_a_family_is_drawn_once_and_fixed_ones_come_first(seed: int) -> None:
 
 
 def test_equal_seeds_give_equal_lists_whatever_the_order_of_the_registries() -> None:
-    turned = {
+    reversed_models = {
         name: {family: models[::-1] for family, models in reversed(found.items())}
         for name, found in reversed(REGISTRIES.items())
     }
-    assert draw.text(made()) == draw.text(made(registries=turned))
+    assert draw.text(made()) == draw.text(made(registries=reversed_models))
     assert len({draw.text(made(seed)) for seed in range(8)}) > 4
 
 
@@ -173,7 +173,7 @@ def test_scaling_brings_signals_back_by_powers_of_two() -> None:
     dead, alive = net(torch, 2.0**-12), net(torch)
     assert found(torch, dead)
     inputs = {"x": torch.randn(64, 8)}
-    assert signals.rescale(dead, lambda given: [dead(given["x"])], inputs) == 2
+    assert signals.rescale(dead, lambda feeds: [dead(feeds["x"])], inputs) == 2
     assert found(torch, dead) == []
     for one, other in zip(dead.parameters(), alive.parameters(), strict=True):
         exponents = torch.log2((one / other).detach())
@@ -226,34 +226,34 @@ def test_the_tolerance_of_results_follows_the_difference_of_the_peers() -> None:
     def outputs(error: float) -> dict[str, Any]:
         return {"y": np.array([2.0, 1.0 + 2 * error], np.float32)}
 
-    near = {"tcc": outputs(1e-4), "ort": outputs(0)}
-    assert agreement(near, 1e-3) == pytest.approx(1e-4, rel=0.01)
+    close_outputs = {"tcc": outputs(1e-4), "ort": outputs(0)}
+    assert agreement(close_outputs, 1e-3) == pytest.approx(1e-4, rel=0.01)
     assert agreement({"tcc": outputs(1e-4)}, 1e-3) is None
     wide = {"tcc": outputs(0.03), "ort": outputs(0), "openvino": outputs(0.01)}
     assert agreement(wide, 1e-3) == pytest.approx(0.03)
-    for own in (0.05, math.nan):
+    for distance in (0.05, math.nan):
         with pytest.raises(ValueError, match="results differ"):
-            agreement(wide | {"tcc": outputs(own)}, 1e-3)
+            agreement(wide | {"tcc": outputs(distance)}, 1e-3)
     assert agreement(wide | {"tcc": outputs(0.05)}, 0.1) == pytest.approx(0.05)
 
 
 def test_a_process_that_dies_or_stalls_is_a_failure_and_one_that_answers_is_heard(
     tmp_path: Path,
 ) -> None:
-    kept = outcomes.Outcomes(tmp_path)
+    store = outcomes.Outcomes(tmp_path)
 
     def ran(code: str, seconds: float = 30) -> outcomes.Outcome:
-        return outcomes.in_process(kept, "export", "bert", ("-c", code), seconds)
+        return outcomes.in_process(store, "export", "bert", ("-c", code), seconds)
 
     dead = ran("import os; print('the last words', flush=True); os.abort()")
     assert dead == {"outcome": "failed", "why": "its process ended with -6: the last words"}
-    assert kept.failed_exports() == {"bert"}
+    assert store.failed_exports() == {"bert"}
     stalled = ran("import sys; sys.stdin = None; import threading; threading.Event().wait()", 0.3)
     assert stalled["why"] == "it took more than 0 s"
     path = tmp_path / "bert.export.json"
     told = ran(f"open({str(path)!r}, 'w').write('{{\"outcome\": \"done\"}}')")
     assert told == {"outcome": "done"}
-    assert kept.failed_exports() == set()
+    assert store.failed_exports() == set()
 
 
 def chosen(**more: Any) -> argparse.Namespace:
@@ -267,15 +267,15 @@ def chosen(**more: Any) -> argparse.Namespace:
 def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes exports of families in `bad` fail; returns the outcomes, the executed steps, and
     `bad`."""
-    taken: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     bad: set[str] = set()
-    kept = outcomes.Outcomes(tmp_path)
+    outcome_store = outcomes.Outcomes(tmp_path)
 
-    def step(held: Any, kind: str, entry: draw.Entry, arguments: Any, place: str) -> Any:
-        taken.append((kind, entry.family))
+    def step(store: Any, kind: str, entry: draw.Entry, arguments: Any, place: str) -> Any:
+        calls.append((kind, entry.family))
         failed = kind == "export" and entry.family in bad
         found = {"outcome": "failed", "why": "no"} if failed else {"outcome": "done"}
-        held.put(kind, entry.family, found)
+        store.put(kind, entry.family, found)
         if kind == "export" and not failed:
             for suffix in (".onnx", ".npz"):
                 (tmp_path / f"{entry.family}{suffix}").touch()
@@ -284,70 +284,70 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(command, "_step", step)
     monkeypatch.setattr(command, "FOLDER", tmp_path)
     monkeypatch.setattr(command, "_check_libraries", lambda: None)
-    return kept, taken, bad
+    return outcome_store, calls, bad
 
 
 def test_exports_resume_replace_and_are_done_in_parts(steps: Any) -> None:
-    kept, taken, bad = steps
+    store, calls, bad = steps
     drawn = made()
     text = [e.family for e in drawn.order["text"]]
     bad.add(text[0])
-    left = [command.exporting(drawn, kept, chosen(shard=(part, 2))) for part in (1, 2)]
-    assert left[0] == 1
-    command.exporting(drawn, kept, chosen())
-    done = [family for _, family in taken]
-    assert len(done) == len(set(done)), "none was done twice"
-    assert set(done) == {e.family for e in drawn.members(bad)} | bad
-    taken.clear()
-    assert command.exporting(drawn, kept, chosen()) == 0
-    assert taken == []
+    remaining = [command.exporting(drawn, store, chosen(shard=(part, 2))) for part in (1, 2)]
+    assert remaining[0] == 1
+    command.exporting(drawn, store, chosen())
+    families = [family for _, family in calls]
+    assert len(families) == len(set(families)), "none was done twice"
+    assert set(families) == {e.family for e in drawn.members(bad)} | bad
+    calls.clear()
+    assert command.exporting(drawn, store, chosen()) == 0
+    assert calls == []
     bad.clear()
-    command.exporting(drawn, kept, chosen(only=(text[0],), again=True))
-    assert taken == [("export", text[0])]
+    command.exporting(drawn, store, chosen(only=(text[0],), again=True))
+    assert calls == [("export", text[0])]
 
 
 def test_timing_resumes_and_exports_missing_models(steps: Any, tmp_path: Path) -> None:
-    kept, taken, _ = steps
+    store, calls, _ = steps
     drawn = made()
     members = [entry.family for entry in drawn.members(set())]
-    kept.put("time", members[1], {"outcome": "done"})
-    kept.put("export", members[0], {"outcome": "done"})  # elsewhere: its file is not here
-    assert command.timing(drawn, kept, chosen(discard=True)) == 0
+    store.put("time", members[1], {"outcome": "done"})
+    store.put("export", members[0], {"outcome": "done"})  # elsewhere: its file is not here
+    assert command.timing(drawn, store, chosen(discard=True)) == 0
     expected = [(kind, f) for f in members if f != members[1] for kind in ("export", "time")]
-    assert taken == expected
+    assert calls == expected
     assert not list(tmp_path.glob("*.onnx"))
-    taken.clear()
-    assert command.timing(drawn, kept, chosen()) == 0
-    assert taken == []
-    command.timing(drawn, kept, chosen(again=True, only=(members[1],)))
-    assert taken == [("export", members[1]), ("time", members[1])]
+    calls.clear()
+    assert command.timing(drawn, store, chosen()) == 0
+    assert calls == []
+    command.timing(drawn, store, chosen(again=True, only=(members[1],)))
+    assert calls == [("export", members[1]), ("time", members[1])]
 
 
 def test_a_published_failure_is_replaced_on_a_machine_that_has_no_outcomes(tmp_path: Path) -> None:
     path = tmp_path / "breadth.json"
     bad, good = '{"outcome": "failed", "why": "no"}', '{"outcome": "done"}'
     path.write_text(f'{{"exports": {{"bert": {bad}, "t5": {good}}}}}')
-    kept = outcomes.Outcomes(tmp_path / "none", path)
-    assert kept.failed_exports() == {"bert"}
-    assert kept.get("export", "t5") is None
+    store = outcomes.Outcomes(tmp_path / "none", path)
+    assert store.failed_exports() == {"bert"}
+    assert store.get("export", "t5") is None
 
 
 def test_a_published_time_counts_on_the_same_processor_alone(steps: Any, tmp_path: Path) -> None:
-    _, taken, _ = steps
+    _, calls, _ = steps
     drawn = made()
     members = [entry.family for entry in drawn.members(set())]
     path = tmp_path / "breadth.json"
     timed = {members[0]: times(0.01, ort=0.02), members[1]: times(0.01) | {"target": "cpu:znver5"}}
     exports = {key: {"outcome": "done"} for key in members[:2]}
     path.write_text(json.dumps({"exports": exports, "times": timed}))
-    kept = outcomes.Outcomes(tmp_path, path, "cpu:znver4")
-    command.timing(drawn, kept, chosen())
-    assert [family for kind, family in taken if kind == "time"] == members[1:]
-    assert set(report.collect(drawn, kept)["times"]) == set(members)
-    kept = outcomes.Outcomes(tmp_path / "none", path, "cpu:znver4")
-    assert kept.get("export", members[0]) == {"outcome": "done"}
-    command.timing(drawn, kept, chosen(again=True, only=(members[0],)))
-    assert taken[-1] == ("time", members[0])
+    store = outcomes.Outcomes(tmp_path, path, "cpu:znver4")
+    command.timing(drawn, store, chosen())
+    assert [family for kind, family in calls if kind == "time"] == members[1:]
+    assert set(report.collect(drawn, store)["times"]) == set(members)
+    store = outcomes.Outcomes(tmp_path / "none", path, "cpu:znver4")
+    assert store.get("export", members[0]) == {"outcome": "done"}
+    command.timing(drawn, store, chosen(again=True, only=(members[0],)))
+    assert calls[-1] == ("time", members[0])
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def times(tcc: float, **peers: Any) -> dict[str, Any]:
     def peer(best: float) -> dict[str, Any]:
         return {"least": best, "best": best, "median": 1.1 * best, "rounds": [best, 1.2 * best]}
 
-    held = {k: peer(v) if isinstance(v, float) else v for k, v in peers.items()}
+    peer_rows = {k: peer(v) if isinstance(v, float) else v for k, v in peers.items()}
     kernel = {"launches": 2, "bound": "flops", "source": "a.py", "predicted": 0.001}
     return {
         "outcome": "done",
@@ -368,7 +368,7 @@ def times(tcc: float, **peers: Any) -> dict[str, Any]:
         "plan": {"threads": 2, "rounds": 2, "seconds": 0.3},
         "compile_seconds": 3.0,
         "error": 2e-6,
-        "peers": {"tcc": peer(tcc), **held},
+        "peers": {"tcc": peer(tcc), **peer_rows},
         "peaks": {"flops": [1e11, 2e11]},
         "contraction_flops": 4e8,
         "kernel_seconds": 0.01,
@@ -382,17 +382,17 @@ def times(tcc: float, **peers: Any) -> dict[str, Any]:
 def results(tmp_path: Path) -> dict[str, Any]:
     """Returns three timed models, with ratios 2.0, 0.5 and, with one peer only, 1.0, and a model on
     which tcc failed."""
-    drawn, kept = made(), outcomes.Outcomes(tmp_path)
+    drawn, store = made(), outcomes.Outcomes(tmp_path)
     text, vision = ([e.family for e in drawn.order[r]] for r in ("text", "vision"))
-    kept.put("export", text[0], {"outcome": "failed", "why": "Dead: 3 signals are dead"})
+    store.put("export", text[0], {"outcome": "failed", "why": "Dead: 3 signals are dead"})
     for family in (*text[1:3], *vision[:2]):
         told = {"outcome": "done", "weights": 2e6, "cut": "layers / 4", "scaled": 0}
-        kept.put("export", family, told)
-    kept.put("time", text[1], times(0.01, ort=0.02, openvino=0.03))
-    kept.put("time", text[2], times(0.01, ort=0.05, openvino=0.005))
-    kept.put("time", vision[0], times(0.01, ort=0.01, openvino={"absent": "OpenVINO failed"}))
-    kept.put("time", vision[1], {"outcome": "failed", "why": "UserError: no such op"})
-    return report.collect(drawn, kept)
+        store.put("export", family, told)
+    store.put("time", text[1], times(0.01, ort=0.02, openvino=0.03))
+    store.put("time", text[2], times(0.01, ort=0.05, openvino=0.005))
+    store.put("time", vision[0], times(0.01, ort=0.01, openvino={"absent": "OpenVINO failed"}))
+    store.put("time", vision[1], {"outcome": "failed", "why": "UserError: no such op"})
+    return report.collect(drawn, store)
 
 
 def test_the_mean_is_geometric_and_the_ratio_that_of_the_faster_peer(tmp_path: Path) -> None:
@@ -421,13 +421,15 @@ def test_losers_have_their_kernels_and_failures_are_listed(tmp_path: Path) -> No
 
 
 def test_times_in_bf16_are_kept_apart_and_beside_peers_in_bf16(tmp_path: Path) -> None:
-    drawn, kept = made(), outcomes.Outcomes(tmp_path)
+    drawn, store = made(), outcomes.Outcomes(tmp_path)
     narrow = outcomes.Outcomes(tmp_path, precision="bf16")
     family = drawn.order["text"][0].family
-    held = times(0.01, **{"openvino-bf16": 0.02})
-    narrow.put("time", family, held | {"plan": {**held["plan"], "precision": "bf16"}})
-    assert kept.all("time") == {}
-    assert report.collect(drawn, kept)["times"] == {}
+    member_times = times(0.01, **{"openvino-bf16": 0.02})
+    narrow.put(
+        "time", family, member_times | {"plan": {**member_times["plan"], "precision": "bf16"}}
+    )
+    assert store.all("time") == {}
+    assert report.collect(drawn, store)["times"] == {}
     found = report.collect(drawn, narrow)
     assert report.ratios(found) == {family: pytest.approx(2.0)}
     page = report.table(found)
@@ -453,12 +455,12 @@ def test_the_table_lines_up_and_the_chart_has_every_ratio(tmp_path: Path) -> Non
 def test_goals_are_met_where_they_are() -> None:
     names = [*(f"f{n}" for n in range(58)), *(entry.family for entry in draw.FIXED)]
     entries = [{"registry": "text", "family": name, "model": "M"} for name in names]
-    done = {entry["family"]: times(0.01, ort=0.0135, openvino=0.02) for entry in entries}
-    found = {"members": entries, "times": done, "precision": "f32"}
+    times_by_family = {entry["family"]: times(0.01, ort=0.0135, openvino=0.02) for entry in entries}
+    found = {"members": entries, "times": times_by_family, "precision": "f32"}
     assert all(met for _, met in report.goals(found))
-    done["f7"] = times(0.01, ort=0.0094, openvino=0.02)
+    times_by_family["f7"] = times(0.01, ort=0.0094, openvino=0.02)
     assert [text for text, met in report.goals(found) if not met] == ["below 0.95: f7 0.94"]
     entries[-1]["family"] = "f58"
-    done["f7"], done["f58"] = times(0.01, ort=0.02), times(0.01, ort=0.02)
+    times_by_family["f7"], times_by_family["f58"] = times(0.01, ort=0.02), times(0.01, ort=0.02)
     lost = f"fixed architectures not in the list: {draw.FIXED[-1].family}"
     assert [text for text, met in report.goals(found) if not met] == [lost]

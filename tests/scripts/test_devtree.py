@@ -24,9 +24,9 @@ def test_a_tree_that_is_current_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     script.link_sources()
     assert {entry.name for entry in tree.iterdir()} == {"first.py", *script.SUBPACKAGES}
     (tree / "__pycache__").mkdir()  # an import from the tree leaves such a folder
-    made = tree.stat().st_ino
+    inode = tree.stat().st_ino
     script.link_sources()
-    assert tree.stat().st_ino == made
+    assert tree.stat().st_ino == inode
     assert (tree / "__pycache__").exists()
     (tmp_path / "compiler" / "first.py").rename(tmp_path / "compiler" / "second.py")
     script.link_sources()

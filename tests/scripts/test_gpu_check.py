@@ -78,29 +78,29 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[A
     options.intra_op_num_threads = 1
     data = model.SerializeToString()
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    found: list[Any] = session.run(None, dict(inputs))
-    return found
+    outputs: list[Any] = session.run(None, dict(inputs))
+    return outputs
 
 
 # ---- seeded arrays ------------------------------------------------------------------------------
 
 
 def test_draws_are_the_words_of_philox_in_exact_arithmetic() -> None:
-    found = drawing.values(ArrayDraw(7, (3, 5), 1.0, 0.25))
+    values = drawing.values(ArrayDraw(7, (3, 5), 1.0, 0.25))
     words = np.random.Philox(key=7).random_raw(8)
     halves = [int(w) >> shift & 0xFFFFFFFF for w in words for shift in (0, 32)]
-    wanted = [1 + 0.25 * ((half >> 8) / 2**23 - 1) for half in halves[:15]]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found.reshape(-1), np.array(wanted, np.float32))
+    expected = [1 + 0.25 * ((half >> 8) / 2**23 - 1) for half in halves[:15]]
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values.reshape(-1), np.array(expected, np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_stored_bits_are_those_of_torch(dtype: str) -> None:
     array = drawing.values(ArrayDraw(3, (4000,), 0.0, 2.0))
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    wanted = torch.from_numpy(array).to(kind).view(torch.int32 if dtype == "f32" else torch.int16)
-    found = drawing.bits_of(array, dtype)
-    np.testing.assert_array_equal(found.view(wanted.numpy().dtype), wanted.numpy())
+    expected = torch.from_numpy(array).to(kind).view(torch.int32 if dtype == "f32" else torch.int16)
+    bits = drawing.bits_of(array, dtype)
+    np.testing.assert_array_equal(bits.view(expected.numpy().dtype), expected.numpy())
 
 
 # ---- weight sections ----------------------------------------------------------------------------
@@ -120,18 +120,18 @@ def test_a_section_is_found_in_every_form_and_rebuilt() -> None:
         "panels": ArrayDraw(5, (48, 96), 0.0, 1.0),
         "absent": ArrayDraw(6, (64, 64), 0.0, 1.0),
     }
-    held = {name: drawing.values(draw) for name, draw in draws.items()}
+    arrays = {name: drawing.values(draw) for name, draw in draws.items()}
     section = np.zeros(1 << 18, np.uint8)
-    place(section, 0, held["filter"].transpose(2, 3, 1, 0), "bf16")
-    merged = np.concatenate([held["left"], held["right"]], 1)
+    place(section, 0, arrays["filter"].transpose(2, 3, 1, 0), "bf16")
+    merged = np.concatenate([arrays["left"], arrays["right"]], 1)
     place(section, 16384, merged, "f32")
-    place(section, 65536, held["table"], "f16")
-    place(section, 81920, held["panels"].reshape(48, 3, 32).transpose(1, 0, 2), "f32")
+    place(section, 65536, arrays["table"], "f16")
+    place(section, 81920, arrays["panels"].reshape(48, 3, 32).transpose(1, 0, 2), "f32")
     section[200_000:200_300] = RNG.integers(1, 256, 300)
-    parts, rest = recipe.describe(section, draws)
+    parts, remainder = recipe.describe(section, draws)
     assert {part.source for part in parts} == draws.keys() - {"absent"}
-    assert len(rest.lines) <= 384  # the 300 bytes that come from no array
-    np.testing.assert_array_equal(recipe.rebuild(parts, rest, draws), section)
+    assert len(remainder.lines) <= 384  # the 300 bytes that come from no array
+    np.testing.assert_array_equal(recipe.rebuild(parts, remainder, draws), section)
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +153,10 @@ def test_an_artifact_comes_back_byte_for_byte_and_runs(packed: Any, tmp_path: Pa
     x = RNG.normal(size=(2, 3, 8, 8)).astype(np.float32)
     model = dense_model()
     graphs.reseed(model)
-    (wanted,) = run_onnxruntime(model, {"x": x})
-    np.testing.assert_allclose(load(again)(x), wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
+    (reference,) = run_onnxruntime(model, {"x": x})
+    np.testing.assert_allclose(
+        load(again)(x), reference, rtol=0, atol=1e-4 * np.abs(reference).max()
+    )
 
 
 def test_most_weights_are_not_carried(packed: Any) -> None:
@@ -178,8 +180,8 @@ def agrees(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> None:
     assert torch_graph.draws_of(graph) == draws
     module = torch_graph.build(graph)
     with torch.inference_mode():
-        found = module(*(torch.from_numpy(inputs[name]) for name in graph["inputs"]))
-    for a, b in zip(found, run_onnxruntime(model, inputs), strict=True):
+        outputs = module(*(torch.from_numpy(inputs[name]) for name in graph["inputs"]))
+    for a, b in zip(outputs, run_onnxruntime(model, inputs), strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=0, atol=1e-5 * max(np.abs(b).max(), 1e-3))
 
 
@@ -462,10 +464,12 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
     out = tmp_path / "out.json"
     command = [sys.executable, str(rehearsed / "gpu_check"), "--run", str(rehearsed)]
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, env=bare)
+    process = subprocess.run(
+        [*command, "--json", str(out)], capture_output=True, text=True, env=bare
+    )
     results = json.loads(out.read_text())
     log = out.with_suffix(".log").read_text()
-    assert done.returncode == 1, done.stdout + log  # because of the missing file
+    assert process.returncode == 1, process.stdout + log  # because of the missing file
     assert results["rehearsal"]
     assert "failed" not in results["device"], log
     items = results["items"]
@@ -482,17 +486,17 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
         assert all(items[name][f"{task}seconds"] > 0 for task in tasks), items[name]
     text = out.with_suffix(".txt").read_text()
     assert text.startswith("REHEARSAL on this CPU")
-    assert text in done.stdout
-    assert "steps in 470 s:" in done.stdout
+    assert text in process.stdout
+    assert "steps in 470 s:" in process.stdout
 
 
 def test_kernels_run_alone_under_a_tool(rehearsed: Path) -> None:
     names = ("small_gemm_bf16_k64", "small_gather_f32_1mb")
     command = [sys.executable, "-m", "gpu.small", str(rehearsed), *names]
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=rehearsed, capture_output=True, text=True, env=bare)
-    assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(names)
+    process = subprocess.run(command, cwd=rehearsed, capture_output=True, text=True, env=bare)
+    assert process.returncode == 0, process.stderr
+    assert [line.split(":")[0] for line in process.stdout.splitlines()] == list(names)
 
 
 def test_no_rehearsal_is_kept_among_results(rehearsed: Path, tmp_path: Path) -> None:
@@ -541,8 +545,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             raise UserError("this one is refused")
         compile_with_weights(model, path)
 
-    wanted = ("transpose_f32_8mb", "reduce_rows_f32_8mb", "softmax_f32_8mb")
-    items = (kernel_item(kernel) for kernel in kernels() if kernel.name in wanted)
+    names = ("transpose_f32_8mb", "reduce_rows_f32_8mb", "softmax_f32_8mb")
+    items = (kernel_item(kernel) for kernel in kernels() if kernel.name in names)
     make_folder(out, items, ["sm_90"], compile_item)
     return out
 
@@ -579,9 +583,9 @@ def test_without_a_gpu_a_run_says_so(folder: Path, tmp_path: Path) -> None:
         pytest.skip("this machine has a GPU")
     command = [sys.executable, str(folder / "gpu_check"), "--run", str(folder)]
     command += ["--json", str(tmp_path / "out.json")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stdout == "gpu_check: torch sees no GPU on this machine; nothing was measured\n"
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert process.stdout == "gpu_check: torch sees no GPU on this machine; nothing was measured\n"
     assert not (tmp_path / "out.json").exists()
 
 

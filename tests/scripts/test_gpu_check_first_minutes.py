@@ -124,8 +124,8 @@ def test_a_build_of_kernels_alone_reads_no_torch() -> None:
         "print(len(list(all_items(['gemm_f32_k1024'], ['sm_90']))))\n"
     )
     command = [sys.executable, "-c", code, str(ROOT / "scripts"), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (0, "1\n"), process.stderr
 
 
 @pytest.mark.parametrize(
@@ -230,11 +230,13 @@ def languages(model: Any, folder: Path, **options: Any) -> set[str]:
 def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> None:
     """In the models, the second matmul of a feed-forward layer has a Gluon kernel, because its
     operand is stored as bf16."""
-    found: dict[str, MeasuredKernel] = {}
+    kernels_by_name: dict[str, MeasuredKernel] = {}
     for kernel in kernels(CHECKED):
-        found.setdefault(kernel.name.partition("_k")[0], kernel)
+        kernels_by_name.setdefault(kernel.name.partition("_k")[0], kernel)
     for name in ("attention_bf16", "gemm_bf16"):
-        assert languages(found[name].model, tmp_path, **found[name].options) == {"gluon"}, name
+        assert languages(
+            kernels_by_name[name].model, tmp_path, **kernels_by_name[name].options
+        ) == {"gluon"}, name
     (batched,) = (name for name in MODELS if ".b" in name)
     rows, hidden = prod(model_spec(batched).inputs[0].shape), 768
     rng, shapes = (
@@ -260,6 +262,14 @@ def test_checks_get_the_kernels_that_they_understand() -> None:
     gluon, other = row("small_gemm", "small", "bf16"), row("small_softmax", "small", "f32")
     twin = row("small_gemm_triton", "small", "bf16", twin_of="small_gemm")
     steps = plan([gluon, twin, other], ["compute-sanitizer"])
-    seen = {step.name: step.item["of"] for step in steps if step.task == "sanitize"}
-    assert seen["memcheck"] == seen["synccheck"] == [i["name"] for i in (gluon, twin, other)]
-    assert seen["racecheck"] == seen["initcheck"] == [twin["name"], other["name"]]
+    checked_kernels = {step.name: step.item["of"] for step in steps if step.task == "sanitize"}
+    assert (
+        checked_kernels["memcheck"]
+        == checked_kernels["synccheck"]
+        == [i["name"] for i in (gluon, twin, other)]
+    )
+    assert (
+        checked_kernels["racecheck"]
+        == checked_kernels["initcheck"]
+        == [twin["name"], other["name"]]
+    )

@@ -48,8 +48,8 @@ class FakeMemory:
 
 @pytest.fixture(scope="module")
 def variables(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    found = build_nccl(tmp_path_factory.mktemp("nccl"), "nccl")
-    return found | {"TCC_COMM_LIBRARY": str(comm_library)}
+    environment = build_nccl(tmp_path_factory.mktemp("nccl"), "nccl")
+    return environment | {"TCC_COMM_LIBRARY": str(comm_library)}
 
 
 def on_one_rank(variables: dict[str, str], test: Callable[[comms.Comm, FakeMemory], None]) -> None:

@@ -18,10 +18,10 @@ from gpu.devices import Gpu
 def test_the_table_names_the_modes_that_the_worker_asks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
+    modes = []
 
     def compiled(*_: object, mode: str, **__: object) -> NoReturn:
-        asked.append(mode)
+        modes.append(mode)
         raise InterruptedError
 
     monkeypatch.setattr(torch, "compile", compiled)
@@ -29,9 +29,9 @@ def test_the_table_names_the_modes_that_the_worker_asks_for(
     for task in ("compiled", "autotuned"):
         with pytest.raises(InterruptedError):
             worker.TASKS[task]({"item": {"inputs": [], "precision": "bf16"}}, Gpu())
-    assert asked == ["reduce-overhead", "max-autotune"]
+    assert modes == ["reduce-overhead", "max-autotune"]
     results = {"rehearsal": True, "date": "", "archs": [], "device": {}, "items": {}}
     lines = report.table({**results, "refused": {}, "skipped": []}).splitlines()
-    for column, mode in zip(("compile", "tuned"), asked, strict=True):
+    for column, mode in zip(("compile", "tuned"), modes, strict=True):
         assert f"{column}: torch.compile in mode {mode}, which records CUDA graphs" in lines
         assert any(f"{column} ms" in line for line in lines)

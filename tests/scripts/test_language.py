@@ -162,8 +162,8 @@ def test_a_ratio_pairs_the_faster_mode_with_the_fastest_peer_of_each_round() -> 
 
 def test_a_ratio_of_best_rounds_and_of_a_single_peer() -> None:
     assert ratio(figures(), CASES[0], best_ratio) == pytest.approx(0.1 / 0.1)
-    alone = [0.2 / 0.1, 0.1 / 0.2, 0.3 / 0.15]
-    expected = pytest.approx(statistics.median(alone))
+    ratios = [0.2 / 0.1, 0.1 / 0.2, 0.3 / 0.15]
+    expected = pytest.approx(statistics.median(ratios))
     assert ratio(figures(), CASES[0], peer="llama") == expected
     assert ratio(figures(), CASES[0], peer="ort") is None
 

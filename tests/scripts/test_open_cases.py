@@ -21,15 +21,15 @@ CASES = list(operators())
 @pytest.mark.parametrize("operator", CASES[: len(CASES) // 2], ids=lambda o: o.name)
 def test_symbolic_sizes_give_the_results_of_fixed_sizes(operator: Operator) -> None:
     count, feed = operator.chain(3), operator.feed(3)
-    found = []
+    outputs_of_models = []
     for size in (None, 3):
         model = model_of(operator, count, size)
         assert sum(node.op_type == operator.op for node in model.graph.node) == count == 8
         dims = model.graph.input[0].type.tensor_type.shape.dim
         assert sum(dim.dim_value == 0 for dim in dims) == (0 if size else operator.shape.count(0))
         session = onnxruntime.InferenceSession(model.SerializeToString())
-        found.append(dict(enumerate(session.run(None, feed))))
-    first, second = ({str(k): v for k, v in each.items()} for each in found)
+        outputs_of_models.append(dict(enumerate(session.run(None, feed))))
+    first, second = ({str(k): v for k, v in outputs.items()} for outputs in outputs_of_models)
     assert distance(first, second) < 1e-5
     assert len(first) == (8 if operator.own_inputs else 1)
 

@@ -56,8 +56,8 @@ def test_sizes_stand_on_the_open_axes(script: ModuleType) -> None:
     assert {name: array.shape for name, array in feed.items()} == {
         name: (1, 7) for name in ("input_ids", "attention_mask", "token_type_ids")
     }
-    chosen = [(m.name, s) for m, s in script.selected(["unet", "bert_base"], ["32x64", "9"])]
-    assert chosen == [("unet", ["32x64"]), ("bert_base", ["9"])]
+    selection = [(m.name, s) for m, s in script.selected(["unet", "bert_base"], ["32x64", "9"])]
+    assert selection == [("unet", ["32x64"]), ("bert_base", ["9"])]
     assert all(model.takes(size) for model in script.MODELS for size in model.sizes)
 
 

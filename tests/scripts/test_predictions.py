@@ -28,9 +28,9 @@ def test_rows_are_those_of_inspect(tmp_path: Path, capsys: pytest.CaptureFixture
         options = ["--measure", "--runs", "1", "--threads", "1", "--json", "--input", *inputs]
         assert execute(["inspect", artifact, *options]) == 0
         printed = json.loads(capsys.readouterr().out)
-        wanted = {row["name"]: row["predicted"] / row["launches"] for row in printed}
-        found = {row.kernel: row.predicted for row in rows if row.sizes == size}
-        assert found == pytest.approx(wanted)
+        expected = {row["name"]: row["predicted"] / row["launches"] for row in printed}
+        predicted_times = {row.kernel: row.predicted for row in rows if row.sizes == size}
+        assert predicted_times == pytest.approx(expected)
 
 
 def test_times_are_kept_with_the_artifact(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_times_are_kept_with_the_artifact(tmp_path: Path) -> None:
     options = read_options({"jobs": 1})
     first = list(predictions(case, options, [1], tmp_path))
     assert list(predictions(case, options, [1], tmp_path)) == first
-    (kept,) = tmp_path.glob("*.json")
-    kept.write_text(kept.read_text().replace('"digest": "', '"digest": "0'))
+    (stored_times,) = tmp_path.glob("*.json")
+    stored_times.write_text(stored_times.read_text().replace('"digest": "', '"digest": "0'))
     again = list(predictions(case, options, [1], tmp_path))
     assert [row.predicted for row in again] == [row.predicted for row in first]
     assert [row.measured for row in again] != [row.measured for row in first]

@@ -106,17 +106,17 @@ def test_regret_is_over_the_best_that_was_measured() -> None:
 
 def test_the_error_of_a_model_is_taken_over_its_kernels() -> None:
     good = [kernel([1.0, 2.0, 3.0], [1.1, 2.0, 4.0], 2) for _ in range(9)]
-    found = results(*good, kernel([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]))
-    figures = found["figures"]["1"]
+    run_results = results(*good, kernel([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]))
+    figures = run_results["figures"]["1"]
     assert figures["hold"] == pytest.approx(0.9)
     assert figures["seconds"] == pytest.approx(9 * 2 * 1.1 + 3.0)
     assert figures["best_seconds"] == pytest.approx(9 * 2 * 1.1 + 1.0)
-    assert price_report.met(found["figures"])
-    worse = results(*good[1:], found["kernels"][-1])
+    assert price_report.met(run_results["figures"])
+    worse = results(*good[1:], run_results["kernels"][-1])
     assert not price_report.met(worse["figures"])
-    assert price_report.together([found, worse])["1"]["hold"] == pytest.approx(17 / 19)
-    assert not price_report.met(price_report.together([found, worse]))
-    head, *rows = price_report.table(found).split("threads: 1\n")[1].splitlines()
+    assert price_report.together([run_results, worse])["1"]["hold"] == pytest.approx(17 / 19)
+    assert not price_report.met(price_report.together([run_results, worse]))
+    head, *rows = price_report.table(run_results).split("threads: 1\n")[1].splitlines()
     assert len({len(row) for row in (head, *rows[:10])}) == 1
     assert rows[0].split() == ["k", "2", "1100000.0", "10%", "1.10", "1.00", "1.00", "1.00",
                                "3/99", "1/2"]  # fmt: skip
@@ -135,8 +135,8 @@ def test_a_kernel_from_end_to_end(
     brief = ["--sample=5", "--rounds=2", "--seconds=1e-4", "--patience=0", "--threads=2"]
     words = [str(model), "--only=MatMul", *brief]
     assert price_main.main(None, [*words, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    (row,) = found["kernels"]
+    (report,) = json.loads(capsys.readouterr().out)
+    (row,) = report["kernels"]
     assert len(set(row["schedules"])) == len(row["schedules"]) > 3
     assert row["space"] > 10  # fewer on processors with short vectors
     # the first price is that of the chosen schedule, which artifacts contain
@@ -155,7 +155,7 @@ def test_a_kernel_from_end_to_end(
     # times are kept: the same again, now as a table
     assert price_main.main(None, words) == 0
     text, said = capsys.readouterr()
-    assert text == price_report.table(found) + "\n"
+    assert text == price_report.table(report) + "\n"
     assert "lacks: " in text.splitlines()[0]
     assert "m 1/1: 0: " in said
 
@@ -181,8 +181,8 @@ def test_all_schedules_compute_the_same(
     proto = onnx.parser.parse_model(text)
     onnx.save(proto, tmp_path / "m.onnx")
     model = planned(tmp_path / "m.onnx", read_options({}))
-    (own,) = model.kernels
-    drawn = sample(model, own, 6, seed=3)
+    (only_kernel,) = model.kernels
+    drawn = sample(model, only_kernel, 6, seed=3)
     assert len(drawn.candidates) > 5
     assert drawn.refused == 0
     code = KernelCode(drawn.candidates, model.backend.target, weights=0)
@@ -191,18 +191,20 @@ def test_all_schedules_compute_the_same(
         tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
         for value in (*proto.graph.input, *proto.graph.output)
     ]
-    *given, result = (
+    *input_places, result = (
         np.frombuffer((ctypes.c_float * prod(shape)).from_address(int(at)), np.float32)
         for shape, at in zip(shapes, running.memory.table[0], strict=True)
     )
     rng = np.random.default_rng(0)
-    for place in given:
+    for place in input_places:
         place[:] = rng.standard_normal(len(place), np.float32)
-    wanted = meant(*(place.reshape(shape) for place, shape in zip(given, shapes, strict=False)))
+    expected = meant(
+        *(place.reshape(shape) for place, shape in zip(input_places, shapes, strict=False))
+    )
     for number in range(len(drawn.candidates)):
         result[:] = np.nan
         running.turn(number, threads=1, seconds=0)
-        np.testing.assert_allclose(result, wanted.ravel(), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(result, expected.ravel(), rtol=1e-3, atol=1e-4)
 
 
 def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
@@ -223,16 +225,16 @@ def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
     code = KernelCode(drawn.candidates, model.backend.target, weights=0)
     code.units[2] = 0  # nothing to do: far below the others
     calm: Any = Calm()
-    found = Schedules(code, tmp_path).rounds(RoundEffort(2, 1e-4), 1, calm)
-    assert found.calm == [False, True]
-    assert all(min(own[:2]) > 3 * own[2] > 0 for own in found.seconds)
-    assert found.medians() == found.seconds[1]
+    rounds = Schedules(code, tmp_path).rounds(RoundEffort(2, 1e-4), 1, calm)
+    assert rounds.calm == [False, True]
+    assert all(min(times[:2]) > 3 * times[2] > 0 for times in rounds.seconds)
+    assert rounds.medians() == rounds.seconds[1]
 
 
 def test_constants_rotate_as_in_a_model_and_nothing_overlaps() -> None:
     constant, other = KernelBuffer(5 << 20, True, "f32"), KernelBuffer(1000, False, "i64")
-    both = [[other, constant], [other, KernelBuffer(4 << 20, True, "f32")]]
-    table = (memory := KernelMemory(both, rotated=48 << 20)).table
+    buffers_of_kernels = [[other, constant], [other, KernelBuffer(4 << 20, True, "f32")]]
+    table = (memory := KernelMemory(buffers_of_kernels, rotated=48 << 20)).table
     assert len(set(table[:, 0])) == 1
     assert len(set(table[:, 1])) == len(table) == 48 // 5
     spans = sorted(
@@ -242,4 +244,4 @@ def test_constants_rotate_as_in_a_model_and_nothing_overlaps() -> None:
     assert ctypes.c_float.from_address(int(table[-1, 1]) + (5 << 20) - 4).value == np.float32(1e-3)
     assert ctypes.c_int64.from_address(int(table[0, 0])).value == 0
     del memory
-    assert len(KernelMemory(both, rotated=6 << 20).table) == 1
+    assert len(KernelMemory(buffers_of_kernels, rotated=6 << 20).table) == 1

@@ -28,12 +28,12 @@ def test_delta_debugging_finds_the_needed_parts(culprits: set[int]) -> None:
 
 @pytest.mark.parametrize("number", [0])
 def test_planted_faults_shrink_to_their_operator(number: int, tmp_path: Path) -> None:
-    reduced, asked = reduce_planted(number, tmp_path)
+    reduced, questions = reduce_planted(number, tmp_path)
     assert [node.op_type for node in reduced.proto.graph.node] == [FAULTS[number][2]]
-    assert 0 < asked < 40
+    assert 0 < questions < 40
     onnx.checker.check_model(reduced.proto, full_check=True)
-    again, asked = reduce_planted(number, tmp_path)
-    assert asked == 0, "all answers were remembered"
+    again, questions = reduce_planted(number, tmp_path)
+    assert questions == 0, "all answers were remembered"
     assert again.digest == reduced.digest
 
 
@@ -79,8 +79,8 @@ def has_ops(*wanted: str) -> Callable[[Path], bool]:
     """Returns a test by which models with these operators fail."""
 
     def fails(folder: Path) -> bool:
-        found = {node.op_type for node in onnx.load(folder / MODEL).graph.node}
-        return set(wanted) <= found
+        op_types = {node.op_type for node in onnx.load(folder / MODEL).graph.node}
+        return set(wanted) <= op_types
 
     return fails
 
@@ -97,7 +97,7 @@ def test_sizes_and_operands_shrink_too(tmp_path: Path) -> None:
 
 def test_equal_sizes_shrink_apart(tmp_path: Path) -> None:
     def fails(folder: Path) -> bool:
-        shapes = [held.shape for held in map(np.load, folder.glob("*.npy"))]
+        shapes = [saved_array.shape for saved_array in map(np.load, folder.glob("*.npy"))]
         return has_ops("Tanh")(folder) and shapes[0][-1] >= 8
 
     inputs = small_model(tmp_path / MODEL)
@@ -113,7 +113,7 @@ def test_operators_that_fail_together_stay(tmp_path: Path) -> None:
     reduced = reduce_model(tmp_path / MODEL, inputs, trials)
     assert sorted(node.op_type for node in reduced.proto.graph.node) == ["Reshape", "Tanh"]
     # the sizes that Shape, Gather and Concat computed have become a constant
-    assert [held.name for held in reduced.proto.graph.initializer] == ["to"]
+    assert [initializer.name for initializer in reduced.proto.graph.initializer] == ["to"]
 
 
 def test_answers_to_another_question_do_not_count(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_answers_to_another_question_do_not_count(tmp_path: Path) -> None:
     inputs = small_model(folder)
 
     def reduced(operator: str) -> list[str]:
-        def fails(made: Path) -> bool:
-            return operator in {n.op_type for n in onnx.load(made / MODEL).graph.node}
+        def fails(case_folder: Path) -> bool:
+            return operator in {n.op_type for n in onnx.load(case_folder / MODEL).graph.node}
 
         trials = Trials(fails, tmp_path / "trials", lambda line: None, operator)
         return [n.op_type for n in reduce_model(folder, inputs, trials).proto.graph.node]

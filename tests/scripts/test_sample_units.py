@@ -24,12 +24,12 @@ def test_units_agree(schedules: str, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(TEXT), model)
     command = [sys.executable, "-m", "gpu.sample_units", model, "cuda:sm_90", "f32", 1, 60, 0]
-    done = subprocess.run(
+    process = subprocess.run(
         [*map(str, command), schedules],
         cwd=ROOT / "scripts", env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    *rows, last = map(json.loads, done.stdout.splitlines())
+    assert process.returncode == 0, process.stderr[-2000:]
+    *rows, last = map(json.loads, process.stdout.splitlines())
     assert len(rows) == 1
     assert last == {"left": 0}

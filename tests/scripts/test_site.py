@@ -133,9 +133,9 @@ def test_pages_fit_a_phone_and_a_desk(site: Path) -> None:
     with served(site) as address:
         result = finished(program, *_FLAGS, folder, f"{address}/harness.html", seconds=240)
     harness.unlink()
-    shown = re.search(r'<pre id="result">(.+?)</pre>', result.stdout)
-    assert shown, result.stderr[-2000:]
-    rows = json.loads(shown[1])
+    match = re.search(r'<pre id="result">(.+?)</pre>', result.stdout)
+    assert match, result.stderr[-2000:]
+    rows = json.loads(match[1])
     assert len(rows) == len(names) * len(WIDTHS)
     assert [row for row in rows if row[2] > row[1]] == []
     assert all(row[3] for row in rows)

@@ -35,8 +35,8 @@ CONDITIONS = Conditions("cpu: a processor", "abc", PairSettings(2, 5, 0.2))
 
 def smallest(family: str) -> SubgraphCase:
     """Returns the smallest graph of a family; a table for gathers is shortened."""
-    (found,) = (f for f in FAMILIES if f.name == family)
-    options = [SubgraphCase(family, found.build, sizes) for sizes in found.sizes]
+    (family_found,) = (f for f in FAMILIES if f.name == family)
+    options = [SubgraphCase(family, family_found.build, sizes) for sizes in family_found.sizes]
     case = min(options, key=lambda case: case.bytes)
     shorter = {
         name: min(size, 999) if name == "table" else size for name, size in case.sizes.items()
@@ -63,14 +63,14 @@ def as_f64(given: Mapping[str, Any]) -> Given:
 
 
 def agrees(case: SubgraphCase) -> bool:
-    given, found = run(case)
-    wanted = FORMULAS[case.family](as_f64(given))
-    assert len(found) == len(wanted)
+    inputs, outputs = run(case)
+    expected = FORMULAS[case.family](as_f64(inputs))
+    assert len(outputs) == len(expected)
     return all(
         np.array_equal(a, b)
         if a.dtype.kind == "i"
         else np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
-        for a, b in zip(found, wanted, strict=True)
+        for a, b in zip(outputs, expected, strict=True)
     )
 
 
@@ -86,9 +86,9 @@ def test_a_third_of_the_builders_has_a_formula() -> None:
 
 @pytest.mark.parametrize("family", [f.name for f in FAMILIES if f.name not in FORMULAS])
 def test_the_other_graphs_run_and_their_signals_live(family: str) -> None:
-    for found in run(smallest(family))[1]:
-        assert np.isfinite(found).all()
-        assert found.size == 1 or 1e-3 < found.std() < 1e3
+    for output in run(smallest(family))[1]:
+        assert np.isfinite(output).all()
+        assert output.size == 1 or 1e-3 < output.std() < 1e3
 
 
 def without_scale(
@@ -136,27 +136,27 @@ FORWARDS: Mapping[str, Forward] = {
 def test_gradients_are_those_of_the_forward_graphs(family: str) -> None:
     """The gradients agree with central differences of the f64 formula, along a random direction for
     each row."""
-    raw, (dx, dgain, *rest) = run(smallest(family))
-    given, forward, step = as_f64(raw), FORWARDS[family], 1e-6
-    way = np.random.default_rng(0).standard_normal(given["x"].shape)
-    ahead, behind = (forward(given["x"] + s * way, given) for s in (step, -step))
-    wanted = ((ahead - behind) / (2 * step) * given["dy"]).sum(-1)
-    np.testing.assert_allclose((dx * way).sum(-1), wanted, rtol=1e-4, atol=1e-3)
-    normal = forward(given["x"], {**given, "gain": 1.0})
-    np.testing.assert_allclose(dgain, (normal * given["dy"]).sum((0, 1)), rtol=1e-4, atol=1e-4)
-    for dbias in rest:
-        np.testing.assert_allclose(dbias, given["dy"].sum((0, 1)), rtol=1e-4, atol=1e-4)
+    raw, (dx, dgain, *other_gradients) = run(smallest(family))
+    inputs, forward, step = as_f64(raw), FORWARDS[family], 1e-6
+    way = np.random.default_rng(0).standard_normal(inputs["x"].shape)
+    ahead, behind = (forward(inputs["x"] + s * way, inputs) for s in (step, -step))
+    slopes = ((ahead - behind) / (2 * step) * inputs["dy"]).sum(-1)
+    np.testing.assert_allclose((dx * way).sum(-1), slopes, rtol=1e-4, atol=1e-3)
+    normal = forward(inputs["x"], {**inputs, "gain": 1.0})
+    np.testing.assert_allclose(dgain, (normal * inputs["dy"]).sum((0, 1)), rtol=1e-4, atol=1e-4)
+    for dbias in other_gradients:
+        np.testing.assert_allclose(dbias, inputs["dy"].sum((0, 1)), rtol=1e-4, atol=1e-4)
 
 
 @adds_bytes_exactly
 def test_dynamic_quantisation_is_near_the_product_of_reals() -> None:
     case = smallest("quantise, matmul")
-    given, (found,) = run(case)
+    inputs, (output,) = run(case)
     (codes,) = (a for a in case.graph.constants.values() if a.dtype == np.int8 and a.ndim == 2)
     weight = codes.astype(np.float64) / (73 * 768**0.5)
-    wanted = given["x"].astype(np.float64) @ weight + given["bias"]
-    error = np.abs(found - wanted).max()
-    assert error < 0.02 * np.abs(wanted).max()
+    expected = inputs["x"].astype(np.float64) @ weight + inputs["bias"]
+    error = np.abs(output - expected).max()
+    assert error < 0.02 * np.abs(expected).max()
 
 
 def test_the_committed_list_is_current() -> None:
@@ -169,8 +169,8 @@ def test_names_and_files_are_distinct() -> None:
 
 
 def test_lengths_and_batches_are_those_asked_for() -> None:
-    asked = [(1, 17), (1, 512), (1, 1500), (1, 4096), (8, 17), (8, 512), (8, 1500), (8, 4096)]
-    assert [(s["batch"], s["length"]) for s in rows()] == asked
+    sizes = [(1, 17), (1, 512), (1, 1500), (1, 4096), (8, 17), (8, 512), (8, 1500), (8, 4096)]
+    assert [(s["batch"], s["length"]) for s in rows()] == sizes
 
 
 def test_a_larger_sweep_holds_the_smaller_one() -> None:
@@ -193,15 +193,15 @@ def test_live_bytes_are_counted_by_hand() -> None:
 
 def test_cases_that_do_not_fit_are_left_out_by_size() -> None:
     sizes = {"batch": 1, "length": 4096}
-    kept = SubgraphCase("causal (GPT-2)", attention.causal, sizes)
-    left = replace(kept, sizes={**sizes, "batch": 8})
+    fitting = SubgraphCase("causal (GPT-2)", attention.causal, sizes)
+    too_large = replace(fitting, sizes={**sizes, "batch": 8})
     scores = 12 * 4096**2 * 4  # bytes: before the softmax and after it
-    assert kept.fits
-    assert 2 * scores < kept.bytes < 2.2 * scores
-    assert not left.fits
-    assert 16 * scores < left.bytes < 17.6 * scores
-    listed = listing.text([kept, left])
-    assert listed.index(kept.name) < listed.index("left out:") < listed.index(left.name)
+    assert fitting.fits
+    assert 2 * scores < fitting.bytes < 2.2 * scores
+    assert not too_large.fits
+    assert 16 * scores < too_large.bytes < 17.6 * scores
+    listed = listing.text([fitting, too_large])
+    assert listed.index(fitting.name) < listed.index("left out:") < listed.index(too_large.name)
 
 
 def timed(tcc: float, ort: float, **facts: Any) -> SubgraphResult:
@@ -233,13 +233,13 @@ def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> 
 def test_the_table_names_slow_subgraphs_first() -> None:
     kernel = {"name": "k0", "source": "attn", "launches": 2, "measured": 3e-6, "bound": "flops",
               "share": 0.25}  # fmt: skip
-    found = {
+    results_by_name = {
         "fast": timed(0.001, 0.004, date="2026-01-02"),
         "slow": timed(0.002, 0.001, date="2026-01-01", kernels=[kernel]),
         "just": timed(0.1, 0.097, date="2026-01-01"),
         "broken": SubgraphResult("compile", why="no such thing", command="tcc compile x"),
     }
-    text = table(found, 9, CONDITIONS)
+    text = table(results_by_name, 9, CONDITIONS)
     assert "cpu: a processor, 2 threads" in text
     assert "2026-01-01 to 2026-01-02" in text
     assert "3 of 9 graphs timed, 1 below 0.97, geometric mean 1.25" in text  # of 4, 0.5, 0.97
@@ -271,21 +271,21 @@ def judged(
 ) -> tuple[float | SubgraphResult, list[list[str]]]:
     """Returns the outcome for results that differ by `error`, and the requested commands, which end
     with `status`."""
-    asked = []
+    lines = []
 
     def answer(line: list[str], cap: float) -> tuple[int, str, str]:
-        asked.append(line[3:])
+        lines.append(line[3:])
         return status, "the verdict", ""
 
     monkeypatch.setattr(measure, "run_group", answer)
     nothing: Any = None
     bench = Bench(CONDITIONS.plan, nothing, nothing, 1.0)
     steps = _Steps(smallest("tanh"), folder, bench)
-    want = np.ones(3, np.float32)
+    expected = np.ones(3, np.float32)
     try:
-        return steps._agree({"y": want + np.float32(error)}, {"y": want}), asked
+        return steps._agree({"y": expected + np.float32(error)}, {"y": expected}), lines
     except _Unfit as unfit:
-        return unfit.result, asked
+        return unfit.result, lines
 
 
 def test_results_above_the_tolerance_are_checked_by_verify(
@@ -295,10 +295,10 @@ def test_results_above_the_tolerance_are_checked_by_verify(
     command = ["verify", str(model), str(artifact)]
     assert judged(5e-5, 1, tmp_path, monkeypatch) == (pytest.approx(5e-5, rel=1e-2), [])
     assert judged(2e-4, 0, tmp_path, monkeypatch) == (pytest.approx(2e-4, rel=1e-2), [command])
-    found, asked = judged(2e-4, 1, tmp_path, monkeypatch)
-    assert isinstance(found, SubgraphResult)
-    assert (found.outcome, found.why, asked) == ("differs", "the verdict", [command])
-    assert found.command == f"tcc verify {model} {artifact}"
+    result, lines = judged(2e-4, 1, tmp_path, monkeypatch)
+    assert isinstance(result, SubgraphResult)
+    assert (result.outcome, result.why, lines) == ("differs", "the verdict", [command])
+    assert result.command == f"tcc verify {model} {artifact}"
 
 
 class Timed:
@@ -324,8 +324,8 @@ class Timed:
         return 0, '[{"name": "k0", "source": "", "launches": 1, "measured": 1, "bound": "flops", ' \
             '"share": 1}]', ""  # fmt: skip
 
-    def _beside(self, *given: Any, **_: Any) -> dict[str, Times]:
-        self.rounds.append(given[3].rounds)
+    def _beside(self, *arguments: Any, **_: Any) -> dict[str, Times]:
+        self.rounds.append(arguments[3].rounds)
         seconds = {"tcc": self._ours.pop(0), "ort": 1.0}
         return {kind: Times(s, s, (s,), 1) for kind, s in seconds.items()}
 
@@ -339,8 +339,8 @@ def test_subgraphs_that_first_seem_slow_are_timed_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     steps = Timed(monkeypatch, tmp_path, list(ours))
-    found = steps.result()
-    assert (steps.rounds, found.ratio, bool(found.kernels)) == (rounds, ratio, ratio < 1)
+    result = steps.result()
+    assert (steps.rounds, result.ratio, bool(result.kernels)) == (rounds, ratio, ratio < 1)
 
 
 def test_times_of_the_same_artifact_are_kept(

@@ -26,7 +26,7 @@ print(json.dumps([check(CASES[name], archived_results) for name in sys.argv[2:]]
 @pytest.mark.xdist_group("torch")
 def test_architectures_go_through_archives() -> None:
     """BERT's mask is converted by `aten.to.device`, which names a device."""
-    done = finished(sys.executable, "-c", CODE, FRAMEWORKS, "bert")
-    assert done.returncode == 0, done.stderr
-    outcomes = json.loads(done.stdout.splitlines()[-1])
+    process = finished(sys.executable, "-c", CODE, FRAMEWORKS, "bert")
+    assert process.returncode == 0, process.stderr
+    outcomes = json.loads(process.stdout.splitlines()[-1])
     assert [outcome for outcome, _ in outcomes] == ["pass"], outcomes

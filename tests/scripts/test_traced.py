@@ -39,9 +39,9 @@ TRACE = """\
 def test_paths_belong_to_the_case_of_their_process(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text(TRACE)
-    found = paths_by_case(trace, Path("/cases"), ROOT)
-    assert found["good"] == {"below the model", "/tmp/T/*", "/proc/N/maps"}
-    assert found["bad"] - found["good"] == {
+    paths = paths_by_case(trace, Path("/cases"), ROOT)
+    assert paths["good"] == {"below the model", "/tmp/T/*", "/proc/N/maps"}
+    assert paths["bad"] - paths["good"] == {
         "/bin/sh",
         "../../etc/passwd",
         "/secret/key",
@@ -49,4 +49,4 @@ def test_paths_belong_to_the_case_of_their_process(tmp_path: Path) -> None:
         "/cases/good/made.so",
         "the network",
     }
-    assert set(found) == {"good", "bad"}
+    assert set(paths) == {"good", "bad"}

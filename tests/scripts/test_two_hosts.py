@@ -50,35 +50,35 @@ class Ends:
             one.close()
 
     def received(self, host: int) -> list[int]:
-        found = []
+        numbers = []
         while select.select((self.ends[host],), (), (), 0)[0]:
-            found.append(int(self.ends[host].recv(100)))
-        return found
+            numbers.append(int(self.ends[host].recv(100)))
+        return numbers
 
     def arriving(self, source: int) -> list[int]:
         """Returns the numbers of the packets that arrive at the other host, sent one at a time."""
-        found = []
+        arrived = []
         for number in range(PACKETS):
             self.ends[source].send(b"%d" % number)
             self.link.take(source)
             self.link.deliver()
-            found += self.received(1 - source)
-        return found
+            arrived += self.received(1 - source)
+        return arrived
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    made = Clock()
-    monkeypatch.setattr(link.time, "monotonic", made.monotonic)
-    return made
+    fake_clock = Clock()
+    monkeypatch.setattr(link.time, "monotonic", fake_clock.monotonic)
+    return fake_clock
 
 
 def arriving(loss: float, seed: int, source: int = 0) -> list[int]:
     ends = Ends(0, loss, seed)
-    found = ends.arriving(source)
-    assert (ends.link.carried, ends.link.lost) == (len(found), PACKETS - len(found))
+    arrived = ends.arriving(source)
+    assert (ends.link.carried, ends.link.lost) == (len(arrived), PACKETS - len(arrived))
     ends.close()
-    return found
+    return arrived
 
 
 def test_a_link_loses_the_requested_share_of_packets_by_its_seed() -> None:
@@ -151,16 +151,16 @@ with socket.create_server(("host1", 5000)) as server:
 def test_hosts_reach_one_another_over_the_link_alone(hosts: None) -> None:
     before = sorted(Path("/sys/class/net").iterdir())
     command = (sys.executable, PROGRAM, "--loss", "0", sys.executable, "-c", PING)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-    assert (done.returncode, done.stdout) == (0, "host1 10.77.0.2 hello 0\n"), done.stderr
-    found = done.stderr.split()
-    assert int(found[found.index("link:") + 1]) >= 5  # a connection, its data and its end
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert (process.returncode, process.stdout) == (0, "host1 10.77.0.2 hello 0\n"), process.stderr
+    words = process.stderr.split()
+    assert int(words[words.index("link:") + 1]) >= 5  # a connection, its data and its end
     assert sorted(Path("/sys/class/net").iterdir()) == before
 
 
 def test_the_exit_code_is_the_command_s(hosts: None) -> None:
-    done = subprocess.run((sys.executable, PROGRAM, "sh", "-c", "exit 7"), check=False)
-    assert done.returncode == 7
+    process = subprocess.run((sys.executable, PROGRAM, "sh", "-c", "exit 7"), check=False)
+    assert process.returncode == 7
 
 
 STARTER = """

@@ -12,7 +12,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 @pytest.mark.gpu
 def test_the_walkthrough_is_current() -> None:
     pytest.importorskip("triton")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, SCRIPTS / "walkthrough", "--check"], capture_output=True, text=True
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}: run scripts/walkthrough"
+    assert process.returncode == 0, f"{process.stdout}{process.stderr}: run scripts/walkthrough"

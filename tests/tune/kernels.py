@@ -78,8 +78,8 @@ def matmul(m: IndexLike, n: IndexLike, k: IndexLike, after: str = "", dtype: DTy
     b = ExprBuilder(tensor(dtype, m, k), tensor(dtype, k, n))
     i, j = b.iters(m, n)
     (c,) = b.iters(k)
-    left, right = b.read(0, i, c), b.read(1, c, j)
-    result = b.stage((i, j), apply("mul", left, right), over=(c,), monoid="sum")
+    lhs, right = b.read(0, i, c), b.read(1, c, j)
+    result = b.stage((i, j), apply("mul", lhs, right), over=(c,), monoid="sum")
     if after:
         p, q = b.iters(m, n)
         b.stage((p, q), apply(after, b.read(result, p, q)))

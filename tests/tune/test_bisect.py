@@ -23,10 +23,10 @@ def named(bad: set[str], together: bool = False) -> tuple[dict[str, str], int]:
 
     failure = fails(CHOICES)
     assert failure is not None
-    found = list(culprits(CHOICES, failure, fails))
-    assert len({site for site, _, _ in found}) == len(found)
-    assert all("planted" in why for _, _, why in found)
-    return {site: outcome for site, outcome, _ in found}, trials
+    found_culprits = list(culprits(CHOICES, failure, fails))
+    assert len({site for site, _, _ in found_culprits}) == len(found_culprits)
+    assert all("planted" in why for _, _, why in found_culprits)
+    return {site: outcome for site, outcome, _ in found_culprits}, trials
 
 
 def test_every_single_culprit_is_named() -> None:

@@ -81,13 +81,13 @@ def test_the_longest_decisions_come_first_and_alone() -> None:
     planted = world()
     swept(planted, decisions=DECISIONS)
     above = [{s: c for s, c in trial.items() if s not in SITES} for trial in planted.built.values()]
-    tried = [trial for trial in above if trial]
-    assert tried[:4] == [
+    first_trials = [trial for trial in above if trial]
+    assert first_trials[:4] == [
         {FORM: "F(2 x 2)"}, {FORM: "F(4 x 4)"}, {JOIN: "join"}, {ORDER: "(1, 0)"},
     ]  # fmt: skip
     # Every trial of a decision uses the kernel that won before.
     kernels = [
-        t.get(SITES[0]) for t, rest in zip(planted.built.values(), above, strict=True) if rest
+        t.get(SITES[0]) for t, trials in zip(planted.built.values(), above, strict=True) if trials
     ]
     assert len({*kernels}) == 1
     assert kernels[0] != ANALYTIC
@@ -131,10 +131,10 @@ def test_choices_that_fail_together_are_halved() -> None:
 
     first = swept(planted, decisions=DECISIONS)
     planted.check = failing  # type: ignore[method-assign]
-    known = [m for m in first if m.phase != MODEL]
-    again = swept(planted, known=known, decisions=DECISIONS)
+    records_known = [m for m in first if m.phase != MODEL]
+    again = swept(planted, known=records_known, decisions=DECISIONS)
     assert [m.outcome for m in again] == ["crashed", "timed"]
-    rows = entries([*known, *again])
+    rows = entries([*records_known, *again])
     assert sorted(rows[s].verdict for s in (FORM, SITES[0])) == ["changed", "kept"]
 
 
@@ -158,13 +158,13 @@ def test_a_lost_record_of_a_new_kernel_is_written_again() -> None:
     lost = [m for m in measurements if m.outcome == "skipped" and m.phase == MODEL]
     assert [m.site for m in lost] == [SITES[5]]
     for one in (*lost, *(m for m in measurements if m.phase == MODEL and not m.site)):
-        rest = [m for m in measurements if m is not one]
+        other_records = [m for m in measurements if m is not one]
         again = world(makes=new)
-        resumed = swept(again, 400.0, known=rest, decisions=DECISIONS)
+        resumed = swept(again, 400.0, known=other_records, decisions=DECISIONS)
         assert [(m.site, m.candidate, m.phase, m.outcome) for m in resumed] == [
             (one.site, one.candidate, one.phase, one.outcome)
         ]
-        assert lock_of([*rest, *resumed]) == lock_of(measurements)
+        assert lock_of([*other_records, *resumed]) == lock_of(measurements)
     again = world(makes=new)
     assert swept(again, 400.0, known=measurements, decisions=DECISIONS) == []
     assert again.turns < 5

@@ -51,27 +51,29 @@ def lock_of(paths: Iterable[Path]) -> str:
 
 
 def test_shards_give_the_lock_of_one_run_in_either_order(tmp_path: Path) -> None:
-    one, first, second, both = (tmp_path / f"{name}.jsonl" for name in ("one", "a", "b", "ab"))
+    one, first, second, joined_path = (
+        tmp_path / f"{name}.jsonl" for name in ("one", "a", "b", "ab")
+    )
     every = shard(1, 1, one, "m")
     parts = shard(1, 2, first, "m") + shard(2, 2, second, "m")
     kernels = [{(m.site, m.candidate) for m in runs if m.site} for runs in (every, parts)]
     assert {site for site, _ in kernels[1]} == {site for site, _ in kernels[0]} == {*SITES}
     lock = lock_of([first, second])
     assert lock_of([second, first]) == lock
-    both.write_bytes(second.read_bytes() + first.read_bytes() + second.read_bytes())
-    assert lock_of([both]) == lock
+    joined_path.write_bytes(second.read_bytes() + first.read_bytes() + second.read_bytes())
+    assert lock_of([joined_path]) == lock
     assert lock.count('"changed"') == 3
     assert lock_of([one]).count('"changed"') == 3
 
 
 def test_a_machine_of_another_speed_changes_no_verdict(tmp_path: Path) -> None:
-    alike, mixed = tmp_path / "alike.jsonl", tmp_path / "mixed.jsonl"
-    measurements = shard(1, 1, alike, "m")
+    uniform, mixed = tmp_path / "alike.jsonl", tmp_path / "mixed.jsonl"
+    measurements = shard(1, 1, uniform, "m")
     for m in measurements:
         machine = "fast" if int(m.site or "0", 16) % 2 else "m"
         peaks = tuple(peak * (3 if machine == "fast" else 1) for peak in m.peaks)
         append(mixed, [Record("0.1.0", machine, replace(m, peaks=peaks))])
-    assert lock_of([mixed]) == lock_of([alike])
+    assert lock_of([mixed]) == lock_of([uniform])
     records = read_records([mixed])
     assert best_peak_of(records, "fast") > 2.9 * best_peak_of(records, "m") > 0
     assert best_peak_of(records, "absent") == 0
@@ -80,9 +82,9 @@ def test_a_machine_of_another_speed_changes_no_verdict(tmp_path: Path) -> None:
 def test_a_sweep_goes_on_from_records(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     measurements = shard(1, 1, path, "elsewhere")
-    known = earlier(read_records([path]), HOME, SITES, 1e9)
-    assert len(known) == len(measurements)
-    assert swept(world(), 400.0, known=known) == []
+    records_known = earlier(read_records([path]), HOME, SITES, 1e9)
+    assert len(records_known) == len(measurements)
+    assert swept(world(), 400.0, known=records_known) == []
     assert earlier(read_records([path]), ("cpu:other", 2), SITES, 1e9) == []
     assert {m.site for m in earlier(read_records([path]), HOME, SITES[:1], 1e9)} == {"", SITES[0]}
 

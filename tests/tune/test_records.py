@@ -258,10 +258,10 @@ def test_the_largest_file_is_read_within_two_seconds_and_500_mb(tmp_path: Path) 
             changed = replace(long, site=f"{number:032x}")
             file.write(record_line(replace(RECORD, measurement=changed)))
         file.write(b"hello\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", READER, str(path)], capture_output=True, text=True, check=True
     )
-    line_number, kilobytes, seconds, parsing = done.stdout.split()
+    line_number, kilobytes, seconds, parsing = process.stdout.split()
     assert int(line_number) == count + 1
     assert int(kilobytes) < 500_000
     assert float(seconds) < max(2, 4 * float(parsing))

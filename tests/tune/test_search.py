@@ -48,17 +48,17 @@ class Square:
 def test_among_equal_prices_the_most_different_comes_first() -> None:
     """No other candidate, by brute force, differs more from its most similar predecessor."""
     site = SiteSearch(TunedKernel("00", "op", ANALYTIC, Square()))
-    done = [ANALYTIC]
+    measured_texts = [ANALYTIC]
     distances = []
     for _ in range(10):
-        rest = {c.text for c in Square().near(ANALYTIC)} - {*done}
-        farthest = max(min(_distance(one, other) for other in done) for one in rest)
+        remaining = {c.text for c in Square().near(ANALYTIC)} - {*measured_texts}
+        farthest = max(min(_distance(one, other) for other in measured_texts) for one in remaining)
         candidate = site.next()
         assert candidate is not None
-        distances.append(min(_distance(candidate, other) for other in done))
+        distances.append(min(_distance(candidate, other) for other in measured_texts))
         assert distances[-1] == farthest
         site.report(candidate, 0.9)
-        done.append(candidate)
+        measured_texts.append(candidate)
     assert distances == sorted(distances, reverse=True)
     assert len({*distances}) == 2
 

@@ -22,11 +22,11 @@ from .worlds import ANALYTIC, HOME, World, numbers, swept, text
 def hill(best_a: int, best_b: int, gain: float, scale: float = 1.0) -> Callable[[int, int], float]:
     """Returns times of a kernel that is `gain` times as fast at its best point as at the analytic
     point, and between the two elsewhere."""
-    far = abs(best_a - 4) + abs(best_b - 4)
+    farthest = abs(best_a - 4) + abs(best_b - 4)
 
     def seconds(a: int, b: int) -> float:
         distance = abs(a - best_a) + abs(b - best_b)
-        return scale * 1e-3 * (1 / gain + (1 - 1 / gain) * distance / far)
+        return scale * 1e-3 * (1 / gain + (1 - 1 / gain) * distance / farthest)
 
     return seconds
 

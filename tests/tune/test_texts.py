@@ -122,8 +122,8 @@ def refused(change: Callable[[CoreKernel], CoreKernel]) -> str:
 
 
 def with_nest(kernel: CoreKernel, **values: object) -> CoreKernel:
-    first, *others = kernel.schedule.nests
-    nests = (replace(first, **values), *others)
+    first, *other_nests = kernel.schedule.nests
+    nests = (replace(first, **values), *other_nests)
     return replace(kernel, schedule=replace(kernel.schedule, nests=nests))
 
 

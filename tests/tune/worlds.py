@@ -30,8 +30,8 @@ class Lattice:
 
     def near(self, candidate: str) -> Sequence[KernelCandidate]:
         a, b = numbers(candidate)
-        others = [(n, b) for n in range(9) if n != a] + [(a, n) for n in range(9) if n != b]
-        return [KernelCandidate(text(m, n), 1.0 + m + n) for m, n in others]
+        places = [(n, b) for n in range(9) if n != a] + [(a, n) for n in range(9) if n != b]
+        return [KernelCandidate(text(m, n), 1.0 + m + n) for m, n in places]
 
 
 @dataclass

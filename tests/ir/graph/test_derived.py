@@ -42,23 +42,23 @@ def test_a_derived_array_is_computed_when_it_is_read_and_while_nothing_holds_it(
 def test_equal_forms_of_equal_operands_are_one_constant_in_all_stores() -> None:
     stores, make = [ConstantStore(), ConstantStore()], Counted()
     array = RNG.standard_normal(4)
-    source, same = (store.put(array.copy(), sources=["w"]) for store in stores)
+    source, equal_handle = (store.put(array.copy(), sources=["w"]) for store in stores)
     handle = stores[0].derive(make, "copied", [source])
-    assert stores[1].derive(make, "copied", [same]) == handle
+    assert stores[1].derive(make, "copied", [equal_handle]) == handle
     first = stores[0].get(handle)
     assert stores[1].get(handle) is first
     assert make.calls == 1
-    others = [
+    other_handles = [
         stores[0].derive(make, "turned", [source]),
         stores[0].derive(make, "copied", [source, source]),
         stores[0].derive(make, "copied", [stores[0].put(array + 1)]),
     ]
-    assert len({handle, *others}) == 4
-    assert stores[0].sources(others[1]) == ("w",)
+    assert len({handle, *other_handles}) == 4
+    assert stores[0].sources(other_handles[1]) == ("w",)
     adopting = ConstantStore()
-    adopting.adopt(others[1], stores[0])
+    adopting.adopt(other_handles[1], stores[0])
     assert make.calls == 1
-    np.testing.assert_array_equal(adopting.get(others[1]), np.concatenate([array, array]))
+    np.testing.assert_array_equal(adopting.get(other_handles[1]), np.concatenate([array, array]))
 
 
 def test_each_rank_has_its_own_derived_array() -> None:

@@ -33,9 +33,9 @@ def test_absent_operands_and_inputs_as_outputs(ops: Ops) -> None:
     x = b.input("x", tensor(F32, N))
     (y,) = b.add(ops["add"], [x, x], names=["y"])
     (z,) = b.add(ops["optional"], [None, y], names=["z"])
-    got = evaluate_graph(b.finish([z, x]), {"x": f32(1, 2)})
-    np.testing.assert_array_equal(got["z"], [2, 4])
-    np.testing.assert_array_equal(got["x"], [1, 2])
+    outputs = evaluate_graph(b.finish([z, x]), {"x": f32(1, 2)})
+    np.testing.assert_array_equal(outputs["z"], [2, 4])
+    np.testing.assert_array_equal(outputs["x"], [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_binds_data_dependent_sizes(ops: Ops) -> None:
     b.add(ops["bind_size"], [shape], ops["bind_size"].attrs(rows, 1))
     (filled,) = b.add(ops["fill"], [], ops["fill"].attrs((rows, count)), names=["filled"])
     graph = b.finish([flat, filled])
-    got = evaluate_graph(graph, {"x": f32(0, 5, 0, 7), "shape": np.array([9, 3])})
-    np.testing.assert_array_equal(got["flat"], [[1], [3]])
-    np.testing.assert_array_equal(got["filled"], np.full((3, 2), 3))
+    outputs = evaluate_graph(graph, {"x": f32(0, 5, 0, 7), "shape": np.array([9, 3])})
+    np.testing.assert_array_equal(outputs["flat"], [[1], [3]])
+    np.testing.assert_array_equal(outputs["filled"], np.full((3, 2), 3))
     with pytest.raises(UserError, match="computed size"):
         evaluate_graph(graph, {"x": f32(0, 5, 0, 7), "shape": np.array([3, 9])})
 
@@ -105,9 +105,9 @@ def test_if_reads_the_values_around_it(ops: Ops) -> None:
         bodies.append(inner.finish(inner.add(ops[name], [twice, x])))
     (y,) = b.add(ops["if"], [flag], ops["if"].attrs(*bodies), names=["y"])
     graph = b.finish([y])
-    for value, want in ((True, [3, 6]), (False, [2, 8])):
-        got = evaluate_graph(graph, {"flag": np.array(value), "x": f32(1, 2)})
-        np.testing.assert_array_equal(got["y"], want)
+    for value, expected in ((True, [3, 6]), (False, [2, 8])):
+        outputs = evaluate_graph(graph, {"flag": np.array(value), "x": f32(1, 2)})
+        np.testing.assert_array_equal(outputs["y"], expected)
 
 
 def _powers(ops: Ops, with_trip: bool, with_cond: bool) -> Graph:
@@ -142,13 +142,13 @@ def _powers(ops: Ops, with_trip: bool, with_cond: bool) -> Graph:
 def test_loop(
     ops: Ops, with_trip: bool, with_cond: bool, trip: int, cond: bool, rows: list[float]
 ) -> None:
-    got = evaluate_graph(
+    outputs = evaluate_graph(
         _powers(ops, with_trip, with_cond),
         {"x": np.float32(1).reshape(()), "trip": np.array([trip]), "cond": np.array(cond)},
     )
-    np.testing.assert_array_equal(got["rows"], rows)
-    assert got["rows"].dtype == np.float32
-    assert got["last"] == (rows or [1])[-1]
+    np.testing.assert_array_equal(outputs["rows"], rows)
+    assert outputs["rows"].dtype == np.float32
+    assert outputs["last"] == (rows or [1])[-1]
 
 
 @pytest.mark.parametrize("reverse_in", [False, True])
@@ -164,10 +164,10 @@ def test_scan_over_the_second_axis(ops: Ops, reverse_in: bool, reverse_out: bool
     )
     last, sums = b.add(ops["scan"], [start, x], attrs, names=["last", "sums"])
     data = np.arange(12, dtype=np.float32).reshape(3, 4)
-    got = evaluate_graph(b.finish([last, sums]), {"start": f32(1, 1, 1), "x": data})
-    want = 1 + np.cumsum(data[:, ::-1] if reverse_in else data, axis=1)
-    np.testing.assert_array_equal(got["last"], want[:, -1])
-    np.testing.assert_array_equal(got["sums"], want[:, ::-1] if reverse_out else want)
+    outputs = evaluate_graph(b.finish([last, sums]), {"start": f32(1, 1, 1), "x": data})
+    expected = 1 + np.cumsum(data[:, ::-1] if reverse_in else data, axis=1)
+    np.testing.assert_array_equal(outputs["last"], expected[:, -1])
+    np.testing.assert_array_equal(outputs["sums"], expected[:, ::-1] if reverse_out else expected)
 
 
 def test_drops_arrays_after_their_last_use(ops: Ops) -> None:
@@ -186,8 +186,8 @@ def test_drops_arrays_after_their_last_use(ops: Ops) -> None:
             most = max(most, sum(r() is not None for r in alive))
             return (result,)
 
-    got = Observed(0).evaluate(b.finish([value]), {x.name: f32(1, 2)})
-    np.testing.assert_array_equal(got[value.name], [64, 128])
+    outputs = Observed(0).evaluate(b.finish([value]), {x.name: f32(1, 2)})
+    np.testing.assert_array_equal(outputs[value.name], [64, 128])
     assert most <= 2
 
 
@@ -224,13 +224,13 @@ def test_large_reads_are_numpys(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         array = rng.standard_normal(rng.integers(1, 6, rng.integers(0, 4)))
         at = [_index(rng, grid, size) for size in array.shape]
         try:
-            wanted = array[tuple(at)]
+            expected = array[tuple(at)]
         except IndexError:
             with pytest.raises(IndexError):
                 module._gathered(array, at)
         else:
-            assert np.array_equal(module._gathered(array, at), wanted)
-            assert np.shape(module._gathered(array, at)) == np.shape(wanted)
+            assert np.array_equal(module._gathered(array, at), expected)
+            assert np.shape(module._gathered(array, at)) == np.shape(expected)
 
 
 def _index(rng: np.random.Generator, grid: Any, size: int) -> Any:

@@ -67,19 +67,19 @@ def check(text: str, feeds: dict[str, np.ndarray[Any, Any]]) -> None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    want = session.run(None, feeds)
+    expected = session.run(None, feeds)
     atol = 1e-6 * sum(np.abs(x).sum() for x in feeds.values() if x.dtype == np.float32)
     graph = load_model(model)
     verify_graph(graph)
     again = parse_graph(graph_text(graph), OPS, graph.store)
     assert graph_text(again) == graph_text(graph)
     for form in (graph, again):
-        got = evaluate_graph(form, feeds)
-        for output, array in zip(session.get_outputs(), want, strict=True):
+        outputs = evaluate_graph(form, feeds)
+        for output, array in zip(session.get_outputs(), expected, strict=True):
             if array.size:
-                np.testing.assert_allclose(got[output.name], array, rtol=1e-6, atol=atol)
+                np.testing.assert_allclose(outputs[output.name], array, rtol=1e-6, atol=atol)
             else:  # ONNX Runtime loses the sizes of rows if no iteration ran
-                assert got[output.name].shape[0] == array.shape[0] == 0
+                assert outputs[output.name].shape[0] == array.shape[0] == 0
 
 
 @pytest.mark.parametrize(("trips", "go"), [(3, True), (9, True), (0, True), (4, False)])

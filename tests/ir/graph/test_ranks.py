@@ -64,7 +64,7 @@ def test_another_store_adopts_the_arrays_of_all_ranks() -> None:
     handle = other.put_per_rank(PARTS, sources=["weight"])
     store.adopt(handle, other)
     pairs = zip(store.arrays(handle), other.arrays(handle), strict=True)
-    assert all(array is same for array, same in pairs)
+    assert all(array is twin for array, twin in pairs)
     assert store.sources(handle) == ("weight",)
     assert list(store.handles()) == [handle]
 
@@ -105,7 +105,7 @@ def test_text_names_the_number_of_ranks(ops: Ops) -> None:
 def test_the_evaluator_takes_the_arrays_of_its_rank(ops: Ops) -> None:
     graph, x = divided(ops), np.arange(3, dtype=np.float32)
     for rank, part in enumerate(PARTS):
-        got = evaluate_rank(graph, {"x": x}, without_exchange, rank)
-        np.testing.assert_array_equal(got["y"], x + part)
+        outputs = evaluate_rank(graph, {"x": x}, without_exchange, rank)
+        np.testing.assert_array_equal(outputs["y"], x + part)
     with pytest.raises(InternalError, match="another array on each rank"):
         evaluate_graph(graph, {"x": x})

@@ -88,8 +88,8 @@ def test_a_rule_reaches_its_fix_point(ops: Ops, length: int) -> None:
     assert used_ops(after) == ["neg"] * (length % 2) + ["add"]
     assert [v.name for v in after.outputs] == ["out"]
     assert after.aliases == ((after.outputs[0], after.inputs[0]),)
-    want = evaluate_graph(before, {"x": DATA})["out"]
-    np.testing.assert_array_equal(evaluate_graph(after, {"x": DATA})["out"], want)
+    expected = evaluate_graph(before, {"x": DATA})["out"]
+    np.testing.assert_array_equal(evaluate_graph(after, {"x": DATA})["out"], expected)
 
 
 def test_the_rule_that_never_ends_is_named(ops: Ops) -> None:
@@ -103,8 +103,10 @@ def test_nodes_that_are_added_have_the_location_of_what_they_replace(ops: Ops) -
     (y,) = b.add(ops["neg"], [b.input("x", FORM)], loc="old")
     graph = b.finish(b.add(ops["neg"], [y], loc="older"))
     for loc in (None, "new"):
-        made = rebuild(graph, lambda b, _, inputs, loc=loc: b.add(ops["add"], inputs * 2, loc=loc))
-        assert [n.loc for n in made.nodes] == (["new"] * 2 if loc else ["old", "older"])
+        rebuilt = rebuild(
+            graph, lambda b, _, inputs, loc=loc: b.add(ops["add"], inputs * 2, loc=loc)
+        )
+        assert [n.loc for n in rebuilt.nodes] == (["new"] * 2 if loc else ["old", "older"])
 
 
 def test_outputs_keep_their_names(ops: Ops) -> None:
@@ -122,10 +124,10 @@ def test_outputs_keep_their_names(ops: Ops) -> None:
     verify_graph(after)
     assert [v.name for v in after.outputs] == ["two", "one", "three", "plus"]
     assert "%plus = add(%x, %x)" in graph_text(after)
-    want = evaluate_graph(before, {"x": DATA})
-    got = evaluate_graph(after, {"x": DATA})
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array)
+    expected = evaluate_graph(before, {"x": DATA})
+    outputs = evaluate_graph(after, {"x": DATA})
+    for name, array in expected.items():
+        np.testing.assert_array_equal(outputs[name], array)
 
 
 def test_rules_rewrite_bodies_and_see_outer_values(ops: Ops) -> None:
@@ -140,8 +142,8 @@ def test_rules_rewrite_bodies_and_see_outer_values(ops: Ops) -> None:
     after = apply_rules(b.finish([y]), [double_negation(ops)])
     verify_graph(after)
     assert used_ops(after) == ["if"]
-    got = evaluate_graph(after, {"x": DATA, "c": np.array(True)})
-    np.testing.assert_array_equal(got["y"], DATA)
+    outputs = evaluate_graph(after, {"x": DATA, "c": np.array(True)})
+    np.testing.assert_array_equal(outputs["y"], DATA)
 
 
 def test_an_output_folded_to_a_constant_keeps_its_name(ops: Ops) -> None:

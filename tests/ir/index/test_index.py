@@ -151,11 +151,11 @@ def test_bounds_and_divisors_hold(tree: Tree) -> None:
 @settings(max_examples=120, deadline=None)
 @given(TREES, TREES)
 def test_proofs_hold(a: Tree, b: Tree) -> None:
-    left, right = compute(a, GRID), compute(b, GRID)
+    lhs, right = compute(a, GRID), compute(b, GRID)
     if at_most(build(a), build(b)):
-        assert (left <= right).all()
+        assert (lhs <= right).all()
     if inside(build(a), build(b)):
-        assert ((left >= 0) & (left < right)).all()
+        assert ((lhs >= 0) & (lhs < right)).all()
 
 
 @settings(max_examples=80, deadline=None)

@@ -48,9 +48,9 @@ BRANCH = f"branch b3 {{ {REDUCE} }} else {{ }}"
 
 
 def program(*lines: str) -> Program:
-    made = parse_program(TEXT.replace("BODY", "\n".join(lines)))
-    verify_program(made)
-    return made
+    parsed = parse_program(TEXT.replace("BODY", "\n".join(lines)))
+    verify_program(parsed)
+    return parsed
 
 
 @pytest.mark.parametrize(
@@ -124,32 +124,36 @@ def test_conditions_that_may_differ_between_ranks_are_refused(
 
 
 def test_a_program_without_inputs_is_checked() -> None:
-    made = program(
+    original = program(
         "copy b3 = b2 r1",
         f"loop r3 < r1 {{ {OWN.replace('b0', 'b2')} }}",
         "copy b3 = b4 r1",
         BRANCH,
     )
-    buffers = (replace(made.buffers[2], label="x"), *made.buffers[1:])
+    buffers = (replace(original.buffers[2], label="x"), *original.buffers[1:])
     with pytest.raises(UserError, match="condition flag"):
-        check_lockstep(replace(made, buffers=buffers), [(2,)])
+        check_lockstep(replace(original, buffers=buffers), [(2,)])
 
 
 def test_states_keep_values_of_earlier_runs() -> None:
     lines = (f"branch b3 {{ {REDUCE} }} else {{ }}", "copy b3 = b4 r1")
-    made = program(*lines)
-    buffers = (*made.buffers[:3], replace(made.buffers[3], place=State(64)), *made.buffers[4:])
-    check_lockstep(replace(made, buffers=buffers), [(2,)])
-    made = program(*lines, "copy b4 = b0 r1")
-    check_lockstep(replace(made, buffers=buffers), [(2,)])
-    states = (*buffers[:4], replace(made.buffers[4], place=State(64)), *buffers[5:])
+    original = program(*lines)
+    buffers = (
+        *original.buffers[:3],
+        replace(original.buffers[3], place=State(64)),
+        *original.buffers[4:],
+    )
+    check_lockstep(replace(original, buffers=buffers), [(2,)])
+    original = program(*lines, "copy b4 = b0 r1")
+    check_lockstep(replace(original, buffers=buffers), [(2,)])
+    states = (*buffers[:4], replace(original.buffers[4], place=State(64)), *buffers[5:])
     with pytest.raises(UserError, match="condition flag"):
-        check_lockstep(replace(made, buffers=states), [(2,)])
+        check_lockstep(replace(original, buffers=states), [(2,)])
 
 
 def test_states_that_inputs_hold_may_differ() -> None:
-    made = program(f"branch b1 {{ {REDUCE} }} else {{ }}")
-    ports = (replace(made.outputs[0], state=0),)
+    original = program(f"branch b1 {{ {REDUCE} }} else {{ }}")
+    ports = (replace(original.outputs[0], state=0),)
     check_lockstep(program(f"branch b2 {{ {REDUCE} }} else {{ }}"), [(2,)])
     with pytest.raises(UserError, match="condition y"):
-        check_lockstep(replace(made, outputs=ports), [(2,)])
+        check_lockstep(replace(original, outputs=ports), [(2,)])

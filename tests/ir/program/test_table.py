@@ -49,8 +49,8 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
     for row in (*INSTRUCTIONS, *PLACES):
         compared = {field.name for field in fields(row.node) if field.compare}
         assert {field.name for field in row.fields} == compared
-        shown = {part.name for part in row.text if not isinstance(part, str)}
-        hidden = {field.name for field in row.fields} - shown
+        visible = {part.name for part in row.text if not isinstance(part, str)}
+        hidden = {field.name for field in row.fields} - visible
         unused = {IntOp.CONST: {"b"}, IntOp.RANK: {"a", "b"}, IntOp.SEED: {"a", "b"}}
         assert hidden <= {"op", *unused.get(row.operation, ())}
     assert {row.operation for row in INSTRUCTIONS if row.node is Let} == set(IntOp)
@@ -115,9 +115,9 @@ def test_renumbering_moves_each_number_as_its_kind_says() -> None:
     assert renumbered(Launch(1, 2, (3,), (4,), 5), moves) == Launch(301, 102, (203,), (104,), 105)
     assert renumbered(Launch(1, 2, (), ()), moves) == Launch(301, 102, (), ())
     start = Collective(CollectiveKind.BROADCAST, Reduction.SUM, 1, 2, (3, 4), F32, 4, 5, 6)
-    moved = replace(start, send=201, receive=202, counts=(103, 104))
-    assert renumbered(start, moves) == moved
-    assert renumbered(replace(start, group=7), moves) == replace(moved, group=407)
+    renumbered_start = replace(start, send=201, receive=202, counts=(103, 104))
+    assert renumbered(start, moves) == renumbered_start
+    assert renumbered(replace(start, group=7), moves) == replace(renumbered_start, group=407)
     assert renumbered(CALL, moves) == CallOp(
         "sort",
         (TensorRef(201, F32, (102, 103)),),

@@ -246,11 +246,11 @@ def test_nesting_has_a_bound() -> None:
 
 
 def test_both_sides_of_a_branch_may_define_a_later_value() -> None:
-    sides: tuple[Callable[[int], Instr], ...] = (
+    makers: tuple[Callable[[int], Instr], ...] = (
         lambda value: Let(4, IntOp.CONST, value),
         lambda value: Allocate(Y, 2),
     )
-    then = tuple(make(1) for make in sides)
-    otherwise = tuple(make(2) for make in sides)
+    then = tuple(make(1) for make in makers)
+    otherwise = tuple(make(2) for make in makers)
     body = (Branch(W, then, otherwise), Let(3, IntOp.ADD, 4, 4), *WORK[1:])
     verify_program(with_body(*body))

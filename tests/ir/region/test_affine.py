@@ -80,13 +80,13 @@ def test_the_interval_holds_every_value(seed: int) -> None:
     extents = tuple(rng.choice((1, 2, 3, 5)) for _ in range(3))
     form = draw(rng, 3, rng.choice((0, 1, 2)))
     low, high = interval(form, extents)
-    found = [value(form, p) for p in points(extents)]
+    values = [value(form, p) for p in points(extents)]
     assert isinstance(low, int)
     assert isinstance(high, int)
-    assert low <= min(found)
-    assert max(found) <= high
+    assert low <= min(values)
+    assert max(values) <= high
     if not form.digits:
-        assert (low, high) == (min(found), max(found))
+        assert (low, high) == (min(values), max(values))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_digits_become_simple(form: Affine, extents: tuple[int, ...], simple: Af
 
 def test_quotient_and_remainder_of_one_form_join() -> None:
     x = Affine((1, 1))
-    whole = combine(((3, digit(x, 3)), (1, digit(x, 1, 3))), (9, 9))
-    assert whole == x
+    combined = combine(((3, digit(x, 3)), (1, digit(x, 1, 3))), (9, 9))
+    assert combined == x
     part = combine(((3, digit(x, 3, 2)), (1, digit(x, 1, 3))), (9, 9))
     assert part == digit(x, 1, 6)
 

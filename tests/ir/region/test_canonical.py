@@ -35,8 +35,8 @@ def shuffled(region: Region, rng: random.Random) -> Region:
 @pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)
 def test_the_order_of_sum_loops_is_not_seen(op: OpSpec) -> None:
     rng = random.Random(0)
-    for whole in expressions(op):
-        region = from_expr(whole)
+    for expr in expressions(op):
+        region = from_expr(expr)
         other = shuffled(region, rng)
         assert fingerprint(other) == fingerprint(region)
 
@@ -76,8 +76,8 @@ def test_every_part_is_seen() -> None:
 
 def test_the_result_loops_keep_their_order() -> None:
     (stage,) = matmul(4, 4, 3).stages
-    turned = spliced(matmul(4, 4, 3), 0, (with_loop_order(stage, (1, 0), (2,)),))
-    assert fingerprint(turned) != fingerprint(matmul(4, 4, 3))
+    reordered = spliced(matmul(4, 4, 3), 0, (with_loop_order(stage, (1, 0), (2,)),))
+    assert fingerprint(reordered) != fingerprint(matmul(4, 4, 3))
 
 
 def test_stage_order_copies_and_unused_stages_are_not_seen() -> None:

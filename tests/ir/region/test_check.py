@@ -28,15 +28,15 @@ from .test_convert import ROWS, expressions
 
 @pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)
 def test_an_op_equals_itself_with_its_sums_reordered(op: OpSpec) -> None:
-    for whole in expressions(op)[:2]:
-        region = other = from_expr(whole)
+    for expr in expressions(op)[:2]:
+        region = other = from_expr(expr)
         for number, stage in enumerate(region.stages):
             if not is_leaf(stage):
                 first = len(stage.iters)
-                turned = with_loop_order(
+                reordered = with_loop_order(
                     stage, range(first), range(len(stage.loops) - 1, first - 1, -1)
                 )
-                other = spliced(other, number, (turned,))
+                other = spliced(other, number, (reordered,))
         assert equal_at(region, other, points=2)
 
 
@@ -48,8 +48,8 @@ def test_mistakes_are_seen(size: int) -> None:
 
 
 def test_reassociation_and_splits_are_equal() -> None:
-    left = chain(3, 40, 5, 600)
-    first, last = left.stages
+    chain_region = chain(3, 40, 5, 600)
+    first, last = chain_region.stages
     right_inner = first._replace(
         iters=(40, 600), sums=(5,),
         factors=(first.factors[0]._replace(source=1), first.factors[1]._replace(source=2)),
@@ -58,13 +58,13 @@ def test_reassociation_and_splits_are_equal() -> None:
         sums=(40,),
         factors=(last.factors[0]._replace(source=0), last.factors[1]._replace(source=~0)),
     )
-    right = Region(left.params, (right_inner, right_outer), ((1, 0),))
-    assert equal_at(left, right)
+    right = Region(chain_region.params, (right_inner, right_outer), ((1, 0),))
+    assert equal_at(chain_region, right)
     swapped = right_outer._replace(factors=right_outer.factors[::-1])
-    assert equal_at(left, Region(left.params, (right_inner, swapped), ((1, 0),)))
-    whole = inlined(left, 1, 0)
-    assert whole is not None
-    assert equal_at(left, split(spliced(left, 1, (whole,)), 1, 3, 5))
+    assert equal_at(chain_region, Region(chain_region.params, (right_inner, swapped), ((1, 0),)))
+    inlined_stage = inlined(chain_region, 1, 0)
+    assert inlined_stage is not None
+    assert equal_at(chain_region, split(spliced(chain_region, 1, (inlined_stage,)), 1, 3, 5))
 
 
 def test_a_large_sum_is_taken_in_full() -> None:
@@ -93,18 +93,18 @@ def _cropped(h: Index, by: int) -> tuple[Region, Region, Region]:
     and a wrong matmul."""
     region = matmul(h - by, 3, h // 2)
     (stage,) = region.stages
-    turned = with_loops(stage, stage.iters, stage.sums, (
+    flipped = with_loops(stage, stage.iters, stage.sums, (
         Affine((1, 0, 0)), Affine((0, 1, 0)), Affine((0, 0, -1), h // 2 - 1)))  # fmt: skip
     short = spliced(region, 0, (stage._replace(sums=((h - 1) // 2,)),))
-    return region, spliced(region, 0, (turned,)), short
+    return region, spliced(region, 0, (flipped,)), short
 
 
 @pytest.mark.parametrize("by", [0, 4, 7, 50, 1000])
 def test_symbols_are_drawn_where_every_loop_runs(by: int) -> None:
     """A window size is subtracted from an arbitrary height; the wrong sum lacks its last term if
     the height is even."""
-    region, turned, short = _cropped(symbol("h"), by)
-    assert equal_at(region, turned)
+    region, flipped, short = _cropped(symbol("h"), by)
+    assert equal_at(region, flipped)
     assert not all(equal_at(region, short, seed=seed) for seed in range(3))
 
 
@@ -148,8 +148,8 @@ def test_functions_orders_and_infinities() -> None:
     before = b.finish((i,), apply("exp", masked - b.read(m, i)), over=(k,), monoid="sum")
 
     def behind(condition: Scalar, function: str = "exp") -> Region:
-        kept = apply("select", condition, apply(function, x - b.read(m, i)), literal(0, F32))
-        last = replace(before.stages[1], body=(kept,))
+        body = apply("select", condition, apply(function, x - b.read(m, i)), literal(0, F32))
+        last = replace(before.stages[1], body=(body,))
         return from_expr(replace(before, stages=(before.stages[0], last)))
 
     strict = index_value(k, I64) < index_value(i, I64)
@@ -183,8 +183,8 @@ def test_the_check_agrees_with_numpy_on_small_regions() -> None:
             other = spliced(region, 0, (stage._replace(factors=(
                 image._replace(forms=(form, image.forms[1])), stage.factors[1])),))  # fmt: skip
             arrays = operands(region)
-            alike = np.array_equal(values(region, arrays)[0], values(other, arrays)[0])
-            assert equal_at(region, other, points=4) == alike
+            is_equal = np.array_equal(values(region, arrays)[0], values(other, arrays)[0])
+            assert equal_at(region, other, points=4) == is_equal
 
 
 def test_a_leaf_stands_for_itself() -> None:
@@ -192,5 +192,5 @@ def test_a_leaf_stands_for_itself() -> None:
     (leaf,) = region.stages
     assert is_leaf(leaf)
     assert equal_at(region, region)
-    others = [f._replace(source=0) for f in leaf.factors]
-    assert not equal_at(region, spliced(region, 0, (leaf._replace(factors=tuple(others)),)))
+    factors = [f._replace(source=0) for f in leaf.factors]
+    assert not equal_at(region, spliced(region, 0, (leaf._replace(factors=tuple(factors)),)))

@@ -33,17 +33,17 @@ def expressions(op: OpSpec) -> list[Expr]:
 
 @pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)
 def test_every_op_comes_back(op: OpSpec) -> None:
-    for whole in expressions(op):
-        region = from_expr(whole)
-        assert to_expr(region) == canonical(whole)
+    for expr in expressions(op):
+        region = from_expr(expr)
+        assert to_expr(region) == canonical(expr)
         assert from_expr(to_expr(region)) == region
         assert from_expr(parse_expr(region_text(region))) == region
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv"])
 def test_contractions_are_seen(name: str) -> None:
-    for whole in expressions(OPS[name]):
-        stages = from_expr(whole).stages
+    for expr in expressions(OPS[name]):
+        stages = from_expr(expr).stages
         assert not any(map(is_leaf, stages))
         assert any(s.monoid == "sum" and constant_of(s) is not None for s in stages)
 
@@ -53,10 +53,10 @@ def test_symbolic_sizes_and_uneven_padding_survive() -> None:
     attrs = ConvAttrs((2, 1), (1, 0), (2, 3), (1, 2), 2)
     spec = OPS["conv"]
     assert spec.expr is not None
-    whole = spec.expr((tensor(F32, n, 4, h, 9), tensor(F32, 6, 2, 3, 3), None), attrs)
-    region = from_expr(whole)
+    expr = spec.expr((tensor(F32, n, 4, h, 9), tensor(F32, 6, 2, 3, 3), None), attrs)
+    region = from_expr(expr)
     assert not any(map(is_leaf, region.stages))
-    assert to_expr(region) == canonical(whole)
+    assert to_expr(region) == canonical(expr)
     assert n in region.stages[0].iters
 
 
@@ -68,12 +68,12 @@ def test_indirect_reads_and_extrema_of_loops_are_leaves() -> None:
     (j,) = b.iters(4)
     second = b.stage((j,), read(first, (maximum(j - 1, 0),), F32))
     (k,) = b.iters(4)
-    whole = b.finish((k,), b.read(second, k) * 2.0)
-    region = from_expr(whole)
+    expr = b.finish((k,), b.read(second, k) * 2.0)
+    region = from_expr(expr)
     assert [is_leaf(s) for s in region.stages] == [True, True, False]
     assert {f.source for f in region.stages[0].factors} == {0, 1, 2}
     assert region.stages[1].factors[0].source == ~0
-    assert to_expr(region) == canonical(whole)
+    assert to_expr(region) == canonical(expr)
 
 
 def test_a_square_has_two_factors_and_a_large_power_one() -> None:
@@ -86,8 +86,8 @@ def test_a_square_has_two_factors_and_a_large_power_one() -> None:
     power = x
     for _ in range(40):
         power = power * power
-    whole = ExprBuilder(tensor(F32, 5)).finish((i,), power)
-    region = from_expr(whole)
+    expr = ExprBuilder(tensor(F32, 5)).finish((i,), power)
+    region = from_expr(expr)
     assert len(region.stages[0].factors) == 1
     assert constant_of(region.stages[0]) is None
-    assert to_expr(region) == canonical(whole)
+    assert to_expr(region) == canonical(expr)

@@ -62,11 +62,11 @@ def test_skewed_loops() -> None:
 
 def test_a_chain_of_matmuls_inlines_to_one_sum() -> None:
     region = chain(3, 4, 5, 6)
-    whole = inlined(region, 1, 0)
-    assert whole is not None
-    assert whole.sums == (5, 4)
-    assert len(whole.factors) == 3
-    new = drop_unused(spliced(region, 1, (whole,)))
+    inlined_stage = inlined(region, 1, 0)
+    assert inlined_stage is not None
+    assert inlined_stage.sums == (5, 4)
+    assert len(inlined_stage.factors) == 3
+    new = drop_unused(spliced(region, 1, (inlined_stage,)))
     assert len(new.stages) == 1
     assert same(region, new)
 
@@ -77,8 +77,8 @@ def test_a_pointwise_producer_is_inlined_into_any_body() -> None:
     shifted = b.stage((i, j), apply("max", b.read(0, i, j) - b.read(1, j), b.read(1, j)))
     j2, i2 = b.iters(3, 4)
     x = read(shifted, (i2, j2), F32)
-    whole = b.finish((j2, i2), apply("abs", x) + b.read(1, j2) * x)
-    region = from_expr(whole)
+    expr = b.finish((j2, i2), apply("abs", x) + b.read(1, j2) * x)
+    region = from_expr(expr)
     stage = inlined(region, 1, 0)
     assert stage is not None
     new = drop_unused(spliced(region, 1, (stage,)))
@@ -94,8 +94,8 @@ def test_stages_that_compute_other_values_are_not_inlined() -> None:
         (Factor(~0, 0, (affine(1, plus=-1),), F32, literal(0, F32)),),
         product((F32,), F32),
     )
-    own = RegionStage((6,), (), None, (Factor(0, 0, (affine(1),), F32),), product((F32,), F32, 2))
-    region = Region((tensor(F32, 6),), (own, padded), ((1, 0),))
+    stage = RegionStage((6,), (), None, (Factor(0, 0, (affine(1),), F32),), product((F32,), F32, 2))
+    region = Region((tensor(F32, 6),), (stage, padded), ((1, 0),))
     assert not reads_inside(region, padded, padded.factors[0])
     assert inlined(region, 1, 0) is None
     ab, narrow = chain(3, 4, 5, 6), product((F16, F32), F16)

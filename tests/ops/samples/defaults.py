@@ -59,7 +59,7 @@ def _many_samples(dtypes: Sequence[DType], least: int, most: int, attrs: Any) ->
 
 def reduction_samples(dtypes: Sequence[DType], lo: float = -4.0, hi: float = 4.0) -> Samples:
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        main, *others = spread(dtypes)
+        main, *other_dtypes = spread(dtypes)
         x = draw(rng, main, (3, 7, 5), lo, hi)
         for axes in ((2,), (0,), (0, 2), (0, 1, 2), ()):
             name = "".join(map(str, axes)) or "none"
@@ -71,7 +71,7 @@ def reduction_samples(dtypes: Sequence[DType], lo: float = -4.0, hi: float = 4.0
         yield Sample((draw(rng, main, (2, 133), lo, hi),), ReduceAttrs((1,), True), "long")
         if main.is_float:
             yield Sample((SPECIAL.reshape(2, 4).copy(),), ReduceAttrs((1,), True), "special")
-        for dtype in others:
+        for dtype in other_dtypes:
             y = draw(rng, dtype, (3, 17), lo, hi)
             yield Sample((y,), ReduceAttrs((1,), False), dtype.name)
 

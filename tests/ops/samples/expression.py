@@ -47,9 +47,9 @@ def _interleaved(pairs: int) -> Expr:
     b = ExprBuilder(tensor(F32, 3, 8))
     j, i = b.iters(count, 3)
     u = j // 2
-    left, right = b.read(0, i, u * 2), b.read(0, i, u * 2 + 1)
+    lhs, right = b.read(0, i, u * 2), b.read(0, i, u * 2 + 1)
     even = fn("eq", index_value(j % 2, I64), literal(0, I64))
-    b.stage((j, i), choose(even, fn("add", left, right), fn("sub", left, right)))
+    b.stage((j, i), choose(even, fn("add", lhs, right), fn("sub", lhs, right)))
     return b.done()
 
 

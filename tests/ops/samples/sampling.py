@@ -62,12 +62,12 @@ def unary_samples(
     floats."""
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        main, *others = spread(dtypes)
-        for n, given in enumerate(attrs):
-            yield Sample((draw(rng, main, (3, 17), lo, hi),), given, f"matrix{n or ''}")
+        main, *other_dtypes = spread(dtypes)
+        for n, attr in enumerate(attrs):
+            yield Sample((draw(rng, main, (3, 17), lo, hi),), attr, f"matrix{n or ''}")
         yield Sample((draw(rng, main, (), lo, hi),), attrs[0], "scalar")
         yield Sample((draw(rng, main, (0, 3), lo, hi),), attrs[0], "empty")
-        for dtype in others:
+        for dtype in other_dtypes:
             yield Sample((draw(rng, dtype, (13,), lo, hi),), attrs[0], dtype.name)
         if special and main.is_float:
             yield Sample((SPECIAL.copy(),), attrs[0], "special")
@@ -94,13 +94,13 @@ def binary_samples(
         return draw(rng, dtype, a, lo, hi), draw(rng, dtype, b, low, high)
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        main, *others = spread(dtypes)
-        for n, given in enumerate(attrs):
-            yield Sample(pair(rng, main, (3, 17), (3, 17)), given, f"same{n or ''}")
+        main, *other_dtypes = spread(dtypes)
+        for n, attr in enumerate(attrs):
+            yield Sample(pair(rng, main, (3, 17), (3, 17)), attr, f"same{n or ''}")
         yield Sample(pair(rng, main, (7, 1), (2, 1, 13)), attrs[0], "broadcast")
         yield Sample(pair(rng, main, (5,), ()), attrs[0], "scalar")
         yield Sample(pair(rng, main, (0, 3), (1, 3)), attrs[0], "empty")
-        for dtype in others:
+        for dtype in other_dtypes:
             yield Sample(pair(rng, dtype, (3, 5), (5,)), attrs[0], dtype.name)
         if special and main.is_float:
             yield Sample((SPECIAL.copy(), SPECIAL[:, None].copy()), attrs[0], "special")

@@ -37,8 +37,8 @@ def softmax() -> Expr:
     i, j = b.iters(ROWS, COLS)
     total = b.stage((i,), b.read(power, i, j), over=(j,), monoid="sum")
     i, j = b.iters(ROWS, COLS)
-    whole = apply("div", literal(1, F32), b.read(total, i))
-    return b.finish((i, j), apply("mul", b.read(power, i, j), whole))
+    quotient = apply("div", literal(1, F32), b.read(total, i))
+    return b.finish((i, j), apply("mul", b.read(power, i, j), quotient))
 
 
 def log_softmax() -> Expr:
@@ -54,15 +54,15 @@ def residual(shift: int = 0) -> Expr:
     elements."""
     b = start()
     i, j = b.iters(ROWS, COLS)
-    both = b.stage((i, j), apply("add", b.read(0, i, j), b.read(1, i, j)))
+    sums = b.stage((i, j), apply("add", b.read(0, i, j), b.read(1, i, j)))
     i, j = b.iters(ROWS, COLS)
-    near = b.read(both, i, j + shift, fill=0.0) if shift else b.read(both, i, j)
-    total = b.stage((i,), near, over=(j,), monoid="sum")
+    neighbour = b.read(sums, i, j + shift, fill=0.0) if shift else b.read(sums, i, j)
+    total = b.stage((i,), neighbour, over=(j,), monoid="sum")
     i, j = b.iters(ROWS, COLS)
     mean = apply("mul", b.read(total, i), literal(1 / COLS, F32))
-    b.stage((i, j), apply("sub", b.read(both, i, j), mean))
+    b.stage((i, j), apply("sub", b.read(sums, i, j), mean))
     expr = b.done()
-    return replace(expr, outputs=(both, *expr.outputs))
+    return replace(expr, outputs=(sums, *expr.outputs))
 
 
 def distances() -> Expr:
@@ -95,7 +95,7 @@ def along(built: Built) -> tuple[int, ...]:
 
 def wanted(name: str, x: Array, y: Array) -> tuple[Array, ...]:
     x, y = x.astype(np.float64), y.astype(np.float64)
-    ex, ey, both = np.exp(x), np.exp(y), x + y
+    ex, ey, sums = np.exp(x), np.exp(y), x + y
     if name == "softmax":
         return (ex / ex.sum(-1, keepdims=True),)
     if name == "log_softmax":
@@ -104,8 +104,8 @@ def wanted(name: str, x: Array, y: Array) -> tuple[Array, ...]:
         return (ex / ex.sum(-1, keepdims=True) * (ey / ey.sum(-1, keepdims=True)),)
     if name == "distances":
         return (np.linalg.norm(x - y, axis=0),)
-    near = np.pad(both, ((0, 0), (0, 1)))[:, 1:] if name == "shifted" else both
-    return both, both - near.sum(-1, keepdims=True) / COLS
+    neighbour = np.pad(sums, ((0, 0), (0, 1)))[:, 1:] if name == "shifted" else sums
+    return sums, sums - neighbour.sum(-1, keepdims=True) / COLS
 
 
 EXPRS: dict[str, Callable[[], Expr]] = {
@@ -125,9 +125,9 @@ def test_results_under_many_schedules(name: str) -> None:
     operands = [X, y][: len([t for t in expr.params if t])]
     for seed in range(12):
         chooser = tiles.drawn(np.random.default_rng(seed)) if seed else tiles.chosen
-        found = tiles.run(expr, operands, {}, chooser)
-        for got, want in zip(found, wanted(name, X, y), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        outputs = tiles.run(expr, operands, {}, chooser)
+        for output, expected in zip(outputs, wanted(name, X, y), strict=True):
+            np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_a_value_read_elsewhere_than_it_is_replaced_stays_in_scratch() -> None:
     assert len(tiles.build(expr).kernel.locals) == 1
     x = RNG.standard_normal((8, 8, 8)).astype(np.float32)
     power = np.exp(x.astype(np.float64))
-    (found,) = tiles.run(expr, [x], {})
-    want = power.transpose(0, 2, 1) / power.sum((1, 2), keepdims=True)
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-7)  # shares of 1
+    (output,) = tiles.run(expr, [x], {})
+    expected = power.transpose(0, 2, 1) / power.sum((1, 2), keepdims=True)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-7)  # shares of 1
 
 
 def test_costly_values_of_a_row_are_in_front_of_its_loops() -> None:

@@ -72,10 +72,10 @@ def test_k_blocks_of_64_steps_are_measured_and_not_priced() -> None:
 def test_knobs_beside_change_one_knob() -> None:
     group, _ = structure(1).with_knobs(Knobs())
     current = Knobs(panel=3, k_block=128)
-    others = knobs_beside(current, measured_knobs_of(group))
-    assert current not in others
-    assert Knobs(k_block=128) in others
-    assert Knobs(panel=3) in others
-    assert Knobs(panel=3, k_block=64) in others
-    assert Knobs(vector=0) in others  # a knob on its own
-    assert Knobs(panel=3, k_block=128, vector=0) not in others
+    alternatives = knobs_beside(current, measured_knobs_of(group))
+    assert current not in alternatives
+    assert Knobs(k_block=128) in alternatives
+    assert Knobs(panel=3) in alternatives
+    assert Knobs(panel=3, k_block=64) in alternatives
+    assert Knobs(vector=0) in alternatives  # a knob on its own
+    assert Knobs(panel=3, k_block=128, vector=0) not in alternatives

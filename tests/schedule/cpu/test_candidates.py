@@ -71,25 +71,25 @@ def searched(group: TileGroup, seconds: Mapping[Knobs, float]) -> tuple[KnobChoi
 
 
 def test_equal_prices_leave_the_analytic_schedule() -> None:
-    found, pricer = searched(group_of(product()), {})
-    assert found.knobs == Knobs()
-    assert found.seconds == found.analytic == 1.0
-    assert found.priced == len(pricer.asked) == len(set(pricer.asked)) > 3
+    choice, pricer = searched(group_of(product()), {})
+    assert choice.knobs == Knobs()
+    assert choice.seconds == choice.analytic == 1.0
+    assert choice.priced == len(pricer.asked) == len(set(pricer.asked)) > 3
 
 
 def test_a_changed_knob_has_to_save_more_than_its_margin() -> None:
     group = group_of(product())
     long = Knobs(k_block=192)
     assert searched(group, {long: 0.93})[0].knobs == Knobs()
-    found, _ = searched(group, {long: 0.9})
-    assert (found.knobs, found.seconds, found.analytic) == (long, 0.9, 1.0)
+    choice, _ = searched(group, {long: 0.9})
+    assert (choice.knobs, choice.seconds, choice.analytic) == (long, 0.9, 1.0)
 
 
 def test_knobs_are_changed_from_the_best_earlier_choice() -> None:
     group = group_of(product())
-    both = Knobs(panel=3, k_block=192)
-    assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither knob pays alone
-    assert searched(group, {Knobs(panel=3): 0.8, both: 0.5})[0].knobs == both
+    knobs = Knobs(panel=3, k_block=192)
+    assert searched(group, {knobs: 0.5})[0].knobs == Knobs()  # neither knob pays alone
+    assert searched(group, {Knobs(panel=3): 0.8, knobs: 0.5})[0].knobs == knobs
 
 
 class AtSizes(Pricer):
@@ -115,10 +115,13 @@ def open_product() -> tuple[TileGroup, tuple[TileGroup, ...]]:
 
 
 def test_symbolic_sizes_are_priced_at_several_sets_of_sizes() -> None:
-    group, others = open_product()
-    rows = [[trips(v) for v in each.common if known_extent(v) is None] for each in (group, *others)]
+    group, other_groups = open_product()
+    rows = [
+        [trips(v) for v in member.common if known_extent(v) is None]
+        for member in (group, *other_groups)
+    ]
     assert rows == [[128], [63], [25]]
-    assert all(group.sizes[0].name == each.sizes[0].name for each in others)
+    assert all(group.sizes[0].name == member.sizes[0].name for member in other_groups)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +135,14 @@ def test_symbolic_sizes_are_priced_at_several_sets_of_sizes() -> None:
 def test_a_knob_of_symbolic_sizes_pays_at_their_mean(
     seconds: dict[int, float], taken: bool
 ) -> None:
-    group, others = open_product()
+    group, other_groups = open_product()
     rule = choose(group, CORE)
-    found = cheapest(
+    choice = cheapest(
         lambda knobs: (group, choose(group, replace(CORE, knobs=knobs))),
         AtSizes(rule, seconds),
-        lambda _: others,
+        lambda _: other_groups,
     )
-    assert (found.knobs != Knobs()) is taken
+    assert (choice.knobs != Knobs()) is taken
 
 
 @pytest.mark.parametrize(("depth", "columns"), [(64, 64), (256, 48)])
@@ -150,14 +153,14 @@ def test_symbolic_rows_of_a_short_launch_keep_both_cores_busy(depth: int, column
     (step,) = placed.steps
     assert step.kernel is not None
     structure = planner._structure(kernel_key(step.kernel, placed.layouts, ()))
-    found = cheapest(structure.with_knobs, Pricer(MACHINE), structure.resized)
-    group, schedule = structure.with_knobs(found.knobs)
+    choice = cheapest(structure.with_knobs, Pricer(MACHINE), structure.resized)
+    group, schedule = structure.with_knobs(choice.knobs)
     plain = structure.with_knobs(Knobs())[1]
     assert [plain.tile_size(v.name) for v in group.common] == [64, columns]
-    middle, *_ = structure.resized(found.knobs)
+    middle, *_ = structure.resized(choice.knobs)
     units = prod(-(-trips(v) // schedule.tile_size(v.name)) for v in middle.common)
     assert units >= 2
-    assert found.seconds < found.analytic
+    assert choice.seconds < choice.analytic
 
 
 def test_every_knob_changes_a_schedule_that_can_be_lowered() -> None:
@@ -183,9 +186,9 @@ def test_an_operand_is_copied_where_its_rows_are_not_whole_lines(columns: int, c
     def scheduled(knobs: Knobs) -> tuple[TileGroup, Schedule]:
         return group, choose(group, replace(CORE, knobs=knobs))
 
-    found = cheapest(scheduled, pricer)
-    assert found.knobs.copy == copied
-    (nest,) = scheduled(found.knobs)[1].nests
+    choice = cheapest(scheduled, pricer)
+    assert choice.knobs.copy == copied
+    (nest,) = scheduled(choice.knobs)[1].nests
     assert nest.packed is bool(copied)
 
 
@@ -233,9 +236,9 @@ def test_the_planner_takes_the_cheapest_candidate(run: int) -> None:
     (step,) = placed.steps
     assert step.kernel is not None
     group = group_of(graph)
-    wanted = choose(group, replace(CORE, knobs=Knobs(k_block=run)))
-    planner = CoreChooser(CORE, Fixed({wanted: 0.5}))
-    assert planner.plan(step.kernel, placed.layouts, graph.constants).bound.schedule == wanted
+    schedule = choose(group, replace(CORE, knobs=Knobs(k_block=run)))
+    planner = CoreChooser(CORE, Fixed({schedule: 0.5}))
+    assert planner.plan(step.kernel, placed.layouts, graph.constants).bound.schedule == schedule
     assert planner.priced > 3
 
 
@@ -262,17 +265,17 @@ def softmax(columns: int) -> TileGroup:
 def test_exponentials_are_made_along_their_sum_where_that_is_cheaper() -> None:
     """The sum then reads no scratch, and adds while exponentials are computed."""
     group = softmax(4096)
-    apart, along = (choose(group, replace(CORE, knobs=Knobs(along=n))) for n in (0, 1))
-    assert [n.along for n in apart.nests] == [()] * 4
+    separate, along = (choose(group, replace(CORE, knobs=Knobs(along=n))) for n in (0, 1))
+    assert [n.along for n in separate.nests] == [()] * 4
     assert [n.along for n in along.nests] == [(), (1,), ()]
     pricer = Pricer(MACHINE)
-    seconds = [pricer.price(group, s).seconds for s in (apart, along)]
+    seconds = [pricer.price(group, s).seconds for s in (separate, along)]
     sums = 512 * 4096 / 16 / MACHINE.cores / MACHINE.hertz  # a vector per cycle
     assert seconds[0] - seconds[1] > 0.5 * sums
-    found, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.5})
-    assert found.knobs == Knobs(along=0)
-    found, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.95})
-    assert found.knobs == Knobs()
+    choice, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.5})
+    assert choice.knobs == Knobs(along=0)
+    choice, _ = searched(group, {Knobs(): 1.0, Knobs(along=0): 0.95})
+    assert choice.knobs == Knobs()
 
 
 @pytest.mark.parametrize(
@@ -291,10 +294,10 @@ def test_sums_over_rows_from_afar_take_many_columns_at_once(
             m.op("reduce_sum", m.input("x", planes, rows, 512), attrs=ReduceAttrs((axis,), False))
         )
     )
-    found = cheapest(
+    choice = cheapest(
         lambda knobs: (group, choose(group, replace(CORE, knobs=knobs))), Pricer(MACHINE, 0)
     )
-    (nest,) = choose(group, replace(CORE, knobs=found.knobs)).nests
+    (nest,) = choose(group, replace(CORE, knobs=choice.knobs)).nests
     assert nest.vector is not None
     assert nest.block(nest.vector) == vectors * CORE.lanes
 

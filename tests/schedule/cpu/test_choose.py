@@ -55,14 +55,14 @@ def registers_used(group: TileGroup, schedule: Schedule, lanes: int) -> int:
     """Returns the registers of the contraction's innermost block: accumulators, one step of an
     operand, and one register for the other operand."""
     stage = anchor(group)
-    own = lanes * 4 // stage.body[0].dtype.bytes
+    lanes_of_type = lanes * 4 // stage.body[0].dtype.bytes
     nest = schedule.nest(group.stages.index(stage))
     blocks = {v: nest.block(v.name) for v in stage.iters}
     (vector,) = (v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector)
     if vector in stage.reduce:  # a vector of partial sums for every pair
-        sides = [b for b in blocks.values() if b > 1] or [1]
-        return prod(sides) + min(sides) + 1
-    vectors = -(-blocks[vector] // own)
+        block_sizes = [b for b in blocks.values() if b > 1] or [1]
+        return prod(block_sizes) + min(block_sizes) + 1
+    vectors = -(-blocks[vector] // lanes_of_type)
     rows = prod(b for v, b in blocks.items() if v is not vector)
     return rows * vectors + vectors + 1
 
@@ -452,9 +452,9 @@ def images(batch: IndexLike) -> tuple[TileGroup, Schedule]:
 def test_blocks_of_a_symbolic_batch_run_along_the_image() -> None:
     """There may be a single image, so blocks and tiles equal those of one image."""
     group, schedule = images(symbol("n", 1))
-    known, one = images(1)
+    fixed, one = images(1)
     nest = schedule.nest(group.stages.index(anchor(group)))
-    other = one.nest(known.stages.index(anchor(known)))
+    other = one.nest(fixed.stages.index(anchor(fixed)))
     assert sorted(n for _, n in nest.blocks) == sorted(n for _, n in other.blocks)
     assert sorted(n for _, n in schedule.tile_sizes) == sorted(n for _, n in one.tile_sizes)
 
@@ -472,14 +472,14 @@ def test_images_are_cut_where_few_of_them_leave_a_core_idle(batch: int, unit: in
 def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     """Symbolic rows get the tiles, K-blocks and prefetches of known rows."""
     group, schedule = only(matmul(symbol("n", 1), depth, 1024))
-    known, like = only(matmul(128, depth, 1024))
-    number, other = (g.stages.index(anchor(g)) for g in (group, known))
-    nest, same = schedule.nest(number), like.nest(other)
-    assert [n for _, n in nest.k_blocks] == [n for _, n in same.k_blocks]
-    assert [n for _, n in nest.blocks] == [n for _, n in same.blocks]
+    fixed, like = only(matmul(128, depth, 1024))
+    number, other = (g.stages.index(anchor(g)) for g in (group, fixed))
+    nest, fixed_nest = schedule.nest(number), like.nest(other)
+    assert [n for _, n in nest.k_blocks] == [n for _, n in fixed_nest.k_blocks]
+    assert [n for _, n in nest.blocks] == [n for _, n in fixed_nest.blocks]
     assert sorted(n for _, n in schedule.tile_sizes) == sorted(n for _, n in like.tile_sizes)
     assert nest.k_blocks
-    assert nest.ahead == same.ahead
+    assert nest.ahead == fixed_nest.ahead
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,16 @@ def test_a_block_of_one_vector_has_as_many_sums_as_a_whole_one(core: CoreModel) 
     nest, lanes = schedule.nest(number), core.lanes
     assert nest.vector is not None
     assert nest.vectors is not None
-    rows, whole = nest.vectors.rows, nest.block(nest.vector)
+    rows, columns = nest.vectors.rows, nest.block(nest.vector)
     assert rows is not None
     assert nest.order.index(nest.vector) < nest.order.index(rows)
-    assert nest.block_beside(rows, whole) == nest.block(rows)
-    assert nest.block_beside(rows, lanes) * lanes == nest.block(rows) * whole
+    assert nest.block_beside(rows, columns) == nest.block(rows)
+    assert nest.block_beside(rows, lanes) * lanes == nest.block(rows) * columns
     body = walk_statements(lower(group, schedule).body)
     shapes = [s.out.shape for s in body if isinstance(s, Contract)]
     sums = {shape[-1]: max(prod(s) for s in shapes if s[-1] == shape[-1]) for shape in shapes}
     assert sums[lanes] > prod((nest.block(rows), lanes))
-    assert sums[lanes] <= sums[whole]
+    assert sums[lanes] <= sums[columns]
 
 
 def line(width: IndexLike, channels: int) -> Graph:

@@ -32,9 +32,9 @@ HERTZ = MACHINE.ghz * 1e9
 
 
 def var(index: Index) -> Var:
-    found = var_of(index)
-    assert found is not None
-    return found
+    variable = var_of(index)
+    assert variable is not None
+    return variable
 
 
 def operand(size: IndexLike, *, constant: bool = False) -> GroupBuffer:
@@ -151,9 +151,9 @@ def test_pairs_of_bf16_are_multiplied_in_half_the_time() -> None:
     assert two.ports == pytest.approx(one.ports / 2, rel=0.05)
     assert two.dram == pytest.approx(one.dram / 2, rel=0.1)
     # Without the instruction, each row is widened and multiplied like f32.
-    apart = Pricer(MACHINE).price(group, schedule)
-    assert apart.compute == pytest.approx(one.compute, rel=0.01)
-    assert apart.ports == pytest.approx(one.ports, rel=0.01)
+    unpaired = Pricer(MACHINE).price(group, schedule)
+    assert unpaired.compute == pytest.approx(one.compute, rel=0.01)
+    assert unpaired.ports == pytest.approx(one.ports, rel=0.01)
 
 
 def test_a_large_product_runs_at_the_peak() -> None:
@@ -229,26 +229,26 @@ def test_more_rows_in_a_tile_read_the_weights_less_often() -> None:
         Schedule((("i", rows), ("j", 3072)), ("i",), gemm_schedule(rows).nests)
         for rows in (16, 32, 64)
     ]
-    far = [priced(group, schedule).l3 for schedule in by_rows]
-    assert far[0] > 1.8 * far[1] > 3.2 * far[2]
+    traffic = [priced(group, schedule).l3 for schedule in by_rows]
+    assert traffic[0] > 1.8 * traffic[1] > 3.2 * traffic[2]
 
 
 def test_long_reductions_fit_by_runs() -> None:
     # A panel of 8192 steps takes 2 MiB; all rows of a tile use a K-block of 256 steps.
     group = matmul(252, 8192, 128)
-    whole, runs = (priced(group, gemm_schedule(252, runs=r)) for r in (0, 256))
-    assert runs.l3 < whole.l3 / 5
-    assert runs.ports > whole.ports
+    undivided, runs = (priced(group, gemm_schedule(252, runs=r)) for r in (0, 256))
+    assert runs.l3 < undivided.l3 / 5
+    assert runs.ports > undivided.ports
 
 
 def test_constants_come_from_the_first_cache_that_keeps_all_of_them() -> None:
     """Each tile of rows reads 2.4 MB of weights again if the L2 cache does not keep them; data that
     cycle through a cache have a share of it."""
-    group, schedule, own = matmul(96, 768, 768), gemm_schedule(24), 4 * 768 * 768
+    group, schedule, weight_bytes = matmul(96, 768, 768), gemm_schedule(24), 4 * 768 * 768
     totals = (MACHINE.l2.size // 2, MACHINE.l3.size // 2, MACHINE.l3.size, None)
     small, medium, most, large = (Pricer(MACHINE, n).price(group, schedule) for n in totals)
     rate = MACHINE.l3.read * HERTZ * MACHINE.cores
-    assert medium.l3 - small.l3 >= own / rate
+    assert medium.l3 - small.l3 >= weight_bytes / rate
     assert medium.l3 == most.l3 == large.l3
     assert small.dram == medium.dram
     # With as many bytes as the last cache, about half of them come from memory.
@@ -316,8 +316,8 @@ def test_a_map_larger_than_the_caches_goes_at_memorys_pace() -> None:
     price = priced(pointwise(count), map_schedule(65536))
     memory = MACHINE.memory
     read = memory.read_all * memory.in_order
-    whole = 4 * count * (1 / read + 1 / memory.write_all)
-    assert price.dram == pytest.approx(whole * (1 - MACHINE.l3.size / (8 * count)))
+    map_seconds = 4 * count * (1 / read + 1 / memory.write_all)
+    assert price.dram == pytest.approx(map_seconds * (1 - MACHINE.l3.size / (8 * count)))
     assert price.seconds == pytest.approx(price.dram, rel=0.01)
 
 
@@ -359,8 +359,8 @@ def test_places_in_two_directions_are_lines_of_lines() -> None:
     loop = var(iterator("i", 4))
     image = [100 * y + x for y in range(6) for x in range(6)]
     steps = (Stride(loop, 4),)  # tiles of 6 x 6, at a distance of 4
-    seen = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=image)
-    assert (seen.times, seen.bytes_in({loop: 4}, 1)) == (36, 4 * 6 * 18)
+    lines = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=image)
+    assert (lines.times, lines.bytes_in({loop: 4}, 1)) == (36, 4 * 6 * 18)
     odd = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=[0, 1, 50])
     assert odd.bytes_in({loop: 1}, 1) == 4 * 3
 
@@ -426,10 +426,10 @@ def test_stages_in_one_nest_exchange_blocks_in_registers() -> None:
         return priced(doubled(240), Schedule((("i", 120),), ("i",), nests))
 
     blocks = (("i", 6), ("j", 64))
-    joined = pair((Nest((0, 1), ("j", "i"), blocks, "j"),))
-    apart = pair((Nest((0,), ("j", "i"), blocks, "j"), Nest((1,), ("j", "i"), blocks, "j")))
-    assert apart.ports >= joined.ports
-    assert apart.l2 > joined.l2
+    together = pair((Nest((0, 1), ("j", "i"), blocks, "j"),))
+    separate = pair((Nest((0,), ("j", "i"), blocks, "j"), Nest((1,), ("j", "i"), blocks, "j")))
+    assert separate.ports >= together.ports
+    assert separate.l2 > together.l2
 
 
 def test_prices_are_a_function_of_their_arguments() -> None:
@@ -517,8 +517,8 @@ def test_vectors_across_lines_come_slower_from_the_second_cache() -> None:
 
 
 def test_a_lane_with_a_line_of_its_own_is_stored_alone() -> None:
-    aligned, apart = (priced(*window(64, along=n)).ports for n in (1, 64))
-    assert apart == pytest.approx(aligned * 16 * 2, rel=0.01)
+    aligned, apart_ports = (priced(*window(64, along=n)).ports for n in (1, 64))
+    assert apart_ports == pytest.approx(aligned * 16 * 2, rel=0.01)
 
 
 def rows_summed(count: int, *lengths: int) -> tuple[TileGroup, Schedule]:
@@ -569,8 +569,8 @@ def test_short_windows_do_not_wait_for_their_last_value() -> None:
 def test_short_sums_of_single_elements_overlap() -> None:
     def cycles(count: int) -> float:
         group, schedule = rows_summed(64, count)
-        alone = replace(schedule, nests=(Nest((0,), (), ()),))
-        return priced(group, alone).compute * HERTZ / 32
+        single = replace(schedule, nests=(Nest((0,), (), ()),))
+        return priced(group, single).compute * HERTZ / 32
 
     assert cycles(4) < MACHINE.fma_latency  # no accumulator waits for another
     assert cycles(4096) >= 4096 * MACHINE.fma_latency
@@ -594,7 +594,7 @@ def turned(rows: int, apart: int) -> tuple[TileGroup, Schedule]:
 
 
 def test_rows_that_lie_side_by_side_are_stored_as_vectors() -> None:
-    dense, gaps = (priced(*turned(4, apart), machine=ONE_CORE) for apart in (4, 6))
+    dense, gaps = (priced(*turned(4, gap), machine=ONE_CORE) for gap in (4, 6))
     assert dense.ports * HERTZ == pytest.approx(4 * 64 / 16 / MACHINE.stores)
     assert gaps.ports * HERTZ == pytest.approx(64 / MACHINE.stores)  # four elements per lane
     assert dense.compute * HERTZ == pytest.approx(4 * 64 / 16 * 2)  # two exchanges of 4 rows

@@ -25,15 +25,15 @@ from tests.schedule.cpu.test_cost import (
 def test_scratch_stays_in_the_cache_that_holds_the_scratch_of_a_tile() -> None:
     """24 MB pass through 24 KB of scratch."""
     blocks, group = (("i", 6), ("j", 64)), doubled(24_000)
-    joined, apart = (
+    together, separate = (
         priced(group, Schedule((("i", 24),), ("i",), nests))
         for nests in (
             (Nest((0, 1), ("j", "i"), blocks, "j"),),
             (Nest((0,), ("j", "i"), blocks, "j"), Nest((1,), ("j", "i"), blocks, "j")),
         )
     )
-    assert apart.l3 == pytest.approx(joined.l3, rel=0.01)
-    assert apart.dram == pytest.approx(joined.dram, rel=0.01)
+    assert separate.l3 == pytest.approx(together.l3, rel=0.01)
+    assert separate.dram == pytest.approx(together.dram, rel=0.01)
 
 
 def sums_of_four(count: int) -> TileGroup:
@@ -59,8 +59,8 @@ def test_scratch_has_the_elements_of_each_point_of_a_tile() -> None:
     nests = tuple(Nest((n,), (), blocks, "i") for n in range(2))
     price = priced(sums_of_four(1 << 20), Schedule((("i", 1024),), ("i",), nests), machine=ONE_CORE)
     vectors = (1 << 20) / 16
-    stored, loaded = 4 / MACHINE.stores, 4 / MACHINE.loads  # of the first stage, of the second
-    assert price.ports * HERTZ == pytest.approx(vectors * (stored + loaded), rel=0.01)
+    stores, loaded = 4 / MACHINE.stores, 4 / MACHINE.loads  # of the first stage, of the second
+    assert price.ports * HERTZ == pytest.approx(vectors * (stores + loaded), rel=0.01)
 
 
 def rows_of_sums(count: int, width: int) -> TileGroup:
@@ -82,13 +82,13 @@ def test_lanes_that_lie_apart_in_scratch_are_gathered(width: int) -> None:
     """The vector loop of the stage that writes the scratch is innermost there."""
     group = rows_of_sums(1 << 12, width)
     reader = Nest((1,), (), (("i", 64),), "i")
-    near, apart = (
+    near_price, far_price = (
         priced(group, Schedule((("i", 64),), ("i",), (writer, reader)), machine=ONE_CORE)
         for writer in (Nest((0,), (), (("i", 64),), "i"), Nest((0,), (), (("n", 16),), "n"))
     )
     loads = (1 << 12) * width / 16
     gathered = loads * MACHINE.functions["gather"]
     copied = loads * (1 / MACHINE.loads + 1 / MACHINE.stores)
-    assert apart.ports * HERTZ == pytest.approx(gathered + copied, rel=0.3)
+    assert far_price.ports * HERTZ == pytest.approx(gathered + copied, rel=0.3)
     # The first writer gathers its operand instead.
-    assert near.ports * HERTZ == pytest.approx(gathered + loads / MACHINE.loads, rel=0.3)
+    assert near_price.ports * HERTZ == pytest.approx(gathered + loads / MACHINE.loads, rel=0.3)

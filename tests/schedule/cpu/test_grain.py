@@ -55,11 +55,11 @@ GRAPHS = (softmax, planes, product, apart)
 
 def threads(graph: Graph, n: int) -> Fraction:
     """Returns how many threads get enough work at size `n`, in the kernel that gets the most."""
-    found = []
+    threads_at_sizes = []
     for plan in plans(graph):
         units = prod(int(evaluate(extent(v), {"n": n})) for v in plan.bound.kernel.axes)
-        found.append(Fraction(units, value(least_units(plan), n)))
-    return max(found)
+        threads_at_sizes.append(Fraction(units, value(least_units(plan), n)))
+    return max(threads_at_sizes)
 
 
 def least_units(plan: PlannedKernel) -> Index:
@@ -80,8 +80,8 @@ def value(index: Index, n: int) -> int:
 def test_symbolic_sizes_get_the_threads_of_fixed_sizes(
     graph: Callable[[IndexLike], Graph], n: int
 ) -> None:
-    opened, known = threads(graph(symbol("n", 1)), n), threads(graph(n), n)
-    assert min(known, 8) / 2 <= opened <= max(known * 2, 1)
+    opened, fixed = threads(graph(symbol("n", 1)), n), threads(graph(n), n)
+    assert min(fixed, 8) / 2 <= opened <= max(fixed * 2, 1)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -61,14 +61,14 @@ def test_the_peak_equals_the_data_sheet() -> None:
 def lost_by_chance(lines: int, places: int) -> float:
     """Returns the share of cyclically read lines that miss a cache in which each new line replaces
     a random line."""
-    chance, held, where, missed = Random(0), [-1] * places, {}, 0
+    chance, lines_by_place, where, missed = Random(0), [-1] * places, {}, 0
     for step in range(40 * lines):
         line = step % lines
         if line not in where:
             missed += step >= 20 * lines
             place = chance.randrange(places)
-            where.pop(held[place], None)
-            held[place], where[line] = line, place
+            where.pop(lines_by_place[place], None)
+            lines_by_place[place], where[line] = line, place
     return missed / (20 * lines)
 
 

@@ -99,6 +99,6 @@ def test_little_work_is_done_by_one_thread() -> None:
 
 
 def test_one_core_owns_all_lines() -> None:
-    alone = Pricer(replace(MACHINE, cores=1))
-    division = ThreadTiles(GROUP, RULE, alone, TYPICAL_LIMITS)
+    pricer = Pricer(replace(MACHINE, cores=1))
+    division = ThreadTiles(GROUP, RULE, pricer, TYPICAL_LIMITS)
     assert division.seconds({0: 4.0 * COLUMNS}) == division.seconds({})

@@ -71,5 +71,5 @@ def test_a_read_outside_its_operand_keeps_its_fill(size: int) -> None:
     expr = b.finish((i,), b.read(0, i, j - 1, fill=0.0), over=(j,), monoid="max")
     x = -1 - RNG.random((3, size)).astype(np.float32)
     masked = replace(AVX512, masked=True)
-    (found,) = tiles.run(expr, [x], {"n": size}, lambda group: choose(group, masked))
-    np.testing.assert_array_equal(found, np.zeros(3, np.float32))
+    (output,) = tiles.run(expr, [x], {"n": size}, lambda group: choose(group, masked))
+    np.testing.assert_array_equal(output, np.zeros(3, np.float32))

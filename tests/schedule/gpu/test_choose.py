@@ -109,11 +109,13 @@ def test_rows_too_long_for_a_tile_are_refused() -> None:
     b = ExprBuilder(tensor(F32, 512, 64), tensor(F32, 64, 2048))
     i, j = b.iters(512, 2048)
     (c,) = b.iters(64)
-    made = b.stage((i, j), apply("mul", b.read(0, i, c), b.read(1, c, j)), over=(c,), monoid="sum")
+    product_stage = b.stage(
+        (i, j), apply("mul", b.read(0, i, c), b.read(1, c, j)), over=(c,), monoid="sum"
+    )
     (r,) = b.iters(512)
     (s,) = b.iters(2048)
-    rows = b.stage((r,), b.read(made, r, s), over=(s,), monoid="sum")
+    rows = b.stage((r,), b.read(product_stage, r, s), over=(s,), monoid="sum")
     u, v = b.iters(512, 2048)
-    b.stage((u, v), apply("div", b.read(made, u, v), b.read(rows, u)))
+    b.stage((u, v), apply("div", b.read(product_stage, u, v), b.read(rows, u)))
     with pytest.raises(NotBlocks, match="longer than a block"):
         choose_blocks(group_of(b.done()), DEVICE)

@@ -84,8 +84,8 @@ def test_large_products_want_large_blocks_and_multiply_most_of_the_time() -> Non
     assert large.seconds < square.seconds < small.seconds
     assert 2 * 8192**3 / 800e12 < large.seconds < 2 * 8192**3 / 550e12
     assert small.limit == "l2"
-    chosen = sorted(n for _, n in choose_blocks(group, H200).blocks)
-    assert chosen == [64, 128, 256]
+    blocks = sorted(n for _, n in choose_blocks(group, H200).blocks)
+    assert blocks == [64, 128, 256]
 
 
 def test_a_wave_of_tiles_counts_as_a_full_wave() -> None:
@@ -101,8 +101,8 @@ def test_a_wave_of_tiles_counts_as_a_full_wave() -> None:
 
 def test_images_of_49_positions_want_small_blocks() -> None:
     group = product(49, 512, 4608)
-    chosen = dict(choose_blocks(group, H200).blocks)
-    rows, columns = (chosen[v.name] for v in group.stages[0].iters)
+    blocks = dict(choose_blocks(group, H200).blocks)
+    rows, columns = (blocks[v.name] for v in group.stages[0].iters)
     assert rows * columns <= 1024
     large = price(group, tiles(group, 64, 128, 64))
     assert ranked(group, H200)[0].price.seconds < 0.5 * large.seconds
@@ -181,6 +181,6 @@ def test_tiles_of_a_wave_share_their_reads() -> None:
     schedule = tiles(group, 128, 128, 64, warps=4)
     once = (2 + 2 + 4) * 8192**2
     rounds = 64 * 64 / (132 * 2)
-    found = price(group, schedule).bytes
-    assert 2 * once < found < (rounds + 1) * once
+    bytes_read = price(group, schedule).bytes
+    assert 2 * once < bytes_read < (rounds + 1) * once
     assert price(group, schedule, device=replace(H200, cache=1 << 30)).bytes <= once

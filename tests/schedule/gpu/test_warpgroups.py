@@ -25,11 +25,11 @@ def group(heads: int, length: int, dtype: DType = BF16, width: int = 128) -> Til
 
 
 def test_attention_of_halves_has_two_warpgroups() -> None:
-    found = warpgroup_schedule(group(64, 4096), TYPICAL_DEVICE)
-    assert found is not None
-    assert dict(found.blocks)[found.parallel[-1]] == 128
-    assert dict(found.blocks)["stream"] == 128
-    assert found.warps == 8
+    schedule = warpgroup_schedule(group(64, 4096), TYPICAL_DEVICE)
+    assert schedule is not None
+    assert dict(schedule.blocks)[schedule.parallel[-1]] == 128
+    assert dict(schedule.blocks)["stream"] == 128
+    assert schedule.warps == 8
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ def _pow_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for a, b in ((F32, F32), (F64, F64), (F16, F16), (F32, F64)):
         pair = base.astype(a.carrier), exponent.astype(b.carrier)
         yield Sample(pair, NoAttrs(), f"{a.name}_{b.name}")
-    whole = rng.integers(-4, 5, (3, 7))
+    integers = rng.integers(-4, 5, (3, 7))
     small = rng.integers(0, 4, (7,))
     for a, b in ((F32, I32), (F32, I64), (I32, I32), (I64, I64), (I32, F32)):
         yield Sample(
-            (whole.astype(a.carrier), small.astype(b.carrier)), NoAttrs(), f"{a.name}_{b.name}"
+            (integers.astype(a.carrier), small.astype(b.carrier)), NoAttrs(), f"{a.name}_{b.name}"
         )
     square = np.array(2.0, np.float32)
     yield Sample((base.astype(np.float32), square), NoAttrs(), "square")

@@ -12,7 +12,7 @@ from tests.ops.samples.sampling import Sample, Samples
 
 
 def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for left, right in (
+    for lhs, right in (
         ((7, 13), (13, 5)),
         ((2, 1, 3, 4), (5, 4, 2)),
         ((4,), (4,)),
@@ -22,7 +22,7 @@ def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((0, 3), (3, 2)),
         ((1, 1), (1, 1)),
     ):
-        x, y = (rng.standard_normal(s).astype(np.float32) for s in (left, right))
+        x, y = (rng.standard_normal(s).astype(np.float32) for s in (lhs, right))
         yield Sample((x, y), NoAttrs())
     halves = tuple(rng.standard_normal(s).astype(np.float16) for s in ((3, 17), (17, 5)))
     yield Sample(halves, NoAttrs(), "f16")
@@ -30,13 +30,13 @@ def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _gemm_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for left, right, bias in (
+    for lhs, right, bias in (
         ((7, 13), (13, 5), (5,)),
         ((3, 4), (4, 2), (3, 1)),
         ((2, 3, 4), (4, 2), (2, 1, 1)),
         ((3, 0), (0, 2), ()),
     ):
-        arrays = tuple(rng.standard_normal(s).astype(np.float32) for s in (left, right, bias))
+        arrays = tuple(rng.standard_normal(s).astype(np.float32) for s in (lhs, right, bias))
         yield Sample(arrays, NoAttrs())
     halves = tuple(rng.standard_normal(s).astype(np.float16) for s in ((3, 4), (4, 2), (2,)))
     yield Sample(halves, NoAttrs(), "f16")

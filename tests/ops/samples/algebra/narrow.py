@@ -25,10 +25,10 @@ def _narrow_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for rounding in ("down", "nearest"):
         yield Sample((positive,), NarrowAttrs(F8E8M0, False, rounding), rounding)
         yield Sample((positive,), NarrowAttrs(F8E8M0, True, rounding), f"{rounding}_saturated")
-    whole = rng.integers(-99, 99, (5, 3))
+    integers = rng.integers(-99, 99, (5, 3))
     to = NARROW_FLOATS[0]
-    yield Sample((whole.astype(np.int64),), NarrowAttrs(to), "i64")
-    yield Sample((whole.astype(np.float16),), NarrowAttrs(to), "f16")
+    yield Sample((integers.astype(np.int64),), NarrowAttrs(to), "i64")
+    yield Sample((integers.astype(np.float16),), NarrowAttrs(to), "f16")
 
 
 def _unpack_samples(rng: np.random.Generator) -> Iterator[Sample]:

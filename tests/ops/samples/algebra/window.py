@@ -14,8 +14,8 @@ from tests.ops.samples.sampling import Sample, Samples, normal
 
 def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
     f32 = partial(normal, rng)
-    same = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
-    yield Sample((f32(2, 3, 7, 5), f32(4, 3, 3, 3), f32(4)), same, "same")
+    attrs = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    yield Sample((f32(2, 3, 7, 5), f32(4, 3, 3, 3), f32(4)), attrs, "same")
     uneven = ConvAttrs((2, 3), (0, 2), (1, 0), (2, 1), 1)
     yield Sample((f32(1, 2, 9, 11), f32(3, 2, 2, 3)), uneven, "uneven")
     depthwise = ConvAttrs((2, 1), (1, 0), (1, 0), (1, 1), 6)

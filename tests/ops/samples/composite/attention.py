@@ -31,8 +31,8 @@ def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
     positions = np.array([[0, 3, 1], [6, 2, 2]])
     for interleaved in (False, True):
         label = "interleaved" if interleaved else "halves"
-        whole, part = (RotaryEmbeddingAttrs(interleaved, n) for n in (8, 4))
-        yield Sample((f32(2, 3, 3, 8), f32(7, 4), f32(7, 4), positions), whole, label)
+        full, part = (RotaryEmbeddingAttrs(interleaved, n) for n in (8, 4))
+        yield Sample((f32(2, 3, 3, 8), f32(7, 4), f32(7, 4), positions), full, label)
         yield Sample((f32(2, 1, 5, 8), f32(2, 5, 2), f32(2, 5, 2)), part, f"{label}-part")
 
 

@@ -18,8 +18,8 @@ def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
             for align in (False, True):
                 label = f"{mode}-{padding}-{int(align)}"
                 yield Sample((x, grid), GridSampleAttrs(mode, padding, align), label)
-    thin = GridSampleAttrs("linear", "reflection", True)
-    yield Sample((x[:, :, :1], grid), thin, "one row, mirrored")
+    mirrored = GridSampleAttrs("linear", "reflection", True)
+    yield Sample((x[:, :, :1], grid), mirrored, "one row, mirrored")
     cube = rng.standard_normal((1, 2, 3, 4, 3)).astype(np.float32)
     places = rng.uniform(-1.2, 1.2, (1, 2, 2, 3, 3)).astype(np.float32)
     yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")

@@ -14,8 +14,8 @@ def _align_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
     rois = np.array([[0, 0, 5, 5], [1.5, 2.25, 8, 6.5], [-1, 3, 4, 9]], np.float32)
     batches = np.array([0, 1, 1])
-    turned = (x, np.array([[5, 5, 2, 2]], np.float32), batches[:1])
-    yield Sample(turned, RoiAlignAttrs("avg", 3, 2, 0, 1.0, True), "turned")
+    reversed_box = (x, np.array([[5, 5, 2, 2]], np.float32), batches[:1])
+    yield Sample(reversed_box, RoiAlignAttrs("avg", 3, 2, 0, 1.0, True), "turned")
     for label, attrs in (
         ("fixed", RoiAlignAttrs("avg", 3, 2, 2, 1.0, True)),
         ("adaptive", RoiAlignAttrs("avg", 2, 3, 0, 0.75, False)),

@@ -69,10 +69,10 @@ def _nms_samples(rng: np.random.Generator) -> Iterator[Sample]:
     centers = rng.uniform(1, 3, (2, 7, 4)).astype(np.float32)
     likely = rng.random((2, 1, 7)).astype(np.float32)
     operands = (centers, likely, np.array(2), np.array(0.3, np.float32))
-    found = len(
+    count = len(
         OPS["non_max_suppression"].reference(operands, NonMaxSuppressionAttrs(1, const(0)))[0]
     )
-    yield Sample(operands, NonMaxSuppressionAttrs(1, const(found)), "centers")
+    yield Sample(operands, NonMaxSuppressionAttrs(1, const(count)), "centers")
     yield Sample((corners, scores), NonMaxSuppressionAttrs(0, const(0)), "none")
 
 

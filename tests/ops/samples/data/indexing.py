@@ -49,8 +49,8 @@ def _scatter_elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
     updates = rng.standard_normal((2, 3)).astype(np.float32)
     for reduction in REDUCTIONS:
         yield Sample((x, places, updates), ScatterAttrs(0, reduction), reduction)
-    same = np.array([[1, 1, 1], [2, -1, 2]])
-    yield Sample((x, same, updates), ScatterAttrs(1, "add"), "repeated")
+    repeated = np.array([[1, 1, 1], [2, -1, 2]])
+    yield Sample((x, repeated, updates), ScatterAttrs(1, "add"), "repeated")
     line = (rng.integers(0, 9, (7,)), np.array([6, 0], np.int32), np.array([-1, -2]))
     yield Sample(line, ScatterAttrs(0, "none"), "i64")
 
