@@ -57,11 +57,11 @@ def distance(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]
     It is infinite if shapes differ, or if only one of two values is NaN.
     """
     worst = 0.0
-    for name, want in theirs.items():
-        got = ours[name]
-        if got.shape != want.shape or got.dtype != want.dtype:
+    for name, reference in theirs.items():
+        output = ours[name]
+        if output.shape != reference.shape or output.dtype != reference.dtype:
             return math.inf
-        a, b = got.astype(np.float64), want.astype(np.float64)
+        a, b = output.astype(np.float64), reference.astype(np.float64)
         if not np.array_equal(np.isnan(a), np.isnan(b)):
             return math.inf
         equal = (a == b) | np.isnan(b)

@@ -108,11 +108,11 @@ def mismatch(folder: Path, row: str, other: str) -> bool:
     model = folder / MODEL
     names = [value.name for value in onnx.load(model).graph.input]
     inputs = {name: np.load(folder / f"input{n}.npy") for n, name in enumerate(names)}
-    want = evaluate_model(model, inputs)
+    reference = evaluate_model(model, inputs)
     with planted(row, other):
         compiled = compile_model(model, read_options({"jobs": 1}), folder / "model.so")
-    got = runtime.load(compiled.path, 1).run(inputs)
-    return not all(compare(name, got[name], want[name], 1e-4).ok for name in want)
+    outputs = runtime.load(compiled.path, 1).run(inputs)
+    return not all(compare(name, outputs[name], reference[name], 1e-4).ok for name in reference)
 
 
 def in_a_process(folder: Path, row: str, other: str) -> bool:

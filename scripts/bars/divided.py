@@ -142,11 +142,11 @@ def compared(one: Path, folders: Sequence[Path]) -> tuple[float, bool]:
     """
     error, equal = 0.0, True
     for path in one.iterdir():
-        want = np.load(path)
+        expected = np.load(path)
         arrays = [np.load(other / path.name) for other in folders]
         equal &= all(array.tobytes() == arrays[0].tobytes() for array in arrays)
-        largest = float(np.abs(want).max()) or 1.0
-        error = max(error, float(np.abs(arrays[0].astype(float) - want).max()) / largest)
+        largest = float(np.abs(expected).max()) or 1.0
+        error = max(error, float(np.abs(arrays[0].astype(float) - expected).max()) / largest)
     return error, equal
 
 

@@ -133,19 +133,24 @@ def compare(expected: list[Any], results: list[Any], defined: bool) -> tuple[str
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"
     for number, (expected_result, result) in enumerate(zip(expected, results, strict=True)):
-        want, have = torch.as_tensor(expected_result), torch.as_tensor(result)
-        if want.shape != have.shape or (
-            want.dtype != have.dtype and isinstance(expected_result, torch.Tensor)
+        reference, have = torch.as_tensor(expected_result), torch.as_tensor(result)
+        if reference.shape != have.shape or (
+            reference.dtype != have.dtype and isinstance(expected_result, torch.Tensor)
         ):
             return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
         if not defined:
             continue
-        finite = want.double().abs()
+        finite = reference.double().abs()
         finite = finite[finite.isfinite()]
         scale = max(1.0, float(finite.max()) if finite.numel() else 1.0)
         try:
             torch.testing.assert_close(
-                have, want, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True, check_dtype=False
+                have,
+                reference,
+                rtol=RELATIVE,
+                atol=ABSOLUTE * scale,
+                equal_nan=True,
+                check_dtype=False,
             )
         except AssertionError as error:
             return "mismatch", f"result {number}: {brief(error)}"

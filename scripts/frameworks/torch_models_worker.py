@@ -101,13 +101,13 @@ def compare(expected: list[torch.Tensor], results: list[Any]) -> tuple[str, str]
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"
     worst = 0.0
-    for number, (want, have) in enumerate(zip(expected, results, strict=True)):
+    for number, (reference, have) in enumerate(zip(expected, results, strict=True)):
         have = torch.as_tensor(have)
-        if want.shape != have.shape or want.dtype != have.dtype:
+        if reference.shape != have.shape or reference.dtype != have.dtype:
             return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
-        if not want.numel():
+        if not reference.numel():
             continue
-        a, b = want.double(), have.double()
+        a, b = reference.double(), have.double()
         if not torch.equal(a.isnan(), b.isnan()):
             return "mismatch", f"result {number}: NaN at other places"
         gap, size = (a - b).nan_to_num(0, 0, 0).abs().max(), a.nan_to_num(0, 0, 0).abs().max()

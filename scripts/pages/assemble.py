@@ -159,5 +159,5 @@ def _parts(text: str) -> Iterator[tuple[str, bool]]:
 
 def _slug(heading: str) -> str:
     """Returns the anchor of a heading, as Markdown's table of contents makes it."""
-    kept = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
-    return re.sub(r"[-\s]+", "-", kept)
+    text = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
+    return re.sub(r"[-\s]+", "-", text)

@@ -53,10 +53,10 @@ def gat(nodes: int, edges: int) -> DrawnGraph:
         w.input(n, edges, dtype="int64", draw=ValueDraw(kind, nodes)) for n, kind in ends.items()
     )
     h = w.op("MatMul", x, w.weight("weight", 32, 32))
-    left, right = (
+    lhs, right = (
         w.op("Squeeze", w.op("MatMul", h, w.weight(n, 32, 1)), w.ints(1)) for n in ("left", "right")
     )
-    score = w.op("Add", w.op("Gather", left, source), w.op("Gather", right, target))
+    score = w.op("Add", w.op("Gather", lhs, source), w.op("Gather", right, target))
     score = w.op("LeakyRelu", score, alpha=0.2)
     lowest, zeros = (w.constant(np.full(nodes, value)) for value in (_LOWEST, 0.0))
     top = w.op("ScatterElements", lowest, target, score, reduction="max")

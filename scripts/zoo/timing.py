@@ -173,10 +173,10 @@ def _error(outputs: Mapping[str, Array], references: Mapping[str, Array]) -> flo
     for output, reference in zip(outputs.values(), references.values(), strict=True):
         if output.shape != reference.shape:
             raise ValueError(f"an output has shape {output.shape}, not {reference.shape}")
-        have, want = output.astype(np.float64), reference.astype(np.float64)
-        size = max(float(np.abs(want).max(initial=0.0)), 1e-30)
+        have, exact = output.astype(np.float64), reference.astype(np.float64)
+        size = max(float(np.abs(exact).max(initial=0.0)), 1e-30)
         worst = max(
-            worst, float(np.nan_to_num(np.abs(have - want).max(initial=0.0), nan=np.inf)) / size
+            worst, float(np.nan_to_num(np.abs(have - exact).max(initial=0.0), nan=np.inf)) / size
         )
     return worst
 
