@@ -84,7 +84,7 @@ def checked_out(name: str, folder: Path) -> Base:
 class Pair:
     """The seconds of a run in each round, with the base commit's artifact and with the new one.
 
-    Both are empty if the artifacts have equal bytes, so that nothing is timed.
+    The lists are empty if the artifacts have equal bytes, so that nothing is timed.
     """
 
     model: str

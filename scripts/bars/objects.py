@@ -55,7 +55,7 @@ def turns(folder: Path) -> Iterator[Figure]:
     """Yields the time that a call needs to check that no other thread is in the comm.
 
     The figure is the least time of a call with this library minus the least time with the library
-    of BASE_COMMIT, which has no check. Both are measured in turns, with 10^7 calls each time.
+    of BASE_COMMIT, which has no check. The libraries take turns, with 10^7 calls each time.
     """
     what = f"a call on a comm of one rank, over {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")

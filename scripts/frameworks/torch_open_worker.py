@@ -70,7 +70,7 @@ def _several(x: torch.Tensor) -> torch.Tensor:
 def _open_axes(x: torch.Tensor) -> dict[int, Any]:
     """Returns the axes of `x` with symbolic sizes, as `torch.export` takes them.
 
-    In a token array [batch, length], these are both axes; in any other input, the first axis.
+    A token array [batch, length] has two symbolic axes, any other input has its first axis.
     """
     return dict.fromkeys(range(2 if x.ndim == 2 else 1), Dim.AUTO)
 

@@ -7,8 +7,8 @@ the name `host2`. $LINK_AGENT is a program with the arguments of ssh, `HOST COMM
 starts commands on either host.
 
 Each namespace has a TUN device, and this program carries packets between them. A packet arrives
-after `delay` milliseconds or, with probability `loss`, not at all. Which packets are lost depends
-on the seed and on the order of all packets. SIGUSR1 to process $LINK_PROCESS cuts the link for
+after `delay` milliseconds or, with probability `loss`, not at all. The seed and the order of all
+packets decide which packets are lost. SIGUSR1 to process $LINK_PROCESS cuts the link for
 `outage` milliseconds.
 
 This needs Linux with /dev/net/tun, and user namespaces unless it is run by root. It needs no kernel

@@ -73,7 +73,7 @@ class LanguageWorker:
         return [float(s) for s in self._ask(f"run {case.rows} {case.past} {count}")["seconds"]]
 
     def next_token(self, tokens: Sequence[int]) -> int:
-        """Returns the likeliest token after these."""
+        """Returns the likeliest token after `tokens`."""
         return int(self._ask(" ".join(map(str, ("next", *tokens))))["token"])
 
     def peak_bytes(self, cases: Sequence[LanguageCase]) -> int:

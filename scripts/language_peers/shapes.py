@@ -171,7 +171,9 @@ def _write_facts(writer: gguf.GGUFWriter, shape: LlamaShape) -> None:
 
 
 def _vocabulary(size: int) -> tuple[list[str], list[str]]:
-    """Returns (tokens, merges): special tokens, GPT-2's characters for bytes, and pairs of these.
+    """Returns (tokens, merges).
+
+    The tokens are special tokens, GPT-2's characters for bytes, and pairs of characters.
 
     OpenVINO GenAI reads no other kind of vocabulary in GGUF files.
     """

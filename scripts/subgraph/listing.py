@@ -13,7 +13,7 @@ _HEAD = ("graph", "nodes", "inputs MB", "weights MB", "unfused MB", "digest")
 
 
 def text(selected: Sequence[SubgraphCase] | None = None) -> str:
-    """Returns a table of the graphs that are timed, then a table of those that do not fit.
+    """Returns a table of the timed graphs, then a table of the graphs that do not fit.
 
     The column "unfused MB" has the most bytes that are live at once if nodes run one by one. The
     column "digest" has a hash of the graph and of the draws of its arrays.

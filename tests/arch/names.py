@@ -24,7 +24,7 @@ NO_NOUNS = frozenset(
 
 
 class Share(NamedTuple):
-    """Counts of bound names: those that are not nouns, and all."""
+    """Counts of the bound names that are not nouns, and of all bound names."""
 
     poor: int
     bound: int

@@ -8,7 +8,7 @@ from tests.arch.drawn_texts import draw, population
 from tests.arch.names import ROOT, bound_names, room_shares, sources
 from tests.arch.texts import comments_at, poor_heads, texts
 
-# These numbers may only fall.
+# The counts may only fall.
 MOST_POOR_NAMES = 0.2  # percent of the bound names
 MOST_POOR_HEADS = 4  # all of them in functions whose text is copied into kernels
 

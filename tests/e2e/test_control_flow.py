@@ -88,7 +88,7 @@ def test_if_whose_sides_differ_in_size() -> None:
 
 
 def test_results_of_an_if_that_are_equally_large_either_way() -> None:
-    """Both results have the same size in either branch, so that they can be multiplied."""
+    """Two results of an If have equal sizes in either branch, so that they can be multiplied."""
     branch_parts = (
         [node("Concat", [n, n], [f"{n}.r"], axis=0) for n in "xy"],
         [node("Neg", [n], [f"{n}.r"]) for n in "xy"],

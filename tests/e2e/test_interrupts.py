@@ -316,7 +316,7 @@ def children_of(process: int) -> list[int]:
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(counting: Path) -> None:
-    """Both ranks are in a run when the launcher is killed."""
+    """The launcher is killed while each of its two ranks executes a run."""
     with command("run", str(counting), "--nproc", "2", folder=counting.parent) as process:
         ranks: list[int] = []
         while process.poll() is None and not (

@@ -20,7 +20,7 @@ from tests.passes.layout.test_choose import planner
 from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# What exports write of keys: transposed, with a scalar factor behind the repetition or without.
+# Keys as exporters write them: transposed, with or without a scalar factor behind the repetition.
 KEYS = {
     "scaled": "t = Transpose <perm = [0, 1, 3, 2]> (rk)  u = Mul (t, c)  z = Mul (q, c)",
     "scaled first": "m = Mul (rk, c)  u = Transpose <perm = [0, 1, 3, 2]> (m)  z = Mul (q, c)",

@@ -174,7 +174,7 @@ def exported(function: Any, *inputs: Any) -> Any:
 
 
 def drawn(function: Any, *inputs: Any) -> list[np.ndarray]:
-    """Returns the results, after a check that their shapes and types equal those of eager torch."""
+    """Returns the results, after a check of their shapes and types against eager torch."""
     graph = load_model(exported(function, *inputs))
     feeds = {v.name: t.numpy() for v, t in zip(graph.inputs, inputs, strict=True)}
     outputs = list(evaluate_graph(graph, feeds, seed=1).values())

@@ -122,7 +122,7 @@ def test_a_peer_that_pip_cannot_install_is_absent_with_the_reason(
 
 
 def test_a_folder_holds_the_model_of_the_gguf_file(tmp_path: Path) -> None:
-    """Both are imported and run on the same tokens."""
+    """The folder and the file are imported, and run on the same tokens."""
     write_model(tmp_path / "tiny.gguf", TINY, "f32")
     write_folder(tmp_path / "tiny", TINY)
     inputs = {f"cache.{n // 2}.{'kv'[n % 2]}": np.zeros((6, 2, 16), np.float32) for n in range(4)}

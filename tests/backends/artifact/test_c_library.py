@@ -63,7 +63,7 @@ def test_an_artifact_needs_no_function_newer_than_glibc_2_17(
     out = tmp_path / "model.so"
     compiled = compile_model(functions(), read_options({"jobs": 1, **choices}), out)
     assert newest_glibc(out) <= OLDEST
-    # These were separate libraries in glibc 2.17.
+    # In glibc 2.17, threads and the loader have separate libraries.
     assert {"libc.so.6", "libpthread.so.0", "libdl.so.2"} <= set(dynamic(out, 1))
     assert compiled.summary.needs == "glibc 2.17"
 

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 CONVERTER = ROOT / "build" / "llama.cpp"
 _LAYERS = ["sliding_attention"] * 5 + ["full_attention"]
 # Fields that replace those of `CONFIGS`. llama.cpp's files have no keys for some of them (the
-# windows of Mistral and Qwen 2, other scales of scores). Others have the values of the trained
-# models (the base and the pattern of Gemma's layers with a window).
+# windows of Mistral and Qwen 2, other scales of scores). Other fields have the values of the
+# trained models (the base and the pattern of Gemma's layers with a window).
 _CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "mistral": {"sliding_window": None},

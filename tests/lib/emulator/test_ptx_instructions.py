@@ -99,7 +99,7 @@ def nearest(exact: Fraction) -> np.float32:
 
 def test_fma_rounds_once() -> None:
     x, y = floats(), floats()
-    # These sums lie next to the middle of two numbers.
+    # Sums next to the middle of two numbers.
     w = (-x.astype(np.float64) * y * RNG.choice([1, 1 + 2.0**-24, 2.0**23], 32)).astype(np.float32)
     output = lanes("fma.rn.f32 %z, %x, %y, %w;", "b32 b32 b32 b32", x, y, w).view(np.float32)
     exact = [Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
@@ -316,7 +316,7 @@ def product_text(turned: tuple[bool, bool], swizzles: tuple[int, int]) -> str:
         "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;", "@!%done bra WAIT;",
         "wgmma.fence.sync.aligned;", *products, "wgmma.commit_group.sync.aligned;",
         "wgmma.wait_group.sync.aligned 0;",
-        # These lines compute the lane's row and its pair of columns.
+        # The next lines compute the lane's row and its pair of columns.
         "shr.u32 %r, %t, 5;", "shl.b32 %r, %r, 4;", "bfe.u32 %g, %t, 2, 3;", "add.s32 %r, %r, %g;",
         "and.b32 %g, %t, 3;", "shl.b32 %g, %g, 1;", f"mad.lo.s32 %r, %r, {COLUMNS}, %g;",
         "ld.param.u64 %out, [d];", "mul.wide.u32 %ma, %r, 4;", "add.s64 %out, %out, %ma;", *stores,

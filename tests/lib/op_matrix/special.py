@@ -45,7 +45,8 @@ from .cases import Array, Case, check
 # zero from an extremum of both zeros is open, as in ONNX.
 _POOLS = ("max_pool", "max_roi_pool")
 EITHER_ZERO = ("relu", "clip", "max", "min", "reduce_max", "reduce_min", *_POOLS)
-# These operands hold values; the others are coordinates, which must be numbers.
+# Numbers of the operands that hold values. Other operands of the op are coordinates, which must
+# be numbers.
 VALUES = {
     "grid_sample": (0,),
     "roi_align": (0,),

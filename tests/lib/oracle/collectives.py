@@ -1,4 +1,4 @@
-"""What collectives give to all ranks, in NumPy."""
+"""Results of collectives on all ranks, in NumPy."""
 
 from __future__ import annotations
 

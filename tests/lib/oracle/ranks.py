@@ -49,8 +49,8 @@ def exchanged(
 ) -> Array:
     """Returns a rank's result of a collective of x.
 
-    `counts` are those of its blocks along axis 0. All ranks give an equal `call`. Raises `Stuck` if
-    a rank sends a block of another size than expected.
+    `counts` are the sizes of its blocks along axis 0. All ranks give an equal `call`. Raises
+    `Stuck` if a rank sends a block of another size than expected.
     """
     ranks = next((group for group in attrs.members if rank.number in group), ())
     uneven = len(counts) > 1
@@ -73,7 +73,7 @@ def exchanged(
 
 
 class Rank:
-    """One rank's access to the job."""
+    """A rank's access to the job."""
 
     def __init__(self, job: _Job, number: int) -> None:
         self._job, self.number = job, number

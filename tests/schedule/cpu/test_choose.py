@@ -331,8 +331,8 @@ def test_keys_are_transposed_in_square_blocks() -> None:
 def test_weights_larger_than_the_first_cache_are_prefetched(
     columns: int, constant: bool, ahead: bool
 ) -> None:
-    """128 x 32 weights fit the L1 cache, and 128 x 256 do not. Both fit an L2 cache, which holds
-    recently computed values but not weights."""
+    """128 x 32 weights fit the L1 cache, and 128 x 256 do not. Either matrix fits an L2 cache,
+    which holds recently computed values but not weights."""
     _, schedule = only(matmul(128, 128, columns, constant=constant))
     assert any(n.ahead for n in schedule.nests) == ahead
 

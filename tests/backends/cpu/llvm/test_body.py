@@ -90,7 +90,7 @@ def test_reduce_of_carried_and_fresh_blocks(check):
         Store(z, lanes(size), where),
     )
     data = normal(3, *shape)
-    # These are the first and the last NaN in the reduction's order.
+    # the first and the last NaN in the reduction's order
     data[0, 1, 36] = data[2, 2, 3] = np.nan
     kernel = TileKernel((x, y, z), (), (), (var(iterator("u", 1)),), body)
     _, outputs = check(kernel, [data, zeros(*size), zeros(*size, dtype=np.int64)])

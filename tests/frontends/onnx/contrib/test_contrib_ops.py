@@ -494,7 +494,7 @@ def test_first_rows_of_sequences_of_different_lengths(turned: int) -> None:
 
 
 def test_a_cache_of_final_length() -> None:
-    """New rows go behind those of each sequence, in a cache of constant length."""
+    """New rows of a sequence go behind its older rows, in a cache of constant length."""
     model, inputs = model_of(
         "GroupQueryAttention",
         [

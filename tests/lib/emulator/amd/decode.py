@@ -145,7 +145,7 @@ class _Format:
         return fields
 
 
-_VARIANTS = frozenset([249, 250, 255])  # These sources stand for SDWA, DPP and a literal.
+_VARIANTS = frozenset([249, 250, 255])  # source codes of SDWA, DPP and a literal
 
 
 def _format(kind: Any) -> _Format:

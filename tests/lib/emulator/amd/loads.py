@@ -13,7 +13,7 @@ from .forms import form
 from .operands import ACCUMULATORS, Operands
 from .waves import Array, Pending, Step, Strand
 
-_OFF = (124, 127)  # These codes stand for "no scalar base".
+_OFF = (124, 127)  # codes of "no scalar base"
 _BYTES = {"b8": 1, "u8": 1, "i8": 1, "b16": 2, "u16": 2, "i16": 2, "b32": 4, "b64": 8, "b96": 12,
           "b128": 16}  # fmt: skip
 _WORDS = {"b32": 1, "b64": 2, "b128": 4, "b256": 8, "b512": 16}

@@ -15,7 +15,7 @@ from .parse import Address, Instruction, Name
 from .program import Array, Body, Machine, Program, Strand, form, parts
 
 _TYPE = r"([bus](?:8|16|32|64)|f32|f64|f16)"
-# These suffixes only advise the caches.
+# Suffixes that only advise the caches.
 _CACHE = r"(?:\.(?:nc|ca|cg|cs|cv|wb|wt|volatile|L1::\w+|L2::\w+))*"
 
 

@@ -36,7 +36,7 @@ _GROUP_ROWS, _GROUP_WARPS = 64, 4
 class CheckedKernel:
     """A kernel, its compiled form, and the facts of its machine code.
 
-    `alignments` are those of its buffers in bytes; `dot` is the precision of f32 matmuls.
+    `alignments` are the alignments of its buffers in bytes; `dot` is the precision of f32 matmuls.
     """
 
     kernel: TileKernel
@@ -64,7 +64,7 @@ def breaches(compiled: CheckedKernel) -> tuple[Breach, ...]:
 
 
 def contracts(body: Sequence[Stmt]) -> Iterator[Contract]:
-    """Yields all Contracts of a body, those in loops and branches included."""
+    """Yields all Contracts of a body, also from loops and branches."""
     for node in statements(body):
         if isinstance(node, Contract):
             yield node
@@ -188,7 +188,7 @@ def _runs(index: Index, lane: Var, many: int, steps: Mapping[Var, Index]) -> boo
 
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yields all statements of a body, those in loops and branches included."""
+    """Yields all statements of a body, also from loops and branches."""
     for node in body:
         yield node
         if isinstance(node, TileLoop):

@@ -81,7 +81,7 @@ def _poisoned(buffer: TileBuffer, env: Mapping[str, int]) -> Array:
 
 
 class _Unit:
-    """One unit's memory, variables and blocks."""
+    """The memory, variables and blocks of one tile."""
 
     def __init__(self, memory: Mapping[TileBuffer, Array], env: dict[str, int]) -> None:
         self._memory, self._env = memory, env

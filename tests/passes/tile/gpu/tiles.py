@@ -112,7 +112,7 @@ def _steps(body: Sequence[Stmt], values: Mapping[str, int]) -> int:
 
 
 def statements(body: Sequence[Stmt]) -> list[Stmt]:
-    """Returns all statements, including those of loops."""
+    """Returns all statements, also from loops."""
     nodes: list[Stmt] = []
     for node in body:
         nodes.append(node)
