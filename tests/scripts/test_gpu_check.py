@@ -153,10 +153,8 @@ def test_an_artifact_comes_back_byte_for_byte_and_runs(packed: Any, tmp_path: Pa
     x = RNG.normal(size=(2, 3, 8, 8)).astype(np.float32)
     model = dense_model()
     graphs.reseed(model)
-    (reference,) = run_onnxruntime(model, {"x": x})
-    np.testing.assert_allclose(
-        load(again)(x), reference, rtol=0, atol=1e-4 * np.abs(reference).max()
-    )
+    (y,) = run_onnxruntime(model, {"x": x})
+    np.testing.assert_allclose(load(again)(x), y, rtol=0, atol=1e-4 * np.abs(y).max())
 
 
 def test_most_weights_are_not_carried(packed: Any) -> None:
@@ -464,12 +462,10 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
     out = tmp_path / "out.json"
     command = [sys.executable, str(rehearsed / "gpu_check"), "--run", str(rehearsed)]
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.run(
-        [*command, "--json", str(out)], capture_output=True, text=True, env=bare
-    )
+    job = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, env=bare)
     results = json.loads(out.read_text())
     log = out.with_suffix(".log").read_text()
-    assert process.returncode == 1, process.stdout + log  # because of the missing file
+    assert job.returncode == 1, job.stdout + log  # because of the missing file
     assert results["rehearsal"]
     assert "failed" not in results["device"], log
     items = results["items"]
@@ -486,8 +482,8 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
         assert all(items[name][f"{task}seconds"] > 0 for task in tasks), items[name]
     text = out.with_suffix(".txt").read_text()
     assert text.startswith("REHEARSAL on this CPU")
-    assert text in process.stdout
-    assert "steps in 470 s:" in process.stdout
+    assert text in job.stdout
+    assert "steps in 470 s:" in job.stdout
 
 
 def test_kernels_run_alone_under_a_tool(rehearsed: Path) -> None:
