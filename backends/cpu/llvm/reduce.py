@@ -13,7 +13,7 @@ from tcc.backends.cpu.llvm.blocks import (
 )
 from tcc.backends.cpu.llvm.compute import combine
 from tcc.backends.cpu.llvm.scalars import emit_scalar
-from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.llvm.text import Code, Reg, in_pairs
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS
@@ -84,11 +84,7 @@ class Tree:
 
     def fold(self, items: Sequence[Parts]) -> Parts:
         """Returns the combination of all items, combined pairwise with their neighbours."""
-        level = list(items)
-        while len(level) > 1:
-            pairs = [self._combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
-            level = pairs + ([level[-1]] if len(level) % 2 else [])
-        return level[0]
+        return in_pairs(items, self._combine)
 
     def across(self, items: Sequence[Parts], counts: Sequence[int]) -> Parts:
         """Returns the combination of the lanes of all items; item n has `counts[n]` used lanes.

@@ -381,6 +381,15 @@ class Code:
         return value
 
 
+def in_pairs(items: Sequence[_T], combine: Callable[[_T, _T], _T]) -> _T:
+    """Returns the combination of all items, combined pairwise with their neighbours."""
+    level = list(items)
+    while len(level) > 1:
+        pairs = [combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + (level[-1:] if len(level) % 2 else [])
+    return level[0]
+
+
 def mangled(value: Reg) -> str:
     """Returns the type of a value as names of intrinsics spell it."""
     short = {"float": "f32", "double": "f64"}.get(value.elem, value.elem)

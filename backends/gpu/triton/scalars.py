@@ -151,6 +151,7 @@ class Scalars:
         return self.converted(self._known[node], node.dtype, BOOL)
 
     def _of_bools(self, node: Apply) -> PyExpr:
+        """Returns a function of bools, or a logical function of any operands."""
         name, parts = node.function, [self._known[a] for a in node.args]
         if name in COMPARISONS:
             a, b = (f"{p.operand}.to(tl.int8)" for p in parts)
