@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -145,14 +145,12 @@ def _complete(
     side: bool,
 ) -> dict[str, Any]:
     ports = describe_ports(variants[0].program)
-    weights = _rank_ranges(variants, section)
-    places = zip_equal(variants, weights, section.images)
     return {
         **manifest,
         "abi": ABI_VERSION,
         "name": name,
         **ports,
-        "variants": [describe_variant(*facts, ports) for facts in places],
+        "variants": [describe_variant(*facts, ports) for facts in _places(variants, section)],
         "weights": {
             "bytes": section.size,
             "sha256": section.sha256.hex(),
@@ -161,10 +159,13 @@ def _complete(
     }
 
 
-def _rank_ranges(variants: Sequence[Variant], section: Section) -> list[tuple[Range, ...]]:
-    """Returns the range of each rank's weights, for each variant."""
+def _places(
+    variants: Sequence[Variant], section: Section
+) -> Iterator[tuple[Variant, tuple[Range, ...], Range]]:
+    """Yields each variant, the range of each rank's weights, and the range of its images."""
     ranges = iter(section.weights)
-    return [tuple(islice(ranges, variant.ranks)) for variant in variants]
+    for variant, images in zip_equal(variants, section.images):
+        yield variant, tuple(islice(ranges, variant.ranks)), images
 
 
 def _listings(variants: Sequence[Variant]) -> dict[str, str]:
@@ -225,8 +226,7 @@ def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -
     Objects have a file section.h, which `section_header` describes.
     """
     parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
-    weights = _rank_ranges(variants, section)
-    places = enumerate(zip_equal(variants, weights, section.images))
+    places = enumerate(_places(variants, section))
     rows = "".join(row_source(i, *facts) for i, facts in places)
     digests = section.sha256, _digest(variants, section)
     section_digest, digest = (", ".join(map(str, data)) for data in digests)

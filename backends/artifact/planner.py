@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from tcc.backends.artifact.toolchain import planner_library
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.passes.memory.plan_arena import ALIGN, ArenaPlanner, Lifetime
 from tcc.runtime.partition import Partitioner, PlanProblem
 from tcc.runtime.planner import Life, Planner
+
+_T = TypeVar("_T")
 
 # The exact search runs if greedy plans exceed the lower bound. It visits at most this many buffers,
 # which takes about half a second.
@@ -24,11 +27,7 @@ def arena_planner() -> ArenaPlanner:
     Raises ToolError if its library can be neither found nor compiled, or cannot be loaded. The
     planner itself raises UserError if there are too many buffers, or if they are too large.
     """
-    path = planner_library()
-    try:
-        planner = Planner(path)
-    except OSError as error:
-        raise ToolError("the arena planner cannot be loaded", where=path, why=error) from error
+    planner = _loaded(Planner, "arena")
 
     def plan(lifetimes: Sequence[Lifetime]) -> tuple[Sequence[int], int]:
         lives = [Life(b.first, b.last + 1, b.size, ALIGN, b.over) for b in lifetimes]
@@ -45,6 +44,14 @@ def arena_planner() -> ArenaPlanner:
     return plan
 
 
+def _loaded(kind: Callable[[Path], _T], name: str) -> _T:
+    path = planner_library()
+    try:
+        return kind(path)
+    except OSError as error:
+        raise ToolError(f"the {name} planner cannot be loaded", where=path, why=error) from error
+
+
 @cache
 def partition_solver() -> Callable[[Any], Sequence[int]]:
     """Returns a function from a partition problem to the number of an alternative for each node.
@@ -54,11 +61,7 @@ def partition_solver() -> Callable[[Any], Sequence[int]]:
     alternatives
     stay within the limit of memory.
     """
-    path = planner_library()
-    try:
-        partitioner = Partitioner(path)
-    except OSError as error:
-        raise ToolError("the partition planner cannot be loaded", where=path, why=error) from error
+    partitioner = _loaded(Partitioner, "partition")
 
     def solve(problem: PlanProblem) -> Sequence[int]:
         partition = partitioner.partition(problem, steps=PARTITION_STEPS)

@@ -11,7 +11,7 @@ from tcc.backends.artifact.gpu_binaries import GpuImages
 from tcc.backends.artifact.weight_section import BytesLike, Range, byte_count
 from tcc.errors import InternalError
 from tcc.frozen import frozen
-from tcc.ir.program import Port, Program, constant_registers
+from tcc.ir.program import Program, constant_registers
 from tcc.runtime.sections import NEEDS_SECTION, PROGRAM_SECTION
 from tcc.target import isa_feature
 
@@ -87,18 +87,18 @@ def check_variants(variants: Sequence[Variant]) -> None:
         symbols.update(kernels if variant.gpu is None else ())
 
 
+_HIDDEN: dict[str, Any] = dict.fromkeys(("shape", "text"))
+
+
 def _without_states(ports: dict[str, Any]) -> dict[str, Any]:
     """Returns the manifest's ports without the shapes of states, of which each rank has a part."""
     states = {port["state"] for port in ports["outputs"]}
     return {
         "inputs": [
-            port | {"shape": None, "text": None} if number in states else port
+            port | _HIDDEN if number in states else port
             for number, port in enumerate(ports["inputs"])
         ],
-        "outputs": [
-            port | {"shape": None, "text": None} if port["state"] >= 0 else port
-            for port in ports["outputs"]
-        ],
+        "outputs": [port | _HIDDEN if port["state"] >= 0 else port for port in ports["outputs"]],
     }
 
 
@@ -106,8 +106,17 @@ def describe_ports(program: Program) -> dict[str, Any]:
     """Returns the manifest's entries `inputs` and `outputs`."""
     constants = constant_registers(program)
     return {
-        "inputs": [_describe(port, constants) for port in program.inputs],
-        "outputs": [_describe(port, constants) for port in program.outputs],
+        side: [
+            {
+                "name": port.name,
+                "dtype": port.dtype.name,
+                "shape": [constants.get(register) for register in port.dims],
+                "text": port.text,
+                "state": port.state,
+            }
+            for port in ports
+        ]
+        for side, ports in (("inputs", program.inputs), ("outputs", program.outputs))
     }
 
 
@@ -149,16 +158,6 @@ def describe_variant(
             ],
         }
     return entry
-
-
-def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
-    return {
-        "name": port.name,
-        "dtype": port.dtype.name,
-        "shape": [constants.get(register) for register in port.dims],
-        "text": port.text,
-        "state": port.state,
-    }
 
 
 # ---- C texts -------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from tcc.ir.index.prove import at_most
 from tcc.ir.op import Array
 from tcc.ir.tile.group import StreamLoop, TileGroup
 from tcc.schedule.nest import trips, typical_value
+from tcc.zipped import zip_equal
 
 # The smallest and the largest value that an index has in a tile.
 Ends: TypeAlias = tuple[Index, Index]
@@ -108,20 +109,20 @@ def covered(group: TileGroup, tile_sizes: tuple[tuple[Var, int], ...], block: in
     assert stream is not None
     values: dict[str, Any] = {}
     tile_ends: dict[Var, Ends] = {v: (const(0), const(trips(v) - 1)) for v in group.common}
-    for axis, (var, size) in enumerate(tile_sizes):
+    counts = [ceil(trips(v) / n) for v, n in tile_sizes]
+    for (var, size), numbers in zip_equal(tile_sizes, np.ix_(*map(np.arange, counts))):
         tile_ends[var] = block_ends(var, size, trips(var))
-        shape = [-1 if n == axis else 1 for n in range(len(tile_sizes))]
-        values[var.name] = np.arange(ceil(trips(var) / size)).reshape(shape)
+        values[var.name] = numbers
     firsts, stops = needed(limits, tile_ends)
     values |= {v.name: typical_value(v) for v in symbols_in(firsts, stops)}
     size = max(1, trips(stream.loop))
-    start, stop = np.zeros([1] * len(tile_sizes)), np.full([1] * len(tile_sizes), size)
+    start, stop = 0, size
     for first in firsts:
         start = np.maximum(start, evaluate(first, values) // block * block)
     for end in stops:
         stop = np.minimum(stop, -(evaluate(end, values) // -block) * block)
     fractions: Array = np.maximum(stop - start, 0) / size
-    return np.broadcast_to(fractions, [ceil(trips(v) / n) for v, n in tile_sizes])
+    return np.broadcast_to(fractions, counts)
 
 
 def block_ends(loop: Var, size: int, count: int) -> Ends:

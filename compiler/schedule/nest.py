@@ -1,6 +1,6 @@
 """Properties of a tile group that schedulers need: strides, work, and kinds of contractions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from itertools import takewhile
@@ -232,6 +232,16 @@ def points(variables: Iterable[Var]) -> int:
     return prod(trips(v) for v in variables)
 
 
+def tile_count(loops: Iterable[Var], sizes: Mapping[Var, int]) -> int:
+    """Returns the number of tiles along all loops; `sizes` has their elements, by default 1."""
+    return prod(-(-trips(v) // sizes.get(v, 1)) for v in loops)
+
+
+def operations(stage: GroupStage) -> int:
+    """Returns the operations of all evaluations of a stage's body."""
+    return work(stage) * weight(stage)
+
+
 def weight(stage: GroupStage | Stage) -> int:
     """Returns the operations of one evaluation of the body; a function such as exp counts as 15."""
     return _weight(stage.body)
@@ -342,7 +352,7 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
 
 def anchor(group: TileGroup) -> GroupStage:
     """Returns the stage with the most work, which decides how the group's loops are cut."""
-    return max(group.stages, key=lambda s: work(s) * weight(s))
+    return max(group.stages, key=operations)
 
 
 def in_scratch(group: TileGroup, accesses: Iterable[Access]) -> list[Access]:

@@ -30,6 +30,7 @@ from tcc.ir.index import (
 from tcc.ir.tile.group import GroupStage
 from tcc.schedule.masked_terms import Ends, TermLimit, block_ends, needed, symbols_in
 from tcc.schedule.nest import contraction_factors, contracts, trips, typical_value
+from tcc.zipped import zip_equal
 
 # A longer loop counts as this long, because padding is only a small part of it.
 _LONG = 1 << 12
@@ -126,12 +127,12 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
     """
     values: dict[str, Any] = {}
     ends: dict[Var, Ends] = {}
-    for axis, var in enumerate(stage.iters if borders_of(stage) else ()):
-        size, count = dict(blocks).get(var.name, 1), min(trips(var), _LONG)
-        ends[var] = block_ends(var, size, count)
-        shape = [-1 if n == axis else 1 for n in range(len(stage.iters))]
-        # Element n of the loop is in block n // size.
-        values[var.name] = (np.arange(count) // size).reshape(shape)
+    loops = stage.iters if borders_of(stage) else ()
+    counts = [min(trips(v), _LONG) for v in loops]
+    for var, elements in zip_equal(loops, np.ix_(*map(np.arange, counts))):
+        size = dict(blocks).get(var.name, 1)
+        ends[var] = block_ends(var, size, elements.size)
+        values[var.name] = elements // size  # the block of each element
     share = 1.0
     for loop in borders_of(stage):
         start, stop = _terms(stage, loop, ends, values)

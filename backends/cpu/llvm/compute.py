@@ -175,8 +175,7 @@ def _row_by_row(
         return code.offset(first, int_const(column), f"[{size} x i8]")
 
     def load(code: Code, like: Reg, row: Reg, column: int) -> Reg:
-        text = f"load {like.type}, {place(code, row, column)}, align {like.bytes}"
-        return code.emit(like.elem, like.width, text)
+        return code.load(like.elem, like.width, place(code, row, column), like.bytes)
 
     def store(code: Code, reg: Reg, row: Reg, column: int) -> None:
         code.void(f"store {reg}, {place(code, row, column)}, align {reg.bytes}")

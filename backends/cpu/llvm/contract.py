@@ -27,6 +27,7 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.dot_operands import multiply_bytes, multiply_pairs, per_word
+from tcc.backends.cpu.llvm.reduce import tree_of
 from tcc.backends.cpu.llvm.relayout import rearrange
 from tcc.backends.cpu.llvm.scalars import convert
 from tcc.backends.cpu.llvm.storage import literal, round_to
@@ -186,43 +187,20 @@ class _Contraction:
         chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         outer = tuple(x for x in self.summed if x != last)
         out: list[Reg] = []
+        tree = tree_of(self.code, "sum", (self.dtype,))
         for point in self._points(self.acc.axes):
             partial: dict[int, Reg] = {}
             for inner in self._points(outer):
                 at = {**point, **inner}
                 for chunk in chunks:
                     x, y = (part(self.code, o.value, o.row(at), chunk) for o in (self.a, self.b))
-                    x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
+                    x, y = (tree.padded((reg,), chunk.count)[0] for reg in (x, y))
                     zero = literal(0, self.dtype, chunk.width)
                     acc = partial.get(chunk.width, zero)
                     partial[chunk.width] = self._multiply_add(x, y, acc)
-            dot = self._horizontal(partial)
+            (dot,) = tree.across([(r,) for r in partial.values()], [*partial])
             out.append(self._add(self._element(self.acc, point), dot))
         return self._from_elements(out)
-
-    def _without_tail(self, reg: Reg, chunk: Chunk) -> Reg:
-        if chunk.count == chunk.width:
-            return reg
-        zero = literal(0, self.dtype, chunk.width)
-        keep = [n if n < chunk.count else chunk.width for n in range(chunk.width)]
-        return self.code.shuffle(reg, zero, keep)
-
-    def _horizontal(self, partial: Mapping[int, Reg]) -> Reg:
-        """Returns the sum of all lanes; `partial` maps widths to partial sums.
-
-        The widest partial sum is split into halves, which are added, until one lane is left. A
-        narrower partial sum is added once the halves have its width.
-        """
-        width = max(partial)
-        folded = partial[width]
-        while width > 1:
-            half = width // 2
-            low = self.code.shuffle(folded, None, range(half))
-            high = self.code.shuffle(folded, None, range(half, width))
-            folded, width = self._add(low, high), half
-            if width in partial:
-                folded = self._add(folded, partial[width])
-        return folded
 
     # ---- element by element ----------------------------------------------------------------------
 

@@ -22,10 +22,18 @@ from tcc.backends.cpu.llvm.blocks import (
     scalar_chunks,
     vector_chunks,
 )
+from tcc.backends.cpu.llvm.guards import Mask
 from tcc.backends.cpu.llvm.indices import constant, lane_of
-from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, block_access, load, masked_load
+from tcc.backends.cpu.llvm.memory import (
+    BlockAccess,
+    Environment,
+    block_access,
+    lane_mask,
+    load,
+    masked_load,
+)
 from tcc.backends.cpu.llvm.storage import round_to
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, remembered, vector_type
 from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
@@ -217,16 +225,18 @@ def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, acc: R
     u * s = (u - 128) * s + 128 * s. The term 128 * s does not depend on u, so it is computed once
     for all rows of u.
     """
-    width = acc.width
-
-    def correction() -> Reg:
-        one_bytes, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
-        sums = code.call(signed, "i32", width, zero, *_all_bytes(code, one_bytes, other))
-        return code.op("shl", sums, 7)
-
-    acc = code.op("add", acc, code.remember(("signed rest", other), correction))
+    acc = code.op("add", acc, _correction(code, signed, other))
     shifted = code.remember(("signed", unsigned), lambda: code.op("xor", unsigned, _SIGNS))
-    return code.call(signed, "i32", width, acc, *_all_bytes(code, shifted, other))
+    return code.call(signed, "i32", acc.width, acc, *_all_bytes(code, shifted, other))
+
+
+@remembered
+def _correction(code: Code, signed: str, other: Reg) -> Reg:
+    """Returns 128 times the sums of the signed bytes `other`."""
+    width = other.width
+    one_bytes, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
+    sums = code.call(signed, "i32", width, zero, *_all_bytes(code, one_bytes, other))
+    return code.op("shl", sums, 7)
 
 
 def _all_bytes(code: Code, *words: Reg) -> tuple[Reg, ...]:
@@ -238,29 +248,23 @@ def _as_lanes(code: Code, words: Reg, elem: str, count: int) -> Reg:
     return code.emit(elem, width, f"bitcast {words} to {vector_type(elem, width)}")
 
 
+@remembered
 def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
     """Returns two bytes of each word, widened to 16 bits.
 
     The bytes are 0 and 2 if `first` is 0, and 1 and 3 if it is 1.
     """
-
-    def make() -> Reg:
-        halves = _as_lanes(code, words, "i16", 2)
-        raised = halves if first else code.op("shl", halves, 8)
-        lowered = code.op("lshr" if dtype is U8 else "ashr", raised, 8)
-        return code.emit("i32", words.width, f"bitcast {lowered} to {words.type}")
-
-    return code.remember(("every other", words, dtype, first), make)
+    halves = _as_lanes(code, words, "i16", 2)
+    raised = halves if first else code.op("shl", halves, 8)
+    lowered = code.op("lshr" if dtype is U8 else "ashr", raised, 8)
+    return code.emit("i32", words.width, f"bitcast {lowered} to {words.type}")
 
 
+@remembered
 def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
     """Returns byte `number` of each word, as i32."""
-
-    def make() -> Reg:
-        raised = code.op("shl", words, 24 - 8 * number) if number < 3 else words
-        return code.op("lshr" if dtype is U8 else "ashr", raised, 24)
-
-    return code.remember(("byte", words, dtype, number), make)
+    raised = code.op("shl", words, 24 - 8 * number) if number < 3 else words
+    return code.op("lshr" if dtype is U8 else "ashr", raised, 24)
 
 
 # ---- loading words -------------------------------------------------------------------------------
@@ -300,10 +304,9 @@ def _load_words(access: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
     code = access.code
     size = access.buffer.dtype.bytes
     pointer, align = access.pointer(offset), access.alignment(offset, chunk.width * 4 // size)
-    if chunk.count == chunk.width:
-        kind = vector_type("i32", chunk.width)
-        return code.emit("i32", chunk.width, f"load {kind}, {pointer}, align {align}")
-    mask = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+    mask = lane_mask(code, Mask(), chunk)
+    if mask is None:
+        return code.load("i32", chunk.width, pointer, align)
     return masked_load(code, int_const(0, "i32", chunk.width), pointer, mask, align)
 
 
@@ -326,11 +329,8 @@ def _scalar_word(
         size = 1 << ((count - start).bit_length() - 1)
         offset = first + start
         elem = f"i{size * bits}"
-        loaded = access.code.emit(
-            elem,
-            1,
-            f"load {elem}, {access.pointer(offset)}, align {access.alignment(offset, size)}",
-        )
+        align = access.alignment(offset, size)
+        loaded = access.code.load(elem, 1, access.pointer(offset), align)
         word = _placed(access.code, word, loaded, start * bits)
         start += size
     return word

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.blocks import Chunk
 from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, lane_of
-from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
+from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts, remembered
 from tcc.frozen import frozen
 from tcc.ir.index import Index, bounds, const, free_vars, linear_in
 from tcc.ir.tile import Guard
@@ -68,34 +68,30 @@ def _test(
     split = linear_in(difference, lane)
     slope = split and constant(split[0])
     if split and slope in (1, -1):
-        return None, _threshold(indices, split, chunk)
+        return None, _threshold(indices.code, indices.emit(split[1]), slope, chunk.width)
     distance = indices.emit(difference) if slope == 0 else indices.lanes(difference, chunk)
     active = code.remember(("positive", distance), lambda: code.compare("icmp sgt", distance, 0))
     return (active, None) if active.width == 1 else (None, active)
 
 
-def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
+@remembered
+def _threshold(code: Code, offset: Reg, slope: int, width: int) -> Reg:
     """Returns the lanes for which `slope * lane + offset > 0`, by one 32-bit compare.
 
-    The slope is 1 or -1, and `split` is (slope, offset).
+    The slope is 1 or -1.
     """
-    code, width = indices.code, chunk.width
-    slope, offset = constant(split[0]), indices.emit(split[1])
-
-    def make() -> Reg:
-        # Clamping does not change the result, and it makes the offset fit into 32 bits.
-        raised = code.intrinsic("smax", offset, -width)
-        clamped = code.convert("trunc", code.intrinsic("smin", raised, width), "i32")
-        lanes = lane_consts(range(width), "i32")
-        if slope == -1:  # condition: lane < offset
-            return code.compare("icmp slt", lanes, code.splat(clamped, width))
-        negated = code.op("sub", 0, clamped)  # condition: lane > -offset
-        return code.compare("icmp sgt", lanes, code.splat(negated, width))
-
-    return code.remember(("threshold", offset, slope, width), make)
+    # Clamping does not change the result, and it makes the offset fit into 32 bits.
+    raised = code.intrinsic("smax", offset, -width)
+    clamped = code.convert("trunc", code.intrinsic("smin", raised, width), "i32")
+    lanes = lane_consts(range(width), "i32")
+    if slope == -1:  # condition: lane < offset
+        return code.compare("icmp slt", lanes, code.splat(clamped, width))
+    negated = code.op("sub", 0, clamped)  # condition: lane > -offset
+    return code.compare("icmp sgt", lanes, code.splat(negated, width))
 
 
+@remembered
 def _both(code: Code, a: Reg | None, b: Reg | None) -> Reg | None:
     if a is None or b is None:
         return a if b is None else b
-    return code.remember(("and", a, b), lambda: code.op("and", a, b))
+    return code.op("and", a, b)

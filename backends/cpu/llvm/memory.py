@@ -36,7 +36,7 @@ from tcc.backends.cpu.llvm.storage import (
     memory_element,
     stored_constant,
 )
-from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled
 from tcc.backends.cpu.llvm.values import LlvmValue
 from tcc.frozen import frozen
 from tcc.ir.index import (
@@ -374,8 +374,7 @@ def _gathered(access: BlockAccess, position: tuple[int, ...], chunk: Chunk) -> R
     if active:
         places = _or_constant(access, active, places, 1)
     elements = [
-        code.emit(elem, 1, f"load {elem}, {code.extract(places, n)}, align {dtype.bytes}")
-        for n in range(chunk.count)
+        code.load(elem, 1, code.extract(places, n), dtype.bytes) for n in range(chunk.count)
     ]
     return from_memory(LlvmValue(code, code.gather(elements, width)), dtype).reg
 
@@ -423,8 +422,7 @@ def _load_vector(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, m
         if mask.scalar is not None:
             pointer = _active_pointer(access, position, chunk.start, width, mask.scalar)
             align = min(align, dtype.bytes * (width & -width))
-        kind = vector_type(memory_element(dtype), width)
-        loaded = code.emit(memory_element(dtype), width, f"load {kind}, {pointer}, align {align}")
+        loaded = code.load(memory_element(dtype), width, pointer, align)
     else:
         fill_bits = stored_constant(access.fill, dtype, width)
         loaded = masked_load(code, fill_bits, pointer, lanes_on, align)

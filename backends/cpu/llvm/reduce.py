@@ -1,5 +1,7 @@
 """Reductions of blocks in registers, as trees of fixed shape."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.blocks import (
@@ -11,12 +13,13 @@ from tcc.backends.cpu.llvm.blocks import (
 )
 from tcc.backends.cpu.llvm.compute import combine
 from tcc.backends.cpu.llvm.scalars import emit_scalar
-from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.llvm.text import Code, Reg, in_pairs
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.tile import Reduce
+from tcc.ir.types import DType
 from tcc.zipped import zip_equal
 
 Parts = tuple[Reg, ...]  # a register for each component of the monoid
@@ -24,9 +27,7 @@ Parts = tuple[Reg, ...]  # a register for each component of the monoid
 
 def reduce(code: Code, node: Reduce, values: Sequence[RegisterBlock]) -> tuple[RegisterBlock, ...]:
     """Returns the results of a Reduce statement; the reduced axes have size one."""
-    monoid = MONOIDS[node.monoid]
-    dtypes = tuple(v.dtype for v in values)
-    tree = _Tree(code, monoid.combine(dtypes), monoid.identity(dtypes))
+    tree = tree_of(code, node.monoid, tuple(v.dtype for v in values))
     shape, out_shape = values[0].shape, node.outs[0].shape
     aligned = _same_chunks(code, values)
     groups: dict[int, list[int]] = {}
@@ -64,8 +65,14 @@ def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[Regist
     return [in_chunks(code, v, first.chunks) for v in values]
 
 
+def tree_of(code: Code, name: str, dtypes: tuple[DType, ...]) -> Tree:
+    """Returns the tree of the monoid `name` for components of `dtypes`."""
+    monoid = MONOIDS[name]
+    return Tree(code, monoid.combine(dtypes), monoid.identity(dtypes))
+
+
 @frozen
-class _Tree:
+class Tree:
     """Combines items with the scalars `bodies`; unused lanes hold `identity`."""
 
     code: Code
@@ -77,27 +84,29 @@ class _Tree:
 
     def fold(self, items: Sequence[Parts]) -> Parts:
         """Returns the combination of all items, combined pairwise with their neighbours."""
-        level = list(items)
-        while len(level) > 1:
-            pairs = [self._combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
-            level = pairs + ([level[-1]] if len(level) % 2 else [])
-        return level[0]
+        return in_pairs(items, self._combine)
 
     def across(self, items: Sequence[Parts], counts: Sequence[int]) -> Parts:
-        """Returns the combination of the lanes of all items; item n has `counts[n]` used lanes."""
-        waiting = [self._padded(parts, n) for parts, n in zip_equal(items, counts)]
+        """Returns the combination of the lanes of all items; item n has `counts[n]` used lanes.
+
+        The widest items are split into halves, which are combined, until one lane is left. A
+        narrower item is combined with them once the halves have its width.
+        """
+        waiting = [self.padded(parts, n) for parts, n in zip_equal(items, counts)]
         width = max(parts[0].width for parts in waiting)
         folded = self.fold([p for p in waiting if p[0].width == width])
         while width > 1:
-            half = width // 2
-            low = tuple(self.code.shuffle(r, None, range(half)) for r in folded)
-            high = tuple(self.code.shuffle(r, None, range(half, width)) for r in folded)
-            width = half
+            lanes, width = range(width), width // 2
+            low, high = (
+                tuple(self.code.shuffle(r, None, half) for r in folded)
+                for half in (lanes[:width], lanes[width:])
+            )
             parts_here = [p for p in waiting if p[0].width == width]
             folded = self.fold([self._combine(low, high), *parts_here])
         return folded
 
-    def _padded(self, parts: Parts, count: int) -> Parts:
+    def padded(self, parts: Parts, count: int) -> Parts:
+        """Returns `parts` with the identity in the lanes from `count` on."""
         width = parts[0].width
         if count == width:
             return parts

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from tcc.backends.cpu.llvm.blocks import (
     row_positions,
     vector_chunks,
 )
-from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.llvm.text import Code, Reg, in_pairs
 from tcc.ir.tile import Broadcast, Relayout
 
 Place = tuple[int, int]  # (register of the source block, lane in it)
@@ -128,6 +129,9 @@ def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
 # ---- any other permutation -------------------------------------------------------------------
 
 
+_Part: TypeAlias = tuple[frozenset[int], Reg]  # sources, and a register with their lanes
+
+
 def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:
     """Returns a register of `width` lanes whose lanes come from several registers."""
     sources = list(dict.fromkeys(source for source, _ in places))
@@ -136,18 +140,12 @@ def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -
         return regs[sources[0]]
     if width == 1 or any(regs[s].width == 1 for s in sources):
         return code.gather([code.extract(regs[s], lane) for s, lane in places], width)
-    level = [(frozenset((s,)), _spread(code, regs[s], s, places, width)) for s in sources]
-    while len(level) > 1:
-        merged = []
-        for (a_sources, a), (b_sources, b) in zip(level[::2], level[1::2], strict=False):
-            merged.append(
-                (
-                    a_sources | b_sources,
-                    code.shuffle(a, b, _blend(places, a_sources, b_sources, width)),
-                )
-            )
-        level = merged + (level[-1:] if len(level) % 2 else [])
-    return level[0][1]
+    parts = [(frozenset((s,)), _spread(code, regs[s], s, places, width)) for s in sources]
+
+    def blend(a: _Part, b: _Part) -> _Part:
+        return a[0] | b[0], code.shuffle(a[1], b[1], _blend(places, a[0], b[0], width))
+
+    return in_pairs(parts, blend)[1]
 
 
 def _spread(code: Code, reg: Reg, source: int, places: list[Place], width: int) -> Reg:

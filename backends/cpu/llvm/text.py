@@ -6,11 +6,13 @@ instructions to a function, and gives new values their names. `remember` keeps a
 code that the current place dominates.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from tcc.frozen import frozen
 from tcc.ir.graph import rounded_number
@@ -18,6 +20,7 @@ from tcc.ir.types import F32
 from tcc.target import Target
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 @frozen
@@ -130,6 +133,18 @@ class LlvmModule:
         return "\n".join(self._parts.values())
 
 
+def remembered(
+    make: Callable[Concatenate[Code, _P], _T],
+) -> Callable[Concatenate[Code, _P], _T]:
+    """Returns a function that calls `make` if no dominating place has done so with equal
+    arguments."""
+
+    def known(code: Code, /, *args: _P.args, **named: _P.kwargs) -> _T:
+        return code.remember((make, *args), lambda: make(code, *args, **named))
+
+    return known
+
+
 class Code:
     """The instructions of one function, in order."""
 
@@ -205,8 +220,9 @@ class Code:
         """Returns `scalar` in each of `width` lanes."""
         if width == 1 or scalar.width == width:
             return scalar
-        return self.remember(("splat", scalar, width), lambda: self._splat(scalar, width))
+        return self._splat(scalar, width)
 
+    @remembered
     def _splat(self, scalar: Reg, width: int) -> Reg:
         if not scalar.text.startswith("%"):
             return Reg(scalar.elem, width, f"splat ({scalar})")
@@ -223,13 +239,16 @@ class Code:
             return mask
         return self.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
 
+    @remembered
     def extract(self, vector: Reg, lane: int) -> Reg:
         if vector.width == 1:
             return vector
-        return self.remember(
-            ("extract", vector, lane),
-            lambda: self.emit(vector.elem, 1, f"extractelement {vector}, i64 {lane}"),
-        )
+        return self.emit(vector.elem, 1, f"extractelement {vector}, i64 {lane}")
+
+    def load(self, elem: str, width: int, pointer: Reg, align: int) -> Reg:
+        """Loads `width` adjacent elements; `align` is in bytes."""
+        kind = vector_type(elem, width)
+        return self.emit(elem, width, f"load {kind}, {pointer}, align {align}")
 
     def gather(self, scalars: Sequence[Reg], width: int) -> Reg:
         """Returns the vector of `scalars`; further lanes up to `width` are zero.
@@ -258,14 +277,12 @@ class Code:
 
     # ---- memory --------------------------------------------------------------------------------
 
+    @remembered
     def offset(self, pointer: Reg, count: Reg, elem: str) -> Reg:
         """Returns the address `count` elements of type `elem` after `pointer`."""
         if count.text == "0":
             return pointer
-        return self.remember(
-            ("gep", pointer, count, elem),
-            lambda: self.emit("ptr", 1, f"getelementptr {elem}, {pointer}, {count}"),
-        )
+        return self.emit("ptr", 1, f"getelementptr {elem}, {pointer}, {count}")
 
     def stack(self, size: int) -> Reg:
         """Returns the address of `size` bytes on the stack; all calls share the same bytes."""
@@ -362,6 +379,15 @@ class Code:
             self._known[key] = make()
         value: _T = self._known[key]
         return value
+
+
+def in_pairs(items: Sequence[_T], combine: Callable[[_T, _T], _T]) -> _T:
+    """Returns the combination of all items, combined pairwise with their neighbours."""
+    level = list(items)
+    while len(level) > 1:
+        pairs = [combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + (level[-1:] if len(level) % 2 else [])
+    return level[0]
 
 
 def mangled(value: Reg) -> str:

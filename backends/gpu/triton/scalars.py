@@ -39,6 +39,7 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS
 from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
+from tcc.zipped import zip_equal
 
 _FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "*"})
 _INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, "bit_and": "&", "bit_or": "|", "bit_xor": "^"})
@@ -132,9 +133,7 @@ class Scalars:
         if node.function == "select":
             return self._select(node)
         dtype = node.args[0].dtype
-        if node.function in _LOGIC or node.function == "not":
-            return self._logic(node)
-        if dtype is BOOL:
+        if dtype is BOOL or node.function in (*_LOGIC, "not"):
             return self._of_bools(node)
         wide = arithmetic(dtype)
         result = self._float(node, wide) if dtype.is_float else self._integer(node, dtype)
@@ -148,25 +147,24 @@ class Scalars:
         texts = [self._plain(b) if peers else self._known[b].text for b in branches]
         return PyExpr(f"tl.where({self._truth(condition)}, {', '.join(texts)})")
 
-    def _logic(self, node: Apply) -> PyExpr:
-        parts = [PyExpr(self._truth(a), atomic=False).operand for a in node.args]
-        if node.function == "not":
-            return PyExpr(f"{parts[0]} == 0", atomic=False)
-        return PyExpr(f" {_LOGIC[node.function]} ".join(parts), atomic=False)
-
     def _truth(self, node: Scalar) -> str:
         return self.converted(self._known[node], node.dtype, BOOL)
 
     def _of_bools(self, node: Apply) -> PyExpr:
+        """Returns a function of bools, or a logical function of any operands."""
         name, parts = node.function, [self._known[a] for a in node.args]
         if name in COMPARISONS:
             a, b = (f"{p.operand}.to(tl.int8)" for p in parts)
             return PyExpr(f"{a} {COMPARISONS[name]} {b}", atomic=False)
-        if name == "bit_not":
-            return PyExpr(f"{parts[0].operand} == 0", atomic=False)
+        texts = [
+            part.operand if arg.dtype is BOOL else self._truth(arg)
+            for part, arg in zip_equal(parts, node.args)
+        ]
+        if name in ("not", "bit_not"):
+            return PyExpr(f"{texts[0]} == 0", atomic=False)
         if name not in OF_BOOLS:
             raise _refusal(name, BOOL)
-        return PyExpr(f" {_LOGIC[OF_BOOLS[name]]} ".join(p.operand for p in parts), atomic=False)
+        return PyExpr(f" {_LOGIC[OF_BOOLS[name]]} ".join(texts), atomic=False)
 
     def _float(self, node: Apply, dtype: DType) -> PyExpr:
         name = node.function

@@ -11,13 +11,11 @@ from itertools import permutations, product
 from math import ceil
 from typing import TypeAlias
 
-from tcc.ir.expr import extent
-from tcc.ir.index import as_int
 from tcc.ir.tile.group import TileGroup
 from tcc.schedule.cpu.candidates import Knob
 from tcc.schedule.cpu.core import Knobs
 from tcc.schedule.cpu.schedule import Nest, Schedule
-from tcc.schedule.nest import trips
+from tcc.schedule.nest import is_open, trips
 from tcc.zipped import zip_equal
 
 # Variants of a schedule multiply its tile sizes by a factor of UNITS, the block of its streaming
@@ -102,7 +100,7 @@ def _prefetches(group: TileGroup, schedule: Schedule) -> list[Schedule]:
 
 def _streams(group: TileGroup, schedule: Schedule) -> list[Schedule]:
     """Varies the block of the streaming loop, if that loop has a known size."""
-    if group.stream is None or as_int(extent(group.stream.loop)) is None:
+    if group.stream is None or is_open(group.stream.loop):
         return [schedule]
     sizes = _scaled(schedule.stream_block, trips(group.stream.loop), STREAM)
     return [replace(schedule, stream_block=size) for size in sizes]

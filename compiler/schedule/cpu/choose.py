@@ -40,7 +40,16 @@ from tcc.schedule.cpu.vectors import (
     vector_loops,
     with_vectors,
 )
-from tcc.schedule.nest import anchor, is_open, own_loops, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import (
+    anchor,
+    is_open,
+    operations,
+    own_loops,
+    reads_here,
+    row_loop,
+    trips,
+    weight,
+)
 
 # If the tiles of a grid have fewer operations than this, they are not cut into smaller tiles: more
 # tiles would cost more time than their even distribution to threads saves.
@@ -220,7 +229,7 @@ def _is_beyond_l2(
 
 def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
     """Returns the stage of `stages` with the most work; the loops of their nest have its order."""
-    return max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
+    return max((group.stages[n] for n in stages), key=operations)
 
 
 # ---- nests --------------------------------------------------------------------------------------
@@ -363,12 +372,12 @@ def _parallel(
             order = [*outer, vector, *(v for v in order if v not in contraction.vector_factor)]
         else:
             order.append(vector)
-    operations = sum(work(s) * weight(s) for s in group.stages)
+    tile_work = sum(map(operations, group.stages))
     parallel: list[str] = []
     for var in order:
-        little = operations < TILE_WORK and parallel
+        little = tile_work < TILE_WORK and parallel
         if little and not (resident and is_open(var)):
             continue
         parallel.append(var.name)
-        operations //= max(1, -(-trips(var) // tiles.get(var, 1)))
+        tile_work //= max(1, -(-trips(var) // tiles.get(var, 1)))
     return tuple(parallel)

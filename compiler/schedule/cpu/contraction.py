@@ -33,6 +33,7 @@ from tcc.schedule.nest import (
     neighbours,
     points,
     stride,
+    tile_count,
     trips,
 )
 
@@ -399,7 +400,7 @@ def _followed(
     rows = contraction.rows
     panel_loops = [v for v in stage.iters if v not in rows]
     panels = points(v for v in panel_loops if v is not contraction.vector)
-    panels *= -(-trips(contraction.vector) // blocks.get(contraction.vector, 1))
+    panels *= tile_count((contraction.vector,), blocks)
     steps = points(stage.reduce)
     steps //= neighbours(stage)
     k_blocks = panels * (1 if steps <= DEEP else -(-steps // LONG))

@@ -12,7 +12,7 @@ from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
 from tcc.schedule.cpu.contraction import ContractionLoops, fair, most_rows, panel_of, parts_of
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
-from tcc.schedule.nest import depends, is_open, points, trips
+from tcc.schedule.nest import depends, is_open, points, tile_count, trips
 
 # The fewest rows that use a panel for as long as it takes to fetch the next panel.
 ENOUGH = 32
@@ -40,7 +40,7 @@ def row_tiles(
     counts = _counts(rows)
     row_count = prod(counts.values())
     covered = {**other_tiles, contraction.vector: panel_of(contraction, core)}
-    other_count = prod(-(-trips(v) // covered.get(v, 1)) for v in common if v not in rows)
+    other_count = tile_count((v for v in common if v not in rows), covered)
     pieces = parts_of(other_count, row_count, core, row_limit)
     remaining = -(-row_count // pieces)
     tiles: dict[Var, int] = {}
@@ -126,10 +126,8 @@ def panels_outer(
     size = stage.body[0].dtype.bytes
     vector_bytes = footprint(group, stage, contraction.vector_factor) * size
     row_bytes = footprint(group, stage, contraction.row_factor) * size
-    panels = -(-trips(contraction.vector) // tiles.get(contraction.vector, 1))
-    parts = prod(
-        -(-trips(v) // tiles.get(v, 1)) for v in group.common if v not in contraction.vector_factor
-    )
+    panels = tile_count((contraction.vector,), tiles)
+    parts = tile_count((v for v in group.common if v not in contraction.vector_factor), tiles)
     panel = vector_bytes // panels
     outer = vector_bytes * (1 if panel <= core.l2 else parts) + row_bytes * (
         1 if row_bytes <= core.l2 else panels

@@ -37,12 +37,11 @@ from tcc.schedule.cpu.cost_parts import (
     lane_distance,
     vector_of,
     with_parts,
-    writer_of,
 )
 from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
-from tcc.schedule.cpu.work import StageWork, group_work, is_global
+from tcc.schedule.cpu.work import StageWork, group_work, is_global, writer_of
 from tcc.schedule.footprint import LINE, Touch
 from tcc.schedule.masked_terms import covered, moves_with
 from tcc.schedule.nest import (

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import ceil, prod
 
-from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var, Vars
-from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.tile.group import GroupStage
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.work import StageWork
 from tcc.schedule.footprint import Touch
@@ -101,13 +100,6 @@ def lane_distance(stage: GroupStage, touch: Touch) -> int:
     if not contracts(stage) or not touch.constant:
         return 1
     return max(neighbours(stage), 2 if touch.size == 2 else 1)
-
-
-def writer_of(group: TileGroup, source: int | StageRef) -> int:
-    """Returns the number of the stage that writes `source`: a stage's result, or a buffer."""
-    if isinstance(source, StageRef):
-        return source.stage
-    return next(n for n, s in enumerate(group.stages) if any(a.buffer == source for a in s.written))
 
 
 def inside_scratch(stage: GroupStage, nest: Nest, loop: Var, cut: Vars) -> Vars:

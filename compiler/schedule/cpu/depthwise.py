@@ -10,13 +10,12 @@ again for every row of the window.
 """
 
 from collections.abc import Mapping
-from math import prod
 
 from tcc.ir.expr import known_extent
 from tcc.ir.index import Var, Vars, linear_in
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.nest import is_open, stride, trips, typical
+from tcc.schedule.nest import is_open, stride, tile_count, trips, typical
 
 # The rows of a tile that lie under a window have at most this many bytes: half of a first-level
 # cache. The other half is for results.
@@ -59,9 +58,7 @@ def window_tiles(
         even = -(-trips(row) // count)
         width = -(-even // block) * block
         other_loops = [v for v in common if v is not rows and v is not row]
-        tiles = prod(-(-trips(v) // blocks.get(v, 1)) for v in other_loops) * -(
-            -trips(row) // width
-        )
+        tiles = tile_count(other_loops, blocks) * -(-trips(row) // width)
         parts = min(trips(rows), -(-FEW * core.cores // tiles))
         return {rows: -(-trips(rows) // parts), row: min(width, trips(row))}
     return {}

@@ -19,7 +19,7 @@ from tcc.ir.index import Var
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest
-from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
+from tcc.schedule.nest import contraction_factors, operations, stride, trips
 
 # Bytes of a row. Rows shorter than _LEAST are not prefetched. Rows of _PAGE or more are prefetched
 # by the pass with the most work. Rows longer than _NEAR are prefetched to L2, others to L1.
@@ -62,7 +62,7 @@ def asking(
             for a in next_rows(group, s, vectors[s])
         )
         if size >= _LEAST and stages[-1].monoid:
-            cost = size >= _PAGE and max(work(s) * weight(s) for s in stages)
+            cost = size >= _PAGE and max(map(operations, stages))
             candidates.append((cost, size, nest))
     if not candidates or len(nests) == 1 or any(map(contraction_factors, group.stages)):
         return nests

@@ -25,6 +25,7 @@ from tcc.schedule.nest import (
     points,
     reads_here,
     row_loop,
+    tile_count,
     trips,
     weight,
     work,
@@ -165,9 +166,7 @@ def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], core: CoreMo
     """Returns the cycles of the core with the most work; `sizes` has the elements of a tile."""
     # A symbolic loop, such as one over images, may have a single trip.
     loops = [v for v in group.common if v is not rows and not is_open(v)]
-    other_tiles = max(
-        prod(-(-trips(v) // sizes.get(v, 1)) for v in loops), 1
-    )  # a loop without elements has 0 tiles
+    other_tiles = max(tile_count(loops, sizes), 1)  # a loop without elements has 0 tiles
     tiles = other_tiles * -(-trips(rows) // sizes[rows])
     cycles = (
         sum(_cycles(s, core) * _share(s, rows, sizes[rows]) for s in group.stages) / other_tiles

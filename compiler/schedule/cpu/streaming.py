@@ -47,15 +47,12 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
     core.because("parallel: all common loops")
     core.because("skips: blocks that a mask hides")
     if not is_open(stream.loop):
-        block = _even_block(trips(stream.loop), block)
+        # Blocks of about equal size, near `block`.
+        size = trips(stream.loop)
+        block = -(-size // max(1, round(size / block)))
     named_tiles = named(tiles)
     skips = core.skips and bool(limits_of(group))
     return Schedule(named_tiles, tuple(v.name for v in group.common), nests, block, skips)
-
-
-def _even_block(size: int, block: int) -> int:
-    """Returns the size of blocks that cut `size` into about equal parts, each near `block`."""
-    return -(-size // max(1, round(size / block)))
 
 
 def _lanes(group: TileGroup, stream: StreamLoop, direction: int) -> Var:

@@ -226,7 +226,7 @@ def _tile_steps(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[St
     """
     if group.buffers[buffer].place is not None:
         return  # the buffer lies in a result, and has that result's offsets
-    writer = _writer(group, buffer)
+    writer = group.stages[writer_of(group, buffer)]
     distance = as_int(group.buffers[buffer].size) or 1
     rows = None if writer.strip is None else writer.strip.rows
     for var in reversed(group.cut):
@@ -237,9 +237,11 @@ def _tile_steps(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[St
 
 
 @lru_cache(maxsize=256)
-def _writer(group: TileGroup, buffer: int) -> GroupStage:
-    """Returns the first stage that stores to a buffer."""
-    return next(s for s in group.stages if any(a.buffer == buffer for a in s.written))
+def writer_of(group: TileGroup, source: int | StageRef) -> int:
+    """Returns the number of the stage that writes `source`: a stage's result, or a buffer."""
+    if isinstance(source, StageRef):
+        return source.stage
+    return next(n for n, s in enumerate(group.stages) if any(a.buffer == source for a in s.written))
 
 
 def _place_touch(group: TileGroup, place: _Place, bases: list[int], *, store: bool) -> Touch:
