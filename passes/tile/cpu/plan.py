@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TypeAlias
 
+from tcc.cached import cached_method
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Value
@@ -374,7 +375,6 @@ class Structure:
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
-        self._resized: dict[tuple[tuple[Storage, ...], _Sizes], TileGroup] = {}
 
     @cached_property
     def _loops(self) -> TileGroup:
@@ -443,18 +443,14 @@ class Structure:
         packed = self.packed(knobs)
         return tuple(self._sized(packed, tuple(sizes.items())) for sizes in sets)
 
+    @cached_method
     def _sized(self, packed: tuple[Storage, ...], sizes: _Sizes) -> TileGroup:
-        if (packed, sizes) not in self._resized:
-            expr, _, results = self._key
-            values = dict(sizes)
-            storages = (
-                [_resized(s, values) for s in group_storages]
-                for group_storages in (packed, results)
-            )
-            self._resized[packed, sizes] = build_group(
-                substitute_sizes(expr, values), *storages, limits=self._core.limits
-            )
-        return self._resized[packed, sizes]
+        expr, _, results = self._key
+        values = dict(sizes)
+        storages = (
+            [_resized(s, values) for s in group_storages] for group_storages in (packed, results)
+        )
+        return build_group(substitute_sizes(expr, values), *storages, limits=self._core.limits)
 
 
 class LaidOut(Structure):
