@@ -313,7 +313,7 @@ def _neighbours(scope: SiteScope, bundle: Bundle) -> list[Node]:
         behind += new[: max(0, _AROUND * len(nodes) - len(behind))]
     nodes_around = list(behind)
     for node in nodes_around:
-        makers = dict.fromkeys(n for v in node.inputs if v and (n := scope.producers.get(v)))
+        makers = dict.fromkeys(n for v in node.inputs if (n := scope.producers.get(v)))
         nodes_around += [
             n for n in makers if n not in nodes_around and _is_read_by(scope, n, nodes_around)
         ]

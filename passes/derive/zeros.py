@@ -106,9 +106,9 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[Way]]]:
     for node in scope.graph.nodes:
         is_matmul = node.op.name == "matmul" and node.result.dtype in WIDE
         x, table = node.inputs if is_matmul else (None, None)
-        select = scope.producers.get(x) if x else None
+        select = scope.producers.get(x)
         condition = select.inputs[0] if select and select.op.name == "where" else None
-        equal = scope.producers.get(condition) if condition else None
+        equal = scope.producers.get(condition)
         if not select or not equal or equal.op.name != "equal":
             continue
         places, columns = equal.inputs

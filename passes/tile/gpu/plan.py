@@ -112,14 +112,6 @@ class BlockChooser(KernelChooser):
         super().verify(kernel)
         verify_blocks(kernel)
 
-    def makes(self, expr: Expr) -> bool:
-        """Returns True if `expr` can be a block kernel with all values row-major."""
-        storage = row_major_storage(expr, [False] * len(expr.params))
-        try:
-            return blocks_fit(build_group(expr, *storage, limits=self.limits), self.profile)
-        except TccError:
-            return False
-
     def bind(self, key: KernelKey) -> Planned:
         """Returns (operands, kernel) for `key`, with constants packed.
 
