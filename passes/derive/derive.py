@@ -246,14 +246,15 @@ def _priced(
 
 def _searches(site: DerivationSite, limits: Derivations) -> list[SearchResult]:
     """Returns a result for each generator of candidates that applies to a site."""
-    rates, conv = limits.prices.planner.rates, convolution_of(site)
+    prices, conv = limits.prices, convolution_of(site)
+    rates = prices.planner.rates
     derived = searched(site, rates, limits.strict)
     if limits.strict:
         return [derived]
     if conv is None:
         return [reordered(site, rates), derived]
     forms = forms_of(conv) if limits.bilinear else ()
-    fast = tiled(conv, forms, rates, limits.growth)
+    fast = tiled(conv, forms, prices.least_seconds, limits.growth)
     return [fast, by_phases(site, rates), derived]
 
 

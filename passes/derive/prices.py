@@ -22,6 +22,8 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
 from tcc.ops import OPS
+from tcc.passes.derive.bilinear.conv_forms import least_seconds
+from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import DerivationSite, Role
 from tcc.passes.program.price import timed_kernels, unread
@@ -54,6 +56,13 @@ class Prices:
         self._direct = direct
         self._times_of: dict[Any, Times] = {}
         self._pools: dict[Any, Times] = {}
+
+    def least_seconds(self, conv: Conv, form: Form) -> Seconds:
+        """Returns a lower bound of the seconds of a convolution in a bilinear form.
+
+        The seconds of the convolution's transforms and products count; its neighbours do not.
+        """
+        return least_seconds(conv, form, self.planner.rates)
 
     def seconds(self, site: DerivationSite, replacements: Replacements = ()) -> Seconds:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`.

@@ -17,7 +17,8 @@ at compile time, and cost only the bytes of their result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -70,12 +71,14 @@ class Trees:
     rates: Rates
     dtype: DType
     states: int = 0
-    _sizes: list[int] = field(init=False)
-    loops: list[int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._sizes = [count((size,)) for size in (*self.iters, *self.term.sums)]
-        self.loops = [_bits(depends(f)) for f in self.term.factors]
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [count((size,)) for size in (*self.iters, *self.term.sums)]
+
+    @cached_property
+    def loops(self) -> list[int]:
+        return [_bits(depends(f)) for f in self.term.factors]
 
     def best(self) -> list[ContractionTree]:
         """Returns the cheapest trees, the best first.  Requires a term with factors."""

@@ -17,7 +17,7 @@ Requires folded constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 
@@ -28,7 +28,7 @@ from tcc.ir.index import as_int
 from tcc.ir.op import Array, Arrays, Trait
 from tcc.ir.types import F32
 from tcc.ops import OPS
-from tcc.passes.derive.bilinear.conv_forms import amplification, least_seconds
+from tcc.passes.derive.bilinear.conv_forms import amplification
 from tcc.passes.derive.bilinear.guard import fails
 from tcc.passes.derive.bilinear.tiled_conv import (
     DIRECT,
@@ -48,8 +48,7 @@ from tcc.passes.derive.sites import DerivationSite, SiteScope
 from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
-from tcc.schedule.alternatives import IMPOSSIBLE, cheapest_first, saves
-from tcc.schedule.limits import Rates
+from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
 from tcc.schedule.nest import typical
 from tcc.zipped import zip_equal
 
@@ -170,15 +169,17 @@ def convolution_of(site: DerivationSite) -> Conv | None:
     return conv if image.dtype is F32 and positive else None
 
 
-def tiled(conv: Conv, forms: Iterable[Form], rates: Rates, growth: float) -> SearchResult:
+def tiled(
+    conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
+) -> SearchResult:
     """Returns the bilinear forms to price: their bounds are lower than the bound of direct sums.
 
-    The form with the lowest bound comes first, and each following form has smaller weights.
-    `growth` is the factor by which weights may grow.  If any form keeps its weights within this
-    limit, the last returned form does.
+    `bound_of` returns a lower bound of a form's seconds.  The form with the lowest bound comes
+    first, and each following form has smaller weights.  `growth` is the factor by which weights may
+    grow.  If any form keeps its weights within this limit, the last returned form does.
     """
-    direct_bound = least_seconds(conv, (DIRECT,) * len(conv.axes), rates)
-    every = [Tiled(_name(form), least_seconds(conv, form, rates), conv, form) for form in forms]
+    direct_bound = bound_of(conv, (DIRECT,) * len(conv.axes))
+    every = [Tiled(_name(form), bound_of(conv, form), conv, form) for form in forms]
     candidates = [
         candidate
         for candidate in every

@@ -370,11 +370,9 @@ class Structure:
 
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
         self._key, self._core, self.form = key, core, core.limits.form
-        self._plain = build_group(*key, limits=core.limits)
+        self._plain = self._group(key[1])
         # The key has the knobs that change how constants are packed.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
-        self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
-        self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
 
     @cached_property
     def _loops(self) -> TileGroup:
@@ -395,16 +393,17 @@ class Structure:
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
+    @cached_method
     def with_knobs(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """Returns the group whose constants are packed under `knobs`, and its schedule."""
-        if knobs not in self._by_knobs:
-            expr, _, results = self._key
-            packed = self.packed(knobs)
-            if packed not in self._groups:
-                self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
-            group = self._groups[packed]
-            self._by_knobs[knobs] = group, choose(group, self.core(knobs))
-        return self._by_knobs[knobs]
+        group = self._group(self.packed(knobs))
+        return group, choose(group, self.core(knobs))
+
+    @cached_method
+    def _group(self, packed: tuple[Storage, ...]) -> TileGroup:
+        """Returns the group whose operands have the storage `packed`."""
+        expr, _, results = self._key
+        return build_group(expr, packed, results, limits=self._core.limits)
 
     def text(self, knobs: Knobs, variant: Schedule | None = None) -> str:
         """Returns the text of the kernel under `knobs`, with its schedule.
@@ -473,7 +472,7 @@ class ForcedStructure(Structure):
         super().__init__(key, core)
         self.kernel = kernel
         self._storage = self._packed_for(kernel.packing or kernel.schedule)
-        group = build_group(key[0], self._storage, key[2], limits=core.limits)
+        group = self._group(self._storage)
         schedule = by_name(kernel.schedule, group)
         check(kernel, schedule, group, core)
         check_lowered(group, schedule, core)
