@@ -48,7 +48,7 @@ def mesh_offers(graph: Graph, axes: Sequence[MeshAxis]) -> dict[Node, tuple[Node
     """Returns the strategies of each node along the `axes` of a mesh, the whole ones first."""
     offered: dict[Node, tuple[NodeStrategies, ...]] = {node: ((),) for node in graph.nodes}
     for number, axis in enumerate(axes):
-        extension = _Offers(graph, axes[:number], axis, offered)
+        extension = _Offers(axes[:number], axis, offered)
         while extension.stale:
             extension.sweep([*reversed(graph.nodes)])
             extension.sweep(graph.nodes)
@@ -72,7 +72,6 @@ class _Offers:
 
     def __init__(
         self,
-        graph: Graph,
         earlier: Sequence[MeshAxis],
         axis: MeshAxis,
         offered: Mapping[Node, Sequence[NodeStrategies]],
