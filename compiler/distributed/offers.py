@@ -129,7 +129,8 @@ class _Offers:
 
     def _record(self, site: _Site, strategy: Strategy) -> None:
         for part, sharding in zip_equal(self._operands(site), strategy.operands):
-            if part and isinstance(sharding, Split) and _is_wish(sharding):
+            # A node offers plain splits into equal blocks of an axis without being told.
+            if part and isinstance(sharding, Split) and sharding != Split(sharding.axis):
                 self._tell(part, sharding, self._needed, self._producers)
         for part, sharding in zip_equal(self._results(site), strategy.results):
             if part and isinstance(sharding, Split) and sharding.block:
@@ -161,14 +162,6 @@ def _parts(values: Sequence[Value | None], rows: Sequence[Shardings]) -> list[_P
     """Returns each value with its sharding in each row; None for an absent value."""
     columns = zip_equal(*rows) if rows else ((),) * len(values)
     return [None if v is None else (v, c) for v, c in zip_equal(values, columns)]
-
-
-def _is_wish(split: Split) -> bool:
-    """True for a split with groups or padded blocks, which a neighbour does not offer by itself.
-
-    A node offers plain splits into equal blocks of an axis without being told.
-    """
-    return split != Split(split.axis)
 
 
 def _wishes(

@@ -108,7 +108,7 @@ def whole(operands: int, results: int) -> Strategy:
 Wish = tuple[int, Split]
 
 
-@lru_cache(maxsize=4096)  # equal layers have equal expressions
+@lru_cache(4096)  # equal layers have equal expressions
 def strategies(
     expr: Expr, ranks: int, wishes: tuple[Wish, ...] = (), operands: tuple[Wish, ...] = ()
 ) -> tuple[Strategy, ...]:
@@ -222,7 +222,7 @@ def _has_blocks(size: Index, split: Split, ranks: int) -> bool:
 def _by_parts(expr: Expr) -> Iterator[Strategy | None]:
     """Yields the strategies in which operands are parts of a sum."""
     present = [n for n, param in enumerate(expr.params) if param is not None]
-    for parts in dict.fromkeys(((n,) for n in present), None) | {tuple(present): None}:
+    for parts in dict.fromkeys((n,) for n in present) | {tuple(present): None}:
         if parts:
             yield _strategy(expr, {}, parts, {})
 

@@ -245,7 +245,7 @@ def _with_number(scalar: Scalar) -> Scalar:
     return scalar if number is None else literal(number, scalar.dtype)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     """Returns for each parameter True if it is read once, directly as a factor of a product.
 

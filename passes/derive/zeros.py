@@ -46,6 +46,7 @@ from tcc.passes.derive.rewritten import single_stage
 from tcc.passes.derive.sites import DerivationSite, SiteScope, composed, scopes
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
+from tcc.zipped import zip_equal
 
 # A constant is looked through if it has at most _MOST elements, and if at most _DENSE of _SAMPLE of
 # its elements are not 0.  Columns with different ranges of rows are cut into at most _PARTS parts.
@@ -196,7 +197,7 @@ def _covers(matrix: Array) -> list[tuple[_Part, ...]]:
             lows, highs = np.where(highs, lows, 0), np.maximum(highs, 1)
             parts = [
                 _Part(n * width, 1, width, int(a), 0, int(b - a))
-                for n, (a, b) in enumerate(zip(lows, highs, strict=True))
+                for n, (a, b) in enumerate(zip_equal(lows, highs))
             ]
             uneven.append((width * int((highs - lows).sum()), tuple(parts)))
     best = (min(ways, key=lambda way: way[0]) for ways in (even, uneven))
@@ -262,7 +263,7 @@ def _matrix(factor: Factor, array: Array, loops: Sizes) -> tuple[Array, tuple[in
     if not all(map(is_axis, factor.forms)) or len(axes) != 2 or axes[0] == axes[1]:
         return None
     places: tuple[Any, ...] = tuple(
-        slice(None) if k in axes else form.offset for k, form in zip(at, factor.forms, strict=True)
+        slice(None) if k in axes else form.offset for k, form in zip_equal(at, factor.forms)
     )
     matrix = array[places]
     return (

@@ -168,7 +168,7 @@ def _region(node: Node) -> Region | None:
     return None if expr is None else from_expr(expr)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _map_of(region: Region, number: int) -> _Map | None:
     """Returns the map x * scale + shift that a region computes of parameter `number`; None if it
     computes something else."""
@@ -298,7 +298,7 @@ def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
 # ---- linear nodes -------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _is_linear(region: Region, operands: Sequence[int]) -> bool:
     """Returns True if each term of the results has exactly one of `operands` as a factor.
 
@@ -322,7 +322,7 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
     return once and ~region.outputs[0][0] in linear
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     """Returns (by, base) if the results are base + by * p, where p is parameter `number`.
 
@@ -343,7 +343,7 @@ def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     return (by, base) if is_parameter and by else None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
     """Returns the region of an op that gets an additional last operand, such as a bias.
 
