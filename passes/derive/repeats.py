@@ -55,8 +55,10 @@ def kronecker_factors(matrix: Array) -> tuple[Array, Array] | None:
     for p, q in sorted(sizes, key=lambda pair: prod(pair) + size // prod(pair)):
         a = matrix[row % p :: p, column % q :: q]
         b = matrix[row - row % p :, column - column % q :][:p, :q]
-        # A comparison of one entry, before that of all entries.
-        if np.float64(a[-1, -1]) * b[-1, -1] == matrix[-1, -1] * top:
+        # Comparisons of one entry and of one row, before that of all entries.
+        if np.float64(a[-1, -1]) * b[-1, -1] == matrix[-1, -1] * top and np.array_equal(
+            np.kron(np.float64(a[-1]), b[-1]), matrix[-1] * top
+        ):
             numbers = b / np.spacing(abs(b[b != 0]).min(initial=1)).astype(np.float64)
             # Numbers that are too large for an integer fail the comparison.
             numbers /= np.gcd.reduce(numbers.astype(np.int64), axis=None)
