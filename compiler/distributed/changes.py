@@ -16,7 +16,7 @@ Collectives have blocks along axis 0.  Around them, an axis of n * B elements be
 and B, and n moves to the front; it moves only where an axis before it has more than one element.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,9 @@ from tcc.distributed.sharding import WHOLE, Partial, Sharding, Split, Whole, loc
 from tcc.errors import InternalError
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import apply, index_value, literal
+from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.index import Index, Indices, as_int, const, symbol
 from tcc.ir.types import BOOL, I64, U8, TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.shapes import Shape
@@ -170,19 +170,23 @@ class Changer:
 
     def without_padding(self, value: Value, type: TensorType, split: Split) -> Value:
         """Returns a rank's array of a value of `type` with zeros as its padding."""
-        e = ExprBuilder(value.type)
-        at = e.point(value.type)
-        place = at[split.axis] % split.block + self.place() // split.copies * split.block
-        is_inside = index_value(place, I64) < type.shape[split.axis] // split.groups
-        part = apply("select", is_inside, e.read(0, *at), literal(0, value.dtype))
-        return self._add("expression", value, expr=e.finish(at, part))
+
+        def is_inside(at: Indices) -> Scalar:
+            place = at[split.axis] % split.block + self.place() // split.copies * split.block
+            return index_value(place, I64) < type.shape[split.axis] // split.groups
+
+        return self._selected(value, is_inside)
 
     def _addend(self, value: Value) -> Value:
         """Returns `value` on the first rank of each group, zeros on the others."""
-        e = ExprBuilder(value.type)
-        at, dtype = e.point(value.type), value.dtype
         is_first = apply("eq", index_value(self.place(), I64), literal(0, I64))
-        part = apply("select", is_first, e.read(0, *at), literal(0, dtype))
+        return self._selected(value, lambda _: is_first)
+
+    def _selected(self, value: Value, test: Callable[[Indices], Scalar]) -> Value:
+        """Returns the elements of `value` at whose indices `test` holds, and zeros elsewhere."""
+        e = ExprBuilder(value.type)
+        at = e.point(value.type)
+        part = apply("select", test(at), e.read(0, *at), literal(0, value.dtype))
         return self._add("expression", value, expr=e.finish(at, part))
 
     def combine(self, parts: Sequence[Value], monoid: str) -> Sequence[Value]:

@@ -173,8 +173,7 @@ class _Checker:
         return all(
             read is operand
             or (
-                read is not None
-                and (producer := self._producers.get(read)) is not None
+                (producer := self._producers.get(read)) is not None
                 and not is_exchange(producer)
                 and producer.inputs == (operand,)
             )
@@ -185,7 +184,7 @@ class _Checker:
         if not node.outputs:
             return None
         array = self._division.arrays[node.result].get(result_shardings(items)[0])
-        return None if array is None else self._producers.get(array)
+        return self._producers.get(array)
 
     def _array(self, value: Value, shardings: Shardings) -> Value:
         array = self._division.arrays[value].get(shardings)

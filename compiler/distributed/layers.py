@@ -62,7 +62,7 @@ def plan_rows(division: Division) -> Iterator[Row]:
     for node, items in division.choice.items():
         for value, shardings in zip(node.outputs[:1], result_shardings(items), strict=False):
             array = division.arrays[value].get(shardings)
-            origins[producers.get(array) if array is not None else None] = node, shardings
+            origins[producers.get(array)] = node, shardings
     layers: dict[_Key, list[tuple[Node, Shardings]]] = {}
     weights: set[Value] = set()
     everyone = (tuple(range(division.mesh.ranks)),)

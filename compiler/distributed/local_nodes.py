@@ -37,7 +37,6 @@ from tcc.ir.expr.scalar import (
     Read,
     Scalar,
     Scalars,
-    Source,
     apply,
     index_value,
     literal,
@@ -139,15 +138,13 @@ class _LocalExpr:
     def _indices(self, node: Read, stage: Stage, block: LoopBlock) -> Indices:
         sizes = source_shape(self._expr, node.source)
         return tuple(
-            self._index(index, stage, block, size, axis, node.source)
+            self._index(index, stage, block, size, axis)
             if block.loop in free_vars(index)
             else index
             for axis, (index, size) in enumerate(zip_equal(node.indices, sizes))
         )
 
-    def _index(
-        self, index: Index, stage: Stage, block: LoopBlock, size: Index, axis: int, source: Source
-    ) -> Index:
+    def _index(self, index: Index, stage: Stage, block: LoopBlock, size: Index, axis: int) -> Index:
         sharding = axis_split(index, stage, block, axis, plain(size))
         if sharding is None:
             return placed_index(index, block, self._block_number(block))

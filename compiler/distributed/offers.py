@@ -48,7 +48,7 @@ def mesh_offers(graph: Graph, axes: Sequence[MeshAxis]) -> dict[Node, tuple[Node
     """Returns the strategies of each node along the `axes` of a mesh, the whole ones first."""
     offered: dict[Node, tuple[NodeStrategies, ...]] = {node: ((),) for node in graph.nodes}
     for number, axis in enumerate(axes):
-        extension = _Offers(graph, axes[:number], axis, offered)
+        extension = _Offers(axes[:number], axis, offered)
         while extension.stale:
             extension.sweep([*reversed(graph.nodes)])
             extension.sweep(graph.nodes)
@@ -72,7 +72,6 @@ class _Offers:
 
     def __init__(
         self,
-        graph: Graph,
         earlier: Sequence[MeshAxis],
         axis: MeshAxis,
         offered: Mapping[Node, Sequence[NodeStrategies]],
@@ -130,7 +129,8 @@ class _Offers:
 
     def _record(self, site: _Site, strategy: Strategy) -> None:
         for part, sharding in zip_equal(self._operands(site), strategy.operands):
-            if part and isinstance(sharding, Split) and _is_wish(sharding):
+            # A node offers plain splits into equal blocks of an axis without being told.
+            if part and isinstance(sharding, Split) and sharding != Split(sharding.axis):
                 self._tell(part, sharding, self._needed, self._producers)
         for part, sharding in zip_equal(self._results(site), strategy.results):
             if part and isinstance(sharding, Split) and sharding.block:
@@ -162,14 +162,6 @@ def _parts(values: Sequence[Value | None], rows: Sequence[Shardings]) -> list[_P
     """Returns each value with its sharding in each row; None for an absent value."""
     columns = zip_equal(*rows) if rows else ((),) * len(values)
     return [None if v is None else (v, c) for v, c in zip_equal(values, columns)]
-
-
-def _is_wish(split: Split) -> bool:
-    """True for a split with groups or padded blocks, which a neighbour does not offer by itself.
-
-    A node offers plain splits into equal blocks of an axis without being told.
-    """
-    return split != Split(split.axis)
 
 
 def _wishes(

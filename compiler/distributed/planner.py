@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
+from tcc.cached import cached_method
 from tcc.distributed.cluster import on_mesh
 from tcc.distributed.costs import Cluster, local_seconds, with_memory
 from tcc.distributed.decisions import StrategyDecisions
@@ -74,7 +75,7 @@ class AppliedPlan:
         return constant_bytes(self.local) + largest_values(self.local)
 
 
-@entity
+@dataclass(frozen=True, eq=False)
 class GraphPlanner:
     """Plans `graph` on a cluster; nodes in `fixed` keep the strategies that stand there.
 
@@ -89,7 +90,6 @@ class GraphPlanner:
     states: StateNames = ()
     prices: RankPrices | None = None
     _blocks: RankConstants = field(default_factory=dict)
-    _seconds: dict[AppliedPlan, float] = field(default_factory=dict)
 
     def best(self) -> AppliedPlan:
         """Returns the plan of the least time whose weights and arena fit the memory of a rank.
@@ -131,14 +131,12 @@ class GraphPlanner:
         costs = (plan.bytes * self.seconds(plan) for plan in (lean, fast))
         return lean if next(costs) <= _LEAN * next(costs) else None
 
+    @cached_method
     def seconds(self, plan: AppliedPlan) -> float:
         """Returns the predicted seconds of a run on a rank."""
-        if plan not in self._seconds:
-            self._seconds[plan] = plan.counted
-            if self.prices is not None:
-                exchanges = local_seconds(plan.local, self.cluster)
-                self._seconds[plan] = self.prices.seconds(plan.local) + exchanges
-        return self._seconds[plan]
+        if self.prices is None:
+            return plan.counted
+        return self.prices.seconds(plan.local) + local_seconds(plan.local, self.cluster)
 
     def memory(self, plan: AppliedPlan) -> int:
         """Returns the bytes that a rank needs: with its planned arena, or with all values."""

@@ -284,7 +284,7 @@ class ProblemWriter:
         # Sets have no order that equal models share.
         texts = {repr(s): s for need in needed for s in need}
         sets = tuple(_sharding_sets([texts[text] for text in sorted(texts)], always))
-        needed_sets = tuple(sorted(needed, key=_set_text))
+        needed_sets = tuple(sorted(needed, key=lambda group: sorted(map(repr, group))))
         covers = _covers(needed_sets, sets)
         if sources is not None:
             sets, covers = self._useful(value.type, sources, sets, needed_sets)
@@ -308,7 +308,7 @@ class ProblemWriter:
         A set also covers shardings that it gives for nothing, as slices of a whole value.  It is
         left out if another set covers as much and costs no more, whatever the source.
         """
-        members = [s for s in dict.fromkeys(s for group in (*sets, *needed) for s in group)]
+        members = [*dict.fromkeys(s for group in (*sets, *needed) for s in group)]
         free = {s: frozenset(t for t in members if not self._change(type, s, t)) for s in members}
         closed = tuple(frozenset(t for s in group for t in free[s]) for group in sets)
         covers = _covers(needed, closed)
@@ -373,10 +373,6 @@ def _minimal(points: Array) -> list[int]:
         if not (points[:, minimal] <= column).all(axis=0).any():
             minimal.append(number)
     return sorted(minimal)
-
-
-def _set_text(group: ShardingSet) -> list[str]:
-    return sorted(map(repr, group))
 
 
 def _sharding_sets(shardings: Iterable[Shardings], always: ShardingSet) -> Iterator[ShardingSet]:

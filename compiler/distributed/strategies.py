@@ -108,7 +108,7 @@ def whole(operands: int, results: int) -> Strategy:
 Wish = tuple[int, Split]
 
 
-@lru_cache(maxsize=4096)  # equal layers have equal expressions
+@lru_cache(4096)  # equal layers have equal expressions
 def strategies(
     expr: Expr, ranks: int, wishes: tuple[Wish, ...] = (), operands: tuple[Wish, ...] = ()
 ) -> tuple[Strategy, ...]:
@@ -127,18 +127,18 @@ def strategies(
             *_by_rows(expr, ranks),
             *_by_parts(expr),
         )
-        offers |= dict.fromkeys(divided)
+        offers |= dict.fromkeys(filter(None, divided))
     return tuple(offers)
 
 
-def _by_loops(expr: Expr, ranks: int) -> Iterator[Strategy]:
+def _by_loops(expr: Expr, ranks: int) -> Iterator[Strategy | None]:
     for number, stage in enumerate(expr.stages):
         for loop in stage.loops:
             block = loop_block(loop, ranks, even(extent(loop), ranks))
             yield from _by_block(expr, ranks, number, block)
 
 
-def _by_axes(expr: Expr, ranks: int) -> Iterator[Strategy]:
+def _by_axes(expr: Expr, ranks: int) -> Iterator[Strategy | None]:
     """Yields strategies that divide axes of operands along which no loop runs.
 
     Blocks of such an axis tell blocks of a loop: whole groups of weights that share a scale, say.
@@ -153,7 +153,7 @@ def _by_axes(expr: Expr, ranks: int) -> Iterator[Strategy]:
 
 def _by_wishes(
     expr: Expr, ranks: int, results: Iterable[Wish], operands: Iterable[Wish]
-) -> Iterator[Strategy]:
+) -> Iterator[Strategy | None]:
     for result, split in results:
         number = expr.outputs[result].stage
         loop = expr.stages[number].iters[split.axis]
@@ -162,23 +162,23 @@ def _by_wishes(
         yield from _by_axis(expr, ranks, operand, split)
 
 
-def _by_axis(expr: Expr, ranks: int, operand: int, split: Split) -> Iterator[Strategy]:
+def _by_axis(expr: Expr, ranks: int, operand: int, split: Split) -> Iterator[Strategy | None]:
     division = _Division(expr, ranks)
     if division.divide_axis(operand, split):
         yield from _divided(expr, division)
 
 
-def _by_block(expr: Expr, ranks: int, number: int, block: LoopBlock | None) -> Iterator[Strategy]:
+def _by_block(
+    expr: Expr, ranks: int, number: int, block: LoopBlock | None
+) -> Iterator[Strategy | None]:
     division = _Division(expr, ranks)
     if block is not None and division.divide(number, block):
         yield from _divided(expr, division)
 
 
-def _divided(expr: Expr, division: "_Division") -> Iterator[Strategy]:
+def _divided(expr: Expr, division: "_Division") -> Iterator[Strategy | None]:
     if division.is_consistent():
-        strategy = _strategy(expr, division.axes, (), division.blocks)
-        if strategy is not None:
-            yield strategy
+        yield _strategy(expr, division.axes, (), division.blocks)
 
 
 def _by_rows(expr: Expr, ranks: int) -> Iterator[Strategy]:
@@ -219,13 +219,12 @@ def _has_blocks(size: Index, split: Split, ranks: int) -> bool:
     return False
 
 
-def _by_parts(expr: Expr) -> Iterator[Strategy]:
+def _by_parts(expr: Expr) -> Iterator[Strategy | None]:
     """Yields the strategies in which operands are parts of a sum."""
     present = [n for n, param in enumerate(expr.params) if param is not None]
-    for parts in dict.fromkeys(((n,) for n in present), None) | {tuple(present): None}:
-        strategy = _strategy(expr, {}, parts, {}) if parts else None
-        if strategy is not None:
-            yield strategy
+    for parts in dict.fromkeys((n,) for n in present) | {tuple(present): None}:
+        if parts:
+            yield _strategy(expr, {}, parts, {})
 
 
 # ---- divided loops ------------------------------------------------------------------------------

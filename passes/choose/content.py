@@ -95,11 +95,11 @@ def _object_text(item: Any, static: bool) -> str:
 # expressions have equal texts. A layout's fill could be 0.0 or -0.0, which are equal.
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _expr_text(expr: Expr, static: bool) -> str:
     return expr_text(expr, static=static).rstrip()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _layout_text(layout_without_fill: Layout) -> str:
     return _object_text(layout_without_fill, True)

@@ -247,14 +247,15 @@ def _priced(
 def _searches(site: DerivationSite, limits: Derivations) -> list[SearchResult]:
     """Returns a result for each generator of candidates that applies to a site."""
     prices, conv = limits.prices, convolution_of(site)
-    derived = searched(site, prices.planner.rates, limits.strict)
+    rates = prices.planner.rates
+    derived = searched(site, rates, limits.strict)
     if limits.strict:
         return [derived]
     if conv is None:
-        return [reordered(site, prices.planner.rates), derived]
+        return [reordered(site, rates), derived]
     forms = forms_of(conv) if limits.bilinear else ()
     fast = tiled(conv, forms, prices.least_seconds, limits.growth)
-    return [fast, by_phases(site, prices.planner.rates), derived]
+    return [fast, by_phases(site, rates), derived]
 
 
 # ---- sites together -----------------------------------------------------------------------------

@@ -37,7 +37,7 @@ Steps: TypeAlias = tuple[DerivationStep, ...]
 _WINDOWS = (3, 2)  # sizes, in taps, of the windows into which a larger window is split
 
 
-def apply_free_steps(region: Region, strict: bool = False) -> tuple[Region, Steps]:
+def apply_free_steps(region: Region, strict: bool) -> tuple[Region, Steps]:
     """Returns the region after all steps that cost nothing, and the steps in order.
 
     A free step solves a condition, tightens bounds, or reverses a window so that it runs in the
@@ -58,8 +58,8 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
         steps = [DerivationStep("solve", number, a) for a in solutions(region, number)]
         if not strict:
             steps += [DerivationStep("tighten", number, a) for a in tightenings(region, number)]
-        if not strict and _multiplies(stage):
-            steps += [DerivationStep("reverse", number, (loop,)) for loop in _against(stage)]
+            if _multiplies(stage):
+                steps += [DerivationStep("reverse", number, (loop,)) for loop in _against(stage)]
         for step in steps:
             try:
                 new = applied(region, step)

@@ -122,7 +122,11 @@ class MergePrices:
         return self._cheapest_of[site.key]
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> Seconds:
-        candidate = merged(graph, [g for g in groups if len(g) > 1], _unread)
+        candidate = merged(
+            graph,
+            [g for g in groups if len(g) > 1],
+            lambda b, values, axis: unread(b, _joined_type(values, axis), "joined"),
+        )
         kernels = priced_kernels(candidate, self.planner, stand_ins(candidate))
         return sum((seconds for _, seconds in kernels), NO_TIME)
 
@@ -186,10 +190,6 @@ def _one(b: GraphBuilder, group: Bundle, inputs: Inputs, join: _Join) -> Sequenc
     return b.add(OPS["split"], [y], SplitAttrs(loop, sizes))
 
 
-def _unread(b: GraphBuilder, values: Sequence[Value], axis: int) -> Value:
-    return unread(b, _joined_type(values, axis), "joined")
-
-
 def _joined_type(values: Sequence[Value], axis: int) -> TensorType:
     """Returns the type of values that are concatenated along an axis."""
     size = const(sum(as_int(v.shape[axis]) or 0 for v in values))
@@ -249,7 +249,7 @@ def _region(node: Node) -> Region | None:
     return None if expr is None else from_expr(expr)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _axes(region: Region, loop: int) -> tuple[int | None, ...] | None:
     """Returns for each parameter the axis whose index is `loop`, or None if no axis depends on it.
 
@@ -313,7 +313,7 @@ def _neighbours(scope: SiteScope, bundle: Bundle) -> list[Node]:
         behind += new[: max(0, _AROUND * len(nodes) - len(behind))]
     nodes_around = list(behind)
     for node in nodes_around:
-        makers = dict.fromkeys(n for v in node.inputs if v and (n := scope.producers.get(v)))
+        makers = dict.fromkeys(n for v in node.inputs if (n := scope.producers.get(v)))
         nodes_around += [
             n for n in makers if n not in nodes_around and _is_read_by(scope, n, nodes_around)
         ]

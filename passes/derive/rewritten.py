@@ -193,7 +193,7 @@ def searched(site: DerivationSite, rates: Rates, strict: bool = False) -> Search
     return SearchResult(direct, best, derived.states)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _derived(region: Region, strict: bool) -> Derivation:
     """Returns the states without obstacles that a search finds (`guide`), and how many it visited.
 

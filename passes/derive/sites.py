@@ -156,7 +156,7 @@ class SiteScope:
         for node in nodes:
             linear = self.linear(node) or ()
             for value, factor in zip_equal(node.inputs, linear):
-                before = None if value is None else self.producers.get(value)
+                before = self.producers.get(value)
                 if value is None or before is None or not factor or before in used_nodes:
                     continue
                 is_open = self.reader(value) and len(nodes) < _MOST
@@ -216,7 +216,7 @@ class SiteScope:
             after += joinable[: _AFTER + 1 - len(after)]
         before: list[Node] = []
         for node in (*nodes, *before):
-            makers = (self.producers.get(v) for v in node.inputs if v is not None)
+            makers = map(self.producers.get, node.inputs)
             other = (n for n in makers if n is not None and n not in (*nodes, *after, *before))
             before += [n for n in dict.fromkeys(other) if _may_join(n, NodeKind.CONTRACTION)]
         return [*after[1:], *before[:_BEFORE]]
@@ -245,7 +245,7 @@ def _with_number(scalar: Scalar) -> Scalar:
     return scalar if number is None else literal(number, scalar.dtype)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     """Returns for each parameter True if it is read once, directly as a factor of a product.
 

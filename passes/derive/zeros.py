@@ -1,4 +1,4 @@
-"""Leaves out products with zeros and repeated columns of constants, where the price is lower.
+"""Leaves out products with zeros and repeats of constants, where the price is lower.
 
     %y = matmul(%x, %w)    w = 0 above the diagonal     y[:, :n] = x[:, :n] * w[:n, :n], ...
                            w = blocks on the diagonal   y[i, g, j] = sum(k) x[i, g, k] * w[g, k, j]
@@ -8,6 +8,7 @@
     %y = matmul(where(equal(%rows, [0, 1, ...]), 1, 0), %w)     y[i, j] = w[rows[i], j]
     %d = reduce_sum(mul(%eye, matmul(%a, %b)))          d[i] = sum(k) a[i, k] * b[k, i]
     %y = matmul(%x, %w)    w[:, j] = u[:, labels[j]]    y[:, j] = (x * u)[:, labels[j]]
+                           w = kron(a, b)               y = (x * kron(1, b)) * kron(a, 1)
 
 A site is a sum of products (`sites`), or one of its nodes.  The constant is a matrix of two loops,
 of which at least one is summed: the rows.  Its columns are cut into tiles, and each tile has a
@@ -32,7 +33,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.op import Array
 from tcc.ir.region import Factor, RegionStage, product
-from tcc.ir.region.affine import Affine, Sizes, loops_of, unit
+from tcc.ir.region.affine import Affine, Sizes, loops_of, unit, units
 from tcc.ir.region.convert import to_expr
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import DType
@@ -41,11 +42,12 @@ from tcc.ops.shapes import replaced
 from tcc.passes.derive.algebra.fold import is_axis
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, Term
 from tcc.passes.derive.emitted import Way, with_cheapest
-from tcc.passes.derive.repeats import repeated_rows, repeats
+from tcc.passes.derive.repeats import kronecker_factors, repeated_rows, repeats
 from tcc.passes.derive.rewritten import single_stage
 from tcc.passes.derive.sites import DerivationSite, SiteScope, composed, scopes
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
+from tcc.zipped import zip_equal
 
 # A constant is looked through if it has at most _MOST elements, and if at most _DENSE of _SAMPLE of
 # its elements are not 0.  Columns with different ranges of rows are cut into at most _PARTS parts.
@@ -106,9 +108,9 @@ def _lookups(scope: SiteScope) -> Iterator[tuple[DerivationSite, list[Way]]]:
     for node in scope.graph.nodes:
         is_matmul = node.op.name == "matmul" and node.result.dtype in WIDE
         x, table = node.inputs if is_matmul else (None, None)
-        select = scope.producers.get(x) if x else None
+        select = scope.producers.get(x)
         condition = select.inputs[0] if select and select.op.name == "where" else None
-        equal = scope.producers.get(condition) if condition else None
+        equal = scope.producers.get(condition)
         if not select or not equal or equal.op.name != "equal":
             continue
         places, columns = equal.inputs
@@ -144,7 +146,8 @@ def _selected(
 class _Part:
     """The columns of a matrix from `column` on, in `tiles` tiles of `width` columns.
 
-    Tile g is 0 outside of `height` rows, of which `first + step * g` is the first.
+    Tile g is 0 outside of `height` rows, of which `first + step * g` is the first.  The rows of a
+    tile, and its columns, are neighbours; with a `stride` they are so far apart, and tiles overlap.
     """
 
     column: int
@@ -153,6 +156,7 @@ class _Part:
     first: int
     step: int
     height: int
+    stride: int = 1
 
     @property
     def rows(self) -> Array:
@@ -196,7 +200,7 @@ def _covers(matrix: Array) -> list[tuple[_Part, ...]]:
             lows, highs = np.where(highs, lows, 0), np.maximum(highs, 1)
             parts = [
                 _Part(n * width, 1, width, int(a), 0, int(b - a))
-                for n, (a, b) in enumerate(zip(lows, highs, strict=True))
+                for n, (a, b) in enumerate(zip_equal(lows, highs))
             ]
             uneven.append((width * int((highs - lows).sum()), tuple(parts)))
     best = (min(ways, key=lambda way: way[0]) for ways in (even, uneven))
@@ -262,7 +266,7 @@ def _matrix(factor: Factor, array: Array, loops: Sizes) -> tuple[Array, tuple[in
     if not all(map(is_axis, factor.forms)) or len(axes) != 2 or axes[0] == axes[1]:
         return None
     places: tuple[Any, ...] = tuple(
-        slice(None) if k in axes else form.offset for k, form in zip(at, factor.forms, strict=True)
+        slice(None) if k in axes else form.offset for k, form in zip_equal(at, factor.forms)
     )
     matrix = array[places]
     return (
@@ -278,9 +282,8 @@ def _skipped(p: _Product, matrix: Array) -> Iterator[Way]:
             parts = [(part, part.values(matrix)) for part in cover]
             yield partial(_in_parts, p=p, parts=parts)
     x = _read_by_row(p)
-    loops = chain(*map(depends, p.other_factors))
-    if is_result and p.column not in loops and (pair := repeated_rows(matrix.T)):
-        yield partial(_repeated, p=p, columns=pair[0].T, labels=pair[1])
+    if is_result and p.column not in chain(*map(depends, p.other_factors)):
+        yield from _factored(p, matrix)
     if not is_result or x is None:
         return
     # The differences of neighbouring columns, in order and in the opposite order.
@@ -293,6 +296,25 @@ def _skipped(p: _Product, matrix: Array) -> Iterator[Way]:
             yield partial(_gathered, p=p, x=x, rows=rows, values=values, reverse=reverse)
 
 
+def _factored(p: _Product, matrix: Array) -> Iterator[Way]:
+    """Yields ways to multiply by a matrix in two steps, without equal products."""
+    if pair := kronecker_factors(matrix):
+        (m, n), (height, width) = pair[0].shape, pair[1].shape
+        a, c = pair[0][None], pair[1][None]
+        b_then_a = (
+            (_Part(0, m, width, 0, height, height), c),
+            (_Part(0, width, n, 0, 1, m, width), a),
+        )
+        a_then_b = (
+            (_Part(0, height, n, 0, 1, m, height), a),
+            (_Part(0, n, width, 0, height, height), c),
+        )
+        for steps in (b_then_a, a_then_b):
+            yield partial(_stepwise, p=p, steps=steps)
+    if pair := repeated_rows(matrix.T):
+        yield partial(_repeated, p=p, columns=pair[0].T, labels=pair[1])
+
+
 def _repeated(
     b: GraphBuilder, operands: Sequence[Value], p: _Product, columns: Array, labels: Array
 ) -> Value:
@@ -300,6 +322,20 @@ def _repeated(
     part = _Part(0, 1, columns.shape[1], 0, 0, len(columns))
     y = _tiled(b, operands, p, part, columns[None])
     return emit(b, "gather", y, b.constant(labels.astype(np.int64), "columns"), axis=p.column)
+
+
+def _stepwise(
+    b: GraphBuilder, operands: Sequence[Value], p: _Product, steps: Sequence[tuple[_Part, Array]]
+) -> Value:
+    """Adds nodes that multiply by several matrices, one after the other."""
+    loops = len(p.iters)
+    axes = replaced(units(loops + 1)[:-1], p.column, unit(loops, loops + 1))
+    for part, values in steps:
+        operands = [y := _tiled(b, operands, p, part, values)]
+        factors = (Factor(0, 0, axes, p.dtype),) * 2
+        term = Term((), (part.tiles * part.width,), factors)
+        p = _Product(term, p.iters, p.dtype, 1, loops, p.column)
+    return y
 
 
 def _read_by_row(p: _Product) -> tuple[int, int] | None:
@@ -380,10 +416,13 @@ def _tiled(
 ) -> Value:
     """Adds the nodes that compute a part of a product; `values` has the numbers of its tiles."""
     # The loops of tiles, of their rows and of their columns: (extent, step of row, step of column).
-    parts = (part.tiles, part.step, part.width), (part.height, 1, 0), (part.width, 0, 1)
+    stride = part.stride
+    tile_loop = part.tiles, part.step, part.width if stride == 1 else 1
+    parts = tile_loop, (part.height, stride, 0), (part.width, 0, stride)
     tile, inner_row, inner_column = ([loop] if loop[0] > 1 else [] for loop in parts)
     loops: list[Any] = [[(size, 0, 0)] for size in (*p.iters, *p.term.sums)]
-    loops[p.row], loops[p.column] = inner_row, [*tile, *inner_column]
+    loops[p.row] = inner_row
+    loops[p.column] = [*tile, *inner_column] if stride == 1 else [*inner_column, *tile]
     every = [*chain(*loops)]
     sizes = tuple(size for size, _, _ in every)
     starts = [len([*chain(*loops[:k])]) for k in range(len(loops))]
@@ -394,7 +433,9 @@ def _tiled(
     factors = [mapped(f, maps, sizes) for f in p.other_factors]
     operands = list(operands)
     if not np.all(values == 1):
-        at = [every.index(loop) for loop in (*tile, *inner_row, *inner_column)]
+        # Equal tiles are stored once.
+        stored_tile = [] if len(values) == 1 else tile
+        at = [every.index(loop) for loop in (*stored_tile, *inner_row, *inner_column)]
         axes = tuple(unit(n, len(every)) for n in at)
         factors.append(Factor(len(operands), 0, axes, p.dtype))
         array = values.reshape([sizes[n] for n in at])

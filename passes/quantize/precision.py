@@ -36,6 +36,7 @@ from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
+from tcc.cached import cached_method
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
 from tcc.ir.expr.rename import canonical
@@ -165,7 +166,6 @@ class _Narrowing:
         self.rounded: list[Rounded] = []
         self.types: dict[Value, str] = {}
         self.floats: dict[Value, _Replacement | None] = {}
-        self.levels: dict[tuple[Value, int], _Replacement | None] = {}
         matmuls = [p for k in self.kernels for p in _matmuls(k, constants)]
         self.quantized = {
             p: quantised for p in matmuls if (quantised := self._quantized(p)) is not None
@@ -312,10 +312,9 @@ class _Narrowing:
         times = sum(v is value for _, _, v in operand_reads(matmul.kernel))
         if not self.precision.bits or axis is None or count < _LARGE or times > 1:
             return None
-        if (value, axis) not in self.levels:
-            self.levels[value, axis] = self._levels(value, axis)
-        return self.levels[value, axis]
+        return self._levels(value, axis)
 
+    @cached_method
     def _levels(self, value: Value, axis: int) -> _Replacement | None:
         store, handle = self._source(value)
         shape = value.shape

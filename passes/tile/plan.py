@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
+from tcc.cached import cached_method
 from tcc.errors import TccError
 from tcc.frozen import entity, frozen
 from tcc.ir.expr import Expr, reads
@@ -105,8 +106,6 @@ class KernelChooser(KernelModel):
         # The steps that launch each chosen kernel, by their place in the model.
         self.launches: dict[Bound, list[str]] = {}
         self._known: dict[KernelKey, Planned] = {}
-        self._seconds: dict[KernelKey, Seconds] = {}
-        self._times: dict[KernelKey, Times] = {}
 
     @property
     def prices_layouts(self) -> bool:
@@ -251,17 +250,15 @@ class KernelChooser(KernelModel):
         """Returns the price of a step with its operands and results in `layouts`."""
         return self.price_of(kernel_key(kernel, layouts, constants))
 
+    @cached_method
     def price_of(self, key: KernelKey) -> Seconds:
         """Returns the price of a kernel."""
-        if key not in self._seconds:
-            self._seconds[key] = self.estimate(key)
-        return self._seconds[key]
+        return self.estimate(key)
 
+    @cached_method
     def times_of(self, key: KernelKey) -> Times:
         """Returns the price of a kernel at each set of sizes."""
-        if key not in self._times:
-            self._times[key] = self.estimates(key)
-        return self._times[key]
+        return self.estimates(key)
 
     def estimates(self, key: KernelKey) -> Times:
         """Returns the estimated price of a kernel at each set of sizes (see `estimate`)."""

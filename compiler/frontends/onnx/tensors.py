@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 from onnx import TensorProto
+from tcc.cached import cached_method
 from tcc.errors import UserError
 from tcc.frontends.elements import LARGEST_TENSOR, decoded, elements_of, stored_size
 from tcc.frontends.model_file import open_data
@@ -74,7 +75,6 @@ class TensorReader:
 
     def __init__(self, model: Path | None) -> None:
         self._model = model
-        self._files: dict[str, mmap.mmap] = {}
 
     def array(self, tensor: onnx.TensorProto, raw: memoryview | None = None) -> tuple[Array, DType]:
         """Returns the array in its dtype's carrier, and the dtype.
@@ -160,25 +160,24 @@ class TensorReader:
             raise _bad_external(f"bytes {offset} to {offset + length} of a file of {len(data)}")
         return memoryview(data)[offset : offset + length]
 
+    @cached_method
     def _map(self, location: str) -> mmap.mmap:
-        if location not in self._files:
-            if self._model is None:
-                raise UserError(
-                    "the model's weights lie in another file",
-                    why=f"'{location}' cannot be found without the model's folder",
-                    hint="give the model by its path",
-                )
-            try:
-                descriptor = open_data(self._model, location)
-            except ValueError as error:
-                raise _bad_external(str(error)) from error
-            try:
-                self._files[location] = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise _bad_external(f"'{location}' is empty or unreadable") from error
-            finally:
-                os.close(descriptor)
-        return self._files[location]
+        if self._model is None:
+            raise UserError(
+                "the model's weights lie in another file",
+                why=f"'{location}' cannot be found without the model's folder",
+                hint="give the model by its path",
+            )
+        try:
+            descriptor = open_data(self._model, location)
+        except ValueError as error:
+            raise _bad_external(str(error)) from error
+        try:
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise _bad_external(f"'{location}' is empty or unreadable") from error
+        finally:
+            os.close(descriptor)
 
 
 def _is_possible(shape: tuple[int, ...]) -> bool:

@@ -1,25 +1,26 @@
 """Attention of a layer: rotated queries and keys, and caches of the keys and values of all rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from tcc.cached import cached_method
 from tcc.frontends.emit import concat, constant, counted, emit, size_scalar, stack
 from tcc.frontends.operand import Operand
 from tcc.frontends.weights.config import Config
 from tcc.frontends.weights.rotary import Rotary
 from tcc.frontends.weights.tensors import Tensors
-from tcc.frozen import entity
 from tcc.ir.index import Index
 from tcc.ir.types import F32
 from tcc.zipped import zip_equal
 
 
-@entity
+@dataclass(frozen=True, eq=False)
 class DecoderRun:
     """The values that all layers of a run share.
 
     The run has `seq` tokens of each of `batch` texts, which are rows `[batch * seq, ...]`, behind
-    `past` rows of the caches. `angles` holds cos and sin, f32 `[rows, 1, dims // 2]`, and `masks`
-    the visible keys, bool `[batch, 1, seq, past + seq]`, by window.
+    `past` rows of the caches. Layers share `turns`, f32 `[rows, 1, dims // 2]`, and `mask`, bool
+    `[batch, 1, seq, past + seq]`.
 
     A batch has `lengths`, i64 `[batch]`: the tokens of each text in the caches, at most `past`. Its
     `ends`, of the same form, count the tokens of the run too. Both are None for one text, of which
@@ -33,8 +34,6 @@ class DecoderRun:
     batch: Index
     lengths: Operand | None
     ends: Operand | None
-    angles: dict[Rotary, Sequence[Operand]]
-    masks: dict[int, Operand]
 
     @property
     def rows(self) -> Index:
@@ -46,25 +45,25 @@ class DecoderRun:
             return counted(self.seq) + size_scalar(self.past)
         return (self.lengths.unsqueeze(1) + counted(self.seq)).flat()
 
+    @cached_method
     def turns(self, rotary: Rotary) -> Sequence[Operand]:
         """Returns cos and sin of the angles of the rows, times the magnitude."""
-        if rotary not in self.angles:
-            frequencies = constant(rotary.frequencies)
-            positions = self.positions().cast(F32).reshape((self.rows, 1, 1))
-            if rotary.long is not None:
-                ends = self.ends or size_scalar(self.past + self.seq)
-                if self.ends:
-                    # Each text decides for its own rows.
-                    ends = ends.unsqueeze(1).expand((self.batch, self.seq)).reshape((self.rows, 1))
-                    ends = ends.unsqueeze(2)
-                frequencies = (ends > rotary.limit).select(constant(rotary.long), frequencies)
-            angle = positions * frequencies
-            turns = [angle.cos(), angle.sin()]
-            if rotary.magnitude != 1:
-                turns = [turn * rotary.magnitude for turn in turns]
-            self.angles[rotary] = turns
-        return self.angles[rotary]
+        frequencies = constant(rotary.frequencies)
+        positions = self.positions().cast(F32).reshape((self.rows, 1, 1))
+        if rotary.long is not None:
+            ends = self.ends or size_scalar(self.past + self.seq)
+            if self.ends:
+                # Each text decides for its own rows.
+                ends = ends.unsqueeze(1).expand((self.batch, self.seq)).reshape((self.rows, 1))
+                ends = ends.unsqueeze(2)
+            frequencies = (ends > rotary.limit).select(constant(rotary.long), frequencies)
+        angle = positions * frequencies
+        turns = [angle.cos(), angle.sin()]
+        if rotary.magnitude != 1:
+            turns = [turn * rotary.magnitude for turn in turns]
+        return turns
 
+    @cached_method
     def mask(self, window: int) -> Operand | None:
         """Returns the keys that a row sees: those of its own text, and not behind its window.
 
@@ -72,14 +71,12 @@ class DecoderRun:
         """
         if not window and not self.lengths:
             return None
-        if window not in self.masks:
-            count = self.past + self.seq
-            keys, rows = counted(count).reshape((1, count)), self.positions().unsqueeze(1)
-            parts = [keys > rows - window] if window else []
-            parts += [] if self.lengths is None else [keys <= rows]
-            is_visible = parts[0] & parts[1] if len(parts) > 1 else parts[0]
-            self.masks[window] = is_visible.reshape((self.batch, 1, self.seq, count))
-        return self.masks[window]
+        count = self.past + self.seq
+        keys, rows = counted(count).reshape((1, count)), self.positions().unsqueeze(1)
+        parts = [keys > rows - window] if window else []
+        parts += [] if self.lengths is None else [keys <= rows]
+        is_visible = parts[0] & parts[1] if len(parts) > 1 else parts[0]
+        return is_visible.reshape((self.batch, 1, self.seq, count))
 
     def appended(self, cache: Operand, rows: Operand) -> Operand:
         """Returns a cache with the rows of the run, `[rows, key heads, head width]`.

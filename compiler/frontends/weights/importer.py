@@ -64,7 +64,7 @@ def import_checkpoint(
     with _part(scope, "lengths").writing():
         lengths, ends = _lengths(seq, *ports[1:]) if batch else (None, None)
     texts = batch[0] if batch else const(1)
-    context = DecoderRun(config, tensors, past, seq, texts, lengths, ends, {}, {})
+    context = DecoderRun(config, tensors, past, seq, texts, lengths, ends)
     longer = _model(scope, context, ports, caches)
     tensors.check_all_read()
     values = output_values(scope, [*ports, *caches], zip_equal(results, longer))

@@ -109,7 +109,8 @@ class Graph:
         handle = None if value is None else self.constants.get(value)
         return None if handle is None else self.store.common(handle)
 
-    def producers(self) -> dict[Value, Node]:
+    def producers(self) -> dict[Value | None, Node]:
+        """Returns the node that computes each value; none computes None, an absent operand."""
         return {out: node for node in self.nodes for out in node.outputs}
 
     def values_read_outside(self) -> set[Value]:

@@ -9,6 +9,7 @@ array is dropped after its last use.
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -114,12 +115,12 @@ class _Frame:
 class GraphEvaluator:
     """Evaluates a graph and its bodies.
 
-    `_plans` caches for each graph the values that can be dropped after each node.
+    `_dying` returns for each graph the values that can be dropped after each node.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._plans: dict[Graph, list[list[Value]]] = {}
+        self._dying = cache(_dying)
 
     def evaluate(self, graph: Graph, inputs: NamedArrays) -> dict[str, Array]:
         """Returns and raises what `evaluate_graph` does."""
@@ -151,9 +152,7 @@ class GraphEvaluator:
         values = frame.values
         values.update(zip_equal(graph.inputs, inputs))
         values.update((value, self.constant(graph, value)) for value in graph.constants)
-        if graph not in self._plans:
-            self._plans[graph] = _dying(graph)
-        for node, dead in zip_equal(graph.nodes, self._plans[graph]):
+        for node, dead in zip_equal(graph.nodes, self._dying(graph)):
             results = self._node(node, frame)
             _check(node, results, frame.sizes)
             values.update(zip_equal(node.outputs, results))

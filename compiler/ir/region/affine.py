@@ -105,33 +105,17 @@ def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
     The maps are forms of new loops, whose extents are `extents`. Without digits, the result is the
     vector `steps` times the matrix whose rows are the maps.
     """
-    if not form.digits:
-        weighted_maps = [(step, m) for step, m in zip_equal(form.steps, maps) if step != 0]
-        if len(weighted_maps) == 1 and weighted_maps[0][0] == 1 and form.offset == 0:
-            return weighted_maps[0][1]
-        if not any(m.digits for _, m in weighted_maps):
-            return _weighted_sum(form.offset, weighted_maps, len(extents))
+    weighted_maps = [(step, m) for step, m in zip_equal(form.steps, maps) if step != 0]
+    steps = [step for step, _ in weighted_maps]
+    if steps == [1] and form.offset == 0 and not form.digits:
+        return weighted_maps[0][1]
     terms: _Terms = {}
     offset = form.offset
-    for step, inner in zip_equal(form.steps, maps):
-        if step != 0:
-            offset += _add(terms, inner, step)
+    for step, inner in weighted_maps:
+        offset += _add(terms, inner, step)
     for digit in form.digits:
         _count(terms, (substitute(digit.of, maps, extents), digit.div, digit.mod), digit.step)
     return _affine(terms, offset, extents)
-
-
-def _weighted_sum(
-    offset: Size, weighted_forms: Sequence[tuple[Size, Affine]], loops: int
-) -> Affine:
-    """Returns `offset` plus the sum of the forms, each times its weight; they have no digits."""
-    steps: list[Size] = [0] * loops
-    for step, inner in weighted_forms:
-        offset += step * inner.offset
-        for k, inner_step in enumerate(inner.steps):
-            if inner_step != 0:
-                steps[k] += step * inner_step
-    return Affine(tuple(s if type(s) is int else plain(s) for s in steps), plain(offset))
 
 
 def simplified(form: Affine, extents: Sizes) -> Affine:
@@ -167,11 +151,7 @@ def interval(form: Affine, extents: Sizes) -> Interval:
             first, last = (last, first) if is_nonnegative(-step) else (None, None)
         low = None if low is None or first is None else low + step * first
         high = None if high is None or last is None else high + step * last
-    return _plain_bound(low), _plain_bound(high)
-
-
-def _plain_bound(end: Size | None) -> Size | None:
-    return None if end is None else plain(end)
+    return None if low is None else plain(low), None if high is None else plain(high)
 
 
 def _digit_interval(digit: Digit, extents: Sizes) -> Interval:

@@ -175,8 +175,7 @@ def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
 
 def with_sources(stage: RegionStage, of: Callable[[int], int]) -> RegionStage:
     """Returns the stage with `of(source)` in place of every source."""
-    factors = from_sources(stage.factors, of)
-    return stage if factors == stage.factors else stage._replace(factors=factors)
+    return stage._replace(factors=from_sources(stage.factors, of))
 
 
 def from_sources(factors: Factors, of: Callable[[int], int]) -> Factors:

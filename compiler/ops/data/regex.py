@@ -51,7 +51,7 @@ class Automaton:
     accepts: Array
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def compile_pattern(pattern: str) -> Automaton:
     """Returns the automaton that accepts exactly the texts that `pattern` matches as a whole.
 

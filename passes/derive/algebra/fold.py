@@ -115,7 +115,7 @@ def evaluated(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[Arr
     return tuple(evaluate_expr(_in_f64(stage, tuple(a.shape for a in arrays)), arrays))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
     """Returns an expression that computes a stage in f64.
 

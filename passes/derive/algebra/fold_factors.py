@@ -24,6 +24,7 @@ directly behind a linear node, and that a map has at most two operations.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import chain, combinations, islice
@@ -46,7 +47,7 @@ from tcc.ir.expr.scalar import (
     uncast,
     walk,
 )
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses, walk_graphs, walk_nodes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Array, OpSpec, Types
@@ -167,7 +168,7 @@ def _region(node: Node) -> Region | None:
     return None if expr is None else from_expr(expr)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _map_of(region: Region, number: int) -> _Map | None:
     """Returns the map x * scale + shift that a region computes of parameter `number`; None if it
     computes something else."""
@@ -291,14 +292,13 @@ def _node_map(b: GraphBuilder, node: Node, inputs: Inputs) -> _NodeMap | None:
     linear_map = None if region is None else _map_of(region, unknown[0])
     if linear_map is None:
         return None
-    arrays = [None if v is None else b.array(v) for v in inputs]
-    return _NodeMap(linear_map, arrays, unknown[0])
+    return _NodeMap(linear_map, [*map(b.array, inputs)], unknown[0])
 
 
 # ---- linear nodes -------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _is_linear(region: Region, operands: Sequence[int]) -> bool:
     """Returns True if each term of the results has exactly one of `operands` as a factor.
 
@@ -322,7 +322,7 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
     return once and ~region.outputs[0][0] in linear
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     """Returns (by, base) if the results are base + by * p, where p is parameter `number`.
 
@@ -343,7 +343,7 @@ def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     return (by, base) if is_parameter and by else None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
     """Returns the region of an op that gets an additional last operand, such as a bias.
 
@@ -378,12 +378,9 @@ class _Fold:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.uses = dict.fromkeys(graph.outputs, 2)
-        for node in walk_nodes(graph):
-            self.uses.update((v, 2) for body in bodies(node) for v in body.outputs)
-        for node in walk_nodes(graph):
-            for value in uses(node):
-                self.uses[value] = self.uses.get(value, 0) + 1
+        self.uses = Counter(value for node in walk_nodes(graph) for value in uses(node))
+        for part in walk_graphs(graph):
+            self.uses.update(part.outputs * 2)
 
     def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         node_map = _node_map(b, node, inputs)
@@ -408,7 +405,7 @@ class _Fold:
         """
         region = _region(node)
         for n, (value, old) in enumerate(zip_equal(inputs, node.inputs)):
-            producer = None if value is None else b.producer(value)
+            producer = b.producer(value)
             if region is None or producer is None or old is None or self.uses[old] != 1:
                 continue
             node_map = _node_map(b, producer, producer.inputs)

@@ -17,11 +17,13 @@ at compile time, and cost only the bytes of their result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+from tcc.cached import cached_method
 from tcc.ir.region.affine import Sizes
 from tcc.ir.region.edit import depends
 from tcc.ir.types import DType
@@ -55,7 +57,7 @@ class ContractionTree(NamedTuple):
     constant: bool
 
 
-@dataclass(slots=True)
+@dataclass
 class Trees:
     """The contraction trees of a term with result loops `iters`.
 
@@ -69,14 +71,14 @@ class Trees:
     rates: Rates
     dtype: DType
     states: int = 0
-    _sizes: list[int] = field(init=False)
-    _points: dict[int, float] = field(default_factory=dict)
-    _needed: dict[int, int] = field(default_factory=dict)
-    loops: list[int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._sizes = [count((size,)) for size in (*self.iters, *self.term.sums)]
-        self.loops = [_bits(depends(f)) for f in self.term.factors]
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [count((size,)) for size in (*self.iters, *self.term.sums)]
+
+    @cached_property
+    def loops(self) -> list[int]:
+        return [_bits(depends(f)) for f in self.term.factors]
 
     def best(self) -> list[ContractionTree]:
         """Returns the cheapest trees, the best first.  Requires a term with factors."""
@@ -117,20 +119,19 @@ class Trees:
         (part,) = parts.values()
         return part
 
+    @cached_method
     def needed(self, subset: int) -> int:
         """Returns the loops that the product of the factors `subset` keeps.
 
         The set of loops and the set of factors are integers: bit n stands for element n.
         """
-        if subset not in self._needed:
-            inside, outside = 0, (1 << len(self.iters)) - 1
-            for n, loops in enumerate(self.loops):
-                if subset >> n & 1:
-                    inside |= loops
-                else:
-                    outside |= loops
-            self._needed[subset] = inside & outside
-        return self._needed[subset]
+        inside, outside = 0, (1 << len(self.iters)) - 1
+        for n, loops in enumerate(self.loops):
+            if subset >> n & 1:
+                inside |= loops
+            else:
+                outside |= loops
+        return inside & outside
 
     def _leaf(self, number: int) -> ContractionTree:
         """Returns the tree of factor `number`, summed over the loops that only this factor has."""
@@ -158,12 +159,10 @@ class Trees:
             bytes_ = 2 * bytes_ if summed else 0.0
         return ContractionTree(seconds, (a.tree, b.tree), result_loops, bytes_, fixed)
 
+    @cached_method
     def points(self, loops: int) -> float:
         """Returns the product of the extents of `loops`, a set as bits."""
-        if loops not in self._points:
-            sizes = (size for n, size in enumerate(self._sizes) if loops >> n & 1)
-            self._points[loops] = float(prod(sizes))
-        return self._points[loops]
+        return float(prod(size for n, size in enumerate(self._sizes) if loops >> n & 1))
 
     def _bytes(self, loops: int) -> float:
         return self.dtype.bytes * self.points(loops)

@@ -18,6 +18,7 @@ from itertools import combinations
 from operator import mul
 from typing import NamedTuple, TypeAlias
 
+from tcc.cached import cached_method
 from tcc.ir.expr.scalar import Scalar, argument, cast, literal
 from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, unit
@@ -104,7 +105,7 @@ def reassociated(
 _Product: TypeAlias = tuple[Scale, Factors]
 
 
-@dataclass(slots=True)
+@dataclass
 class _Writer:
     """Rewrites the stages of a region.
 
@@ -121,37 +122,32 @@ class _Writer:
     has_more: bool = False
     chain: list[str] = field(default_factory=list)
     _stages: list[RegionStage] = field(default_factory=list)
-    _numbers: dict[RegionStage, int] = field(default_factory=dict)
     _fixed: list[bool] = field(default_factory=list)
-    _places: dict[int, int] = field(default_factory=dict)
 
     def region(self) -> Region:
         outputs = tuple((self._stage(n), c) for n, c in self.flat.region.outputs)
         return drop_unused(Region(self.flat.region.params, tuple(self._stages), outputs))
 
+    @cached_method
     def _stage(self, number: int) -> int:
         """Returns the number in the new region of the old stage `number`, which is added if
         needed."""
-        if number not in self._places:
-            terms = self.flat.terms(number)
-            stage = self.flat.region.stages[number]
-            if terms is None or self.flat.is_settled(number):
-                self._places[number] = self._add(with_sources(stage, self._source))
-            else:
-                renewed = [t._replace(factors=from_sources(t.factors, self._source)) for t in terms]
-                rank = self.rank if (number, 0) in self.flat.region.outputs else 0
-                self._places[number] = self._sum(stage.iters, stage.dtypes[0], renewed, rank)
-        return self._places[number]
+        terms = self.flat.terms(number)
+        stage = self.flat.region.stages[number]
+        if terms is None or self.flat.is_settled(number):
+            return self._add(with_sources(stage, self._source))
+        renewed = [t._replace(factors=from_sources(t.factors, self._source)) for t in terms]
+        rank = self.rank if (number, 0) in self.flat.region.outputs else 0
+        return self._sum(stage.iters, stage.dtypes[0], renewed, rank)
 
     def _source(self, source: int) -> int:
         return source if source >= 0 else ~self._stage(~source)
 
+    @cached_method
     def _add(self, stage: RegionStage) -> int:
-        if stage not in self._numbers:
-            self._numbers[stage] = len(self._stages)
-            self._fixed.append(all(map(self._is_fixed, stage.factors)))
-            self._stages.append(stage)
-        return self._numbers[stage]
+        self._fixed.append(all(map(self._is_fixed, stage.factors)))
+        self._stages.append(stage)
+        return len(self._stages) - 1
 
     def _is_fixed(self, factor: Factor) -> bool:
         """Returns True if an access reads a constant."""

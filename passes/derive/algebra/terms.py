@@ -17,6 +17,7 @@ from itertools import pairwise
 from math import frexp
 from typing import NamedTuple, TypeAlias
 
+from tcc.cached import cached_method
 from tcc.ir import expr
 from tcc.ir.expr.scalar import (
     Apply,
@@ -62,7 +63,7 @@ class Term(NamedTuple):
 _Product: TypeAlias = tuple[Scale, tuple[Scalar, ...]]
 
 
-@dataclass(slots=True)
+@dataclass
 class Flattened:
     """The stages of a region as sums of terms, each computed on request.
 
@@ -77,22 +78,33 @@ class Flattened:
     has_nested_sums: bool = False
     _grown: set[int] = field(default_factory=set)
     _reads: Counter[int | None] = field(init=False)
-    _added: dict[RegionStage, int] = field(default_factory=dict)
-    _terms: dict[int, tuple[Term, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._reads = Counter(f.source for s in self.region.stages for f in s.factors)
         for number, _ in self.region.outputs:
             self._reads[~number] += 2
 
+    @cached_method
     def terms(self, number: int) -> tuple[Term, ...] | None:
         """Returns the terms of a stage.
 
         Returns None if the stage is not a sum of products of f32 or f64, or has too many terms.
         """
-        if number not in self._terms:
-            self._terms[number] = self._computed(number)
-        return self._terms[number]
+        stage = self.region.stages[number]
+        products = _products(stage, self.spread)
+        if products is None:
+            return None
+        self.has_nested_sums |= not self.spread and products != _products(stage, spread=True)
+        terms: list[Term] = []
+        for scale, scalars in products:
+            factors = tuple(self._factor(stage, s) for s in scalars)
+            term = _without_idle(Term(scale, stage.sums, factors), stage.iters)
+            expanded = [by_digits(t, stage.iters) for t in self._expanded(term, stage)]
+            if expanded != [term]:
+                self._grown.add(number)
+            terms += expanded
+        fits = all(len(t.factors) <= _MOST_FACTORS and _sums_used(t, stage.iters) for t in terms)
+        return tuple(terms) if fits and len(terms) <= _MOST_TERMS else None
 
     def is_settled(self, number: int) -> bool:
         """Returns True if the sums of a stage can be computed in one order only.
@@ -110,23 +122,6 @@ class Flattened:
             for t in terms
         )
 
-    def _computed(self, number: int) -> tuple[Term, ...] | None:
-        stage = self.region.stages[number]
-        products = _products(stage, self.spread)
-        if products is None:
-            return None
-        self.has_nested_sums |= not self.spread and products != _products(stage, spread=True)
-        terms: list[Term] = []
-        for scale, scalars in products:
-            factors = tuple(self._factor(stage, s) for s in scalars)
-            term = _without_idle(Term(scale, stage.sums, factors), stage.iters)
-            expanded = [by_digits(t, stage.iters) for t in self._expanded(term, stage)]
-            if expanded != [term]:
-                self._grown.add(number)
-            terms += expanded
-        fits = all(len(t.factors) <= _MOST_FACTORS and _sums_used(t, stage.iters) for t in terms)
-        return tuple(terms) if fits and len(terms) <= _MOST_TERMS else None
-
     def _factor(self, stage: RegionStage, scalar: Scalar) -> Factor:
         """Returns the access of a factor of a product; an opaque scalar becomes a stage of its
         own."""
@@ -142,13 +137,13 @@ class Flattened:
         number = self._add(RegionStage(sizes, (), None, factors, body))
         return Factor(~number, 0, tuple(unit(k, len(stage.loops)) for k in loops), scalar.dtype)
 
+    @cached_method
     def _add(self, stage: RegionStage) -> int:
-        if stage not in self._added:
-            self._added[stage] = len(self.region.stages)
-            self.region = self.region._replace(stages=(*self.region.stages, stage))
-            # The stage of an opaque scalar counts two readers, so that it is not merged into one.
-            self._reads[~self._added[stage]] = 2
-        return self._added[stage]
+        number = len(self.region.stages)
+        self.region = self.region._replace(stages=(*self.region.stages, stage))
+        # The stage of an opaque scalar counts two readers, so that it is not merged into one.
+        self._reads[~number] = 2
+        return number
 
     def _expanded(self, term: Term, reader: RegionStage) -> list[Term]:
         """Returns the terms that `term` becomes when producers are merged into it, where allowed.

@@ -77,7 +77,7 @@ class Bilinear:
         return max(map(Fraction, sums)) / terms
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def toom_cook(results: int, taps: int) -> Bilinear:
     """Returns F(results, taps).  Requires at most `MOST_PRODUCTS` products.
 

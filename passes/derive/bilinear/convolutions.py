@@ -233,11 +233,11 @@ def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
     """
     users = graph.users()
     even_tiled = {node for node, form in forms.items() if all(f.tile % 2 == 0 for f in form)}
-    producers = {v: n for n in graph.nodes for v in n.outputs}
+    producers = graph.producers()
 
     def follows(node: Node) -> bool:
         source = node.inputs[0]
-        before = producers.get(source) if source is not None else None
+        before = producers.get(source)
         if source is None or before is None or source in graph.outputs or len(users[source]) != 1:
             return False
         is_elementwise = len(before.inputs) == 1 and Trait.ELEMENTWISE in before.op.traits

@@ -89,7 +89,7 @@ class SharedSums:
         return Counter(kind_of.values())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def shared_sums(matrix: Matrix) -> SharedSums:
     """Returns the linear map of a matrix of integers, as sums that share terms.
 

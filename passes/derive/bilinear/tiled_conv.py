@@ -202,7 +202,7 @@ class AxisFacts:
     amplification: float
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _facts(form: AxisForm, axis: ConvAxis) -> AxisFacts:
     pieces, (inward, outward) = form.pieces(axis), form.sums
     _, places, place_pieces = form.places(axis)

@@ -91,7 +91,7 @@ class CpuKernels(KernelModel):
         return self.pricer.price(group, schedule).seconds
 
 
-@lru_cache(maxsize=4096)  # fusion asks again for the same expressions
+@lru_cache(4096)  # fusion asks again for the same expressions
 def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
     """Returns True if `expr` can be one kernel on a CPU, with all values row-major.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TypeAlias
 
+from tcc.cached import cached_method
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Value
@@ -369,12 +370,9 @@ class Structure:
 
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
         self._key, self._core, self.form = key, core, core.limits.form
-        self._plain = build_group(*key, limits=core.limits)
+        self._plain = self._group(key[1])
         # The key has the knobs that change how constants are packed.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
-        self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
-        self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
-        self._resized: dict[tuple[tuple[Storage, ...], _Sizes], TileGroup] = {}
 
     @cached_property
     def _loops(self) -> TileGroup:
@@ -395,16 +393,17 @@ class Structure:
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
+    @cached_method
     def with_knobs(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """Returns the group whose constants are packed under `knobs`, and its schedule."""
-        if knobs not in self._by_knobs:
-            expr, _, results = self._key
-            packed = self.packed(knobs)
-            if packed not in self._groups:
-                self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
-            group = self._groups[packed]
-            self._by_knobs[knobs] = group, choose(group, self.core(knobs))
-        return self._by_knobs[knobs]
+        group = self._group(self.packed(knobs))
+        return group, choose(group, self.core(knobs))
+
+    @cached_method
+    def _group(self, packed: tuple[Storage, ...]) -> TileGroup:
+        """Returns the group whose operands have the storage `packed`."""
+        expr, _, results = self._key
+        return build_group(expr, packed, results, limits=self._core.limits)
 
     def text(self, knobs: Knobs, variant: Schedule | None = None) -> str:
         """Returns the text of the kernel under `knobs`, with its schedule.
@@ -443,18 +442,14 @@ class Structure:
         packed = self.packed(knobs)
         return tuple(self._sized(packed, tuple(sizes.items())) for sizes in sets)
 
+    @cached_method
     def _sized(self, packed: tuple[Storage, ...], sizes: _Sizes) -> TileGroup:
-        if (packed, sizes) not in self._resized:
-            expr, _, results = self._key
-            values = dict(sizes)
-            storages = (
-                [_resized(s, values) for s in group_storages]
-                for group_storages in (packed, results)
-            )
-            self._resized[packed, sizes] = build_group(
-                substitute_sizes(expr, values), *storages, limits=self._core.limits
-            )
-        return self._resized[packed, sizes]
+        expr, _, results = self._key
+        values = dict(sizes)
+        storages = (
+            [_resized(s, values) for s in group_storages] for group_storages in (packed, results)
+        )
+        return build_group(substitute_sizes(expr, values), *storages, limits=self._core.limits)
 
 
 class LaidOut(Structure):
@@ -477,7 +472,7 @@ class ForcedStructure(Structure):
         super().__init__(key, core)
         self.kernel = kernel
         self._storage = self._packed_for(kernel.packing or kernel.schedule)
-        group = build_group(key[0], self._storage, key[2], limits=core.limits)
+        group = self._group(self._storage)
         schedule = by_name(kernel.schedule, group)
         check(kernel, schedule, group, core)
         check_lowered(group, schedule, core)

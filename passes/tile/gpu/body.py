@@ -251,18 +251,11 @@ def matched(
 
     Returns None if a read at `access` would need an element from another lane of the block.
     """
-    steps: Mapping[int, AxisRange] = {}
+    steps: Mapping[int, AxisRange] | None = {}
     if access is not None:
-        access_steps = (
-            None if access.guards or earlier.inner is None else _steps(access.offset, frame)
-        )
-        if access_steps is None:
-            return None
-        steps = access_steps
+        steps = None if access.guards or earlier.inner is None else _steps(access.offset, frame)
     block_steps = {} if earlier.inner is None else _steps(earlier.inner, earlier.frame)
-    if block_steps is None or (access is None and block_steps):
-        return None
-    if set(block_steps) != set(steps):
+    if steps is None or block_steps is None or steps.keys() != block_steps.keys():
         return None
     pairs: dict[str, str] = {}
     for step, part in block_steps.items():

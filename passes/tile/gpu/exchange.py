@@ -25,7 +25,6 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import (
     Index,
     Var,
-    Vars,
     const,
     free_vars,
     iterator,
@@ -114,7 +113,8 @@ class Axes:
         accesses."""
         assert isinstance(node.source, StageRef)
         inner = self.inner(source, node.source.component)
-        reader = [a for a in self.reduce(stage) if a.loops != self._streamed()]
+        stream = self.group.stream
+        reader = [a for a in self.reduce(stage) if stream is None or a.loops != (stream.loop,)]
         source_frame = BlockAxes((*self.outer(source.iters), *map(_first, self.own(source))))
         parts = self.outer(stage.loops)
         reader_frame = BlockAxes((*parts, *map(_first, (*self.own(stage), *reader))))
@@ -125,9 +125,6 @@ class Axes:
             )
             is not None
         )
-
-    def _streamed(self) -> Vars:
-        return () if self.group.stream is None else (self.group.stream.loop,)
 
 
 def _first(axis_: Axis) -> AxisRange:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tcc.cached import cached_method
 from tcc.errors import TccError
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr
@@ -96,7 +97,6 @@ class BlockChooser(KernelChooser):
         self.divides = lambda kernel, _: split_k(kernel.expr, profile, self.best, ledger)
         # Kernels whose schedules are final: the user forced them, or they were compiled and fit.
         self.pinned: set[Bound] = set()
-        self._prices: dict[Expr, BlockPrice | None] = {}
 
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
         return is_gpu_kernel(expr, constants, self.profile, self.floats)
@@ -111,14 +111,6 @@ class BlockChooser(KernelChooser):
     def verify(self, kernel: TileKernel) -> None:
         super().verify(kernel)
         verify_blocks(kernel)
-
-    def makes(self, expr: Expr) -> bool:
-        """Returns True if `expr` can be a block kernel with all values row-major."""
-        storage = row_major_storage(expr, [False] * len(expr.params))
-        try:
-            return blocks_fit(build_group(expr, *storage, limits=self.limits), self.profile)
-        except TccError:
-            return False
 
     def bind(self, key: KernelKey) -> Planned:
         """Returns (operands, kernel) for `key`, with constants packed.
@@ -202,20 +194,19 @@ class BlockChooser(KernelChooser):
         price = self._lowest_price((stored_expr, *storages))
         return IMPOSSIBLE if price is None else price.seconds
 
+    @cached_method
     def best(self, expr: Expr) -> BlockPrice | None:
         """Returns the lowest price of a kernel of `expr`; None if it cannot be a block kernel.
 
         f32 operands are stored as `floats`, and all operands are packed as if they were constants.
         """
-        if expr not in self._prices:
-            stored_expr = stored_as(expr, self.floats)
-            operands, results = row_major_storage(stored_expr, (True,) * len(stored_expr.params))
-            if any(s.monoid is not None and len(s.reduce) > 1 for s in stored_expr.stages):
-                operands, results = (
-                    [*map(_channels_last, storages)] for storages in (operands, results)
-                )
-            self._prices[expr] = self._lowest_price((stored_expr, tuple(operands), tuple(results)))
-        return self._prices[expr]
+        stored_expr = stored_as(expr, self.floats)
+        operands, results = row_major_storage(stored_expr, (True,) * len(stored_expr.params))
+        if any(s.monoid is not None and len(s.reduce) > 1 for s in stored_expr.stages):
+            operands, results = (
+                [*map(_channels_last, storages)] for storages in (operands, results)
+            )
+        return self._lowest_price((stored_expr, tuple(operands), tuple(results)))
 
     def _lowest_price(self, key: KernelKey) -> BlockPrice | None:
         try:

@@ -353,6 +353,9 @@ MATRICES: Mapping[str, Array] = MappingProxyType(
         "band": np.tril(np.triu(_whole(_SIZE, _SIZE), -8), 8),
         "zero rows": _whole(_SIZE, _SIZE) * (np.arange(_SIZE) < 64)[:, None],
         "repeated columns": _whole(_SIZE, 64)[:, _shuffled(_SIZE) // 4],
+        "Kronecker": np.kron(_whole(16, 16), _whole(32, 32)),
+        "outer product": np.outer(_whole(_SIZE), _whole(_SIZE)),
+        "repeated rows": np.tile(_whole(64, _SIZE), (4, 1)),
         "columns repeated once": _whole(_SIZE, 128)[:, _shuffled(_SIZE)[:200] // 2],
     }
 )
@@ -404,6 +407,9 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
         "band": zeros("band", 9, 0.25),
         "zero rows": zeros("zero rows", 2, 0.27),
         "repeated columns": zeros("repeated columns", 1, 0.26, "gather"),
+        "Kronecker": zeros("Kronecker", 2, 0.1),
+        "outer product": zeros("outer product", 2, 0.02),
+        "repeated rows": zeros("repeated rows", 2, 0.26),
         "columns repeated once": zeros("columns repeated once", 1, 0.62, "gather"),
         "masked diag(AB)": GraphCase(partial(masked, (1,)), without_zeros, "expression", 2, 0.03),
         "masked trace(AB)": GraphCase(

@@ -15,7 +15,7 @@ from tcc.ir.index import symbol
 from tcc.ir.types import F32
 from tcc.ops import OPS
 from tcc.ops.algebra.reduce import ReduceAttrs
-from tcc.passes.derive.repeats import repeated_rows
+from tcc.passes.derive.repeats import kronecker_factors, repeated_rows
 from tcc.passes.derive.zeros import skip_zeros
 from tcc.passes.graph.emit import express
 
@@ -76,7 +76,8 @@ def test_every_way_gives_the_same_numbers(seed: int, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["permutation", "blocks", "band", "zero rows", "upper ones", "repeated columns"]
+    "name",
+    ["permutation", "blocks", "band", "zero rows", "upper ones", "repeated columns", "Kronecker"],
 )
 def test_compiled_results_are_the_same(name: str, agree: Agree) -> None:
     graph = by_matrix(MATRICES[name], 3)
@@ -311,6 +312,43 @@ def test_columns_of_other_sums_of_products_repeat(model: Callable[[], Graph]) ->
     shape = [d.const if not d.terms else 3 for d in graph.inputs[0].type.shape]
     x = RNG.integers(-4, 5, shape).astype(np.float32)
     assert np.array_equal(results(after, {"x": x}), results(graph, {"x": x}))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
+def test_kronecker_products_are_computed_by_factors(seed: int, number: int) -> None:
+    """Results that are infinite or NaN are so afterwards, also where a factor has zeros."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(1 - 4 * (seed % 2), 8, rng.integers(2, 6, 2)) for _ in range(2))
+    matrix = np.kron(a * 3, b * 0.25).astype(np.float32)
+    factors = kronecker_factors(matrix)
+    assert factors is not None
+    assert np.array_equal(np.kron(*factors), matrix)
+    graph = by_matrix(matrix, 5)
+    after = skip_zeros(graph, way(number))
+    assert after is not graph
+    x = RNG.integers(-8, 9, (5, len(matrix))).astype(np.float32)
+    assert np.array_equal(results(after, {"x": x}), x.astype(np.float64) @ matrix)
+    x[1, 1], x[2, -1] = np.inf, np.nan
+    finite = np.isfinite(results(graph, {"x": x}))
+    assert np.array_equal(np.isfinite(results(after, {"x": x})), finite)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_other_entry_is_no_kronecker_product(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = np.kron(rng.integers(1, 8, (4, 6)), rng.integers(1, 8, (6, 4))).astype(np.float32)
+    matrix[tuple(rng.integers(0, 24, 2))] *= 1 + 2.0**-20
+    assert kronecker_factors(matrix) is None
+    graph = by_matrix(matrix, 5)
+    assert skip_zeros(graph, way(1)) is graph
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-45, 3e38])
+def test_extreme_blocks_are_compared_exactly(value: float) -> None:
+    matrix = np.kron(np.array([[1, value]]), np.ones((2, 2))).astype(np.float32)
+    pair = kronecker_factors(matrix)
+    assert pair is None or np.array_equal(np.kron(*pair), matrix)
 
 
 def test_dense_and_dearer_products_stay() -> None:
