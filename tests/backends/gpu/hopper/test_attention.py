@@ -18,7 +18,8 @@ from tcc.target import GPUS
 
 from tests.lib.interpreter import gluon_interpreter as gluon
 from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels, evaluated, job_of
-from tests.lib.oracle.gpu.machine_code import machine_codes
+from tests.lib.oracle.gpu.machine_code import listings, machine_codes
+from tests.lib.oracle.gpu.structure import innermost_arithmetic
 
 from .attention_kernels import attention
 
@@ -268,3 +269,16 @@ class TestCompiled:
             assert len(kernel.maps) == 3
             assert dict(code.matrix)["HGMMA"] >= 8
             assert "setmaxnreg.inc.sync.aligned.u32 \t240" in kernel.assembly
+
+    def test_the_loop_over_keys_has_few_arithmetic_instructions(self) -> None:
+        """A step has 64 scores a lane and 16 matrix instructions, so 4 are one a score.
+
+        Plain attention takes 11.4 instructions a score. The mask takes 2.5 more: a comparison, a
+        selection and half of a position.
+        """
+        names = ("wide, five steps", "wide, causal, five steps")
+        sources = [source(attention(**{**CASES[name], "queries": 640})) for name in names]
+        made = compile_kernels(sources, [GPUS[f"cuda:{HOPPER}"]], 1)
+        plain, causal = map(innermost_arithmetic, listings([kernel for (kernel,) in made]))
+        assert plain <= 46
+        assert causal <= 56
