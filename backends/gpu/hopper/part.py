@@ -17,6 +17,7 @@ from tcc.backends.gpu.triton.print import Printer
 from tcc.backends.gpu.triton.writer import PyExpr
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
+from tcc.ir.index import free_vars
 from tcc.ir.tile import TileBuffer, TileKernel, TileLoop
 from tcc.ir.types import DType
 from tcc.zipped import zip_equal
@@ -50,6 +51,8 @@ class HopperKernel(Protocol):
 
     @property
     def kernel(self) -> TileKernel: ...
+    @property
+    def loop(self) -> TileLoop: ...
 
 
 Shape = TypeVar("Shape", bound=HopperKernel)
@@ -122,15 +125,30 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         writer, axes = self._writer, self.shape.kernel.axes
         tiles = prod(n for v in axes if (n := known_extent(v)) is not None)
         self._prologue()
-        self._program = writer.name("program")
+        place = self._program = writer.name("program")
         with writer.scope() as lines:
+            if not set(axes).isdisjoint(free_vars(self.shape.loop.stop - self.shape.loop.start)):
+                self._program = self._mirrored(place, tiles)
             self._bind_axes(axes)
             self._tile()
-        head = f"for {self._program} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
+        head = f"for {place} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
         writer.block(head, lines)
         self._epilogue()
         body = "\n".join(f"    {line}" for line in writer.lines())
         return f"@gluon.jit\ndef {self._name}({', '.join(self._parameters)}):\n{body}\n"
+
+    def _mirrored(self, place: str, tiles: int) -> str:
+        """Prints lines that reverse the order of tiles in every second round.
+
+        A round is one tile for each thread block. Later tiles of a causal head take more steps, and
+        the number of blocks often shares a factor with the number of tiles of a head. So in
+        unreversed rounds the same blocks would always get the longer tiles.
+        """
+        define, count = self._writer.define, "tl.num_programs(0)"
+        first = define("first", f"{place} - tl.program_id(0)").text
+        last = define("last", f"tl.minimum({first} + {count}, {tiles}) - 1").text
+        odd = f"{first} // {count} % 2 == 1"
+        return define("tile", f"tl.where({odd}, {first} + {last} - {place}, {place})").text
 
     @abstractmethod
     def _prologue(self) -> None:

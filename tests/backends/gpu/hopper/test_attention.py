@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from tcc.target import GPUS
 
 from tests.lib.interpreter import gluon_interpreter as gluon
 from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels, evaluated, job_of
-from tests.lib.oracle.gpu.machine_code import machine_codes
+from tests.lib.oracle.gpu.machine_code import listings, machine_codes
+from tests.lib.oracle.gpu.structure import innermost_arithmetic
 
 from .attention_kernels import attention
 
@@ -86,6 +88,65 @@ def test_streaming_loops_may_have_different_lengths(order: str) -> None:
         got, want = launch(kernel, made, made.text, programs, 1, order)
         np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
         np.testing.assert_allclose(got[-1], whole[-1], rtol=2e-2, atol=2e-2)
+
+
+def orders(text: str) -> list[str]:
+    """Returns the lines of both parts that turn a block's `program` into the tile that it takes."""
+    found = re.findall(r"^ +(first = .*)\n +(last = .*)\n +(tile = .*)\n", text, re.MULTILINE)
+    return ["\n".join(lines) for lines in found]
+
+
+def tiles_of(lines: str, number: int, programs: int, tiles: int) -> list[int]:
+    language = SimpleNamespace(
+        program_id=lambda axis: number,
+        num_programs=lambda axis: programs,
+        minimum=min,
+        where=lambda condition, a, b: a if condition else b,
+    )
+    taken = []
+    for program in range(number, tiles, programs):
+        names = {"tl": language, "program": program}
+        exec(lines, names)
+        taken.append(names["tile"])
+    return taken
+
+
+def test_causal_blocks_take_equal_numbers_of_steps() -> None:
+    """Two heads of 32 tiles on 4 blocks: without the reversed rounds, one block takes 9 % more."""
+    made = source(attention(4096, 4096, causal=True)).hopper
+    assert made is not None
+    copies, attends = orders(made.text)
+    assert copies == attends
+    for programs in (1, 3, 4, 5, 7, 63, 64, 65):
+        taken = [tiles_of(copies, n, programs, 64) for n in range(programs)]
+        assert sorted(tile for block in taken for tile in block) == list(range(64))
+    steps = [sum(t % 32 + 1 for t in tiles_of(copies, n, 4, 64)) for n in range(4)]
+    assert steps == [264] * 4
+    in_order = [sum(t % 32 + 1 for t in range(n, 64, 4)) for n in range(4)]
+    assert max(in_order) == 288
+
+
+def test_blocks_keep_the_order_where_tiles_are_equal() -> None:
+    made = source(attention(256, 320)).hopper
+    assert made is not None
+    assert orders(made.text) == []
+
+
+@pytest.mark.parametrize("order", gluon.ORDERS)
+@pytest.mark.parametrize("programs", [2, 3, 4])
+def test_both_parts_take_the_same_tiles_in_reversed_rounds(programs: int, order: str) -> None:
+    kernel = attention(640, 640, causal=True)
+    made = source(kernel).hopper
+    assert made is not None
+    got, want = launch(kernel, made, made.text, programs, 2, order)
+    np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
+    text = made.text.replace("% 2 == 1", "% 2 == 2", 1)
+    assert text != made.text
+    try:
+        got, want = launch(kernel, made, text, programs, 2, order)
+    except gluon.GluonError:
+        return
+    assert not np.allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
 
 
 def seen_rows(text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -208,3 +269,16 @@ class TestCompiled:
             assert len(kernel.maps) == 3
             assert dict(code.matrix)["HGMMA"] >= 8
             assert "setmaxnreg.inc.sync.aligned.u32 \t240" in kernel.assembly
+
+    def test_the_loop_over_keys_has_few_arithmetic_instructions(self) -> None:
+        """A step has 64 scores a lane and 16 matrix instructions, so 4 are one a score.
+
+        Plain attention takes 11.4 instructions a score. The mask takes 2.5 more: a comparison, a
+        selection and half of a position.
+        """
+        names = ("wide, five steps", "wide, causal, five steps")
+        sources = [source(attention(**{**CASES[name], "queries": 640})) for name in names]
+        made = compile_kernels(sources, [GPUS[f"cuda:{HOPPER}"]], 1)
+        plain, causal = map(innermost_arithmetic, listings([kernel for (kernel,) in made]))
+        assert plain <= 46
+        assert causal <= 56

@@ -107,8 +107,23 @@ def _beside(steps: Sequence[Step]) -> tuple[float | None, int, int]:
     if not bodies:
         return None, 0, 0
     body = max(bodies, key=lambda b: (len(b & matrix), -len(b)))
-    lanes = sum(not _OTHER.match(steps[n].name) for n in body)
-    return lanes / len(body & matrix), len(body), len(body & matrix)
+    return _arithmetic(steps, body) / len(body & matrix), len(body), len(body & matrix)
+
+
+def _arithmetic(steps: Sequence[Step], body: frozenset[int]) -> int:
+    return sum(not _OTHER.match(steps[n].name) for n in body)
+
+
+def innermost_arithmetic(listing: str) -> float:
+    """Returns the lanes' arithmetic instructions for each matrix instruction in the smallest loop.
+
+    Kernels that compute the first step of a tile before the loop have more matrix instructions in
+    the loop over tiles than in the loop over steps; `Structure.arithmetic` is then of the former.
+    """
+    steps = machine_steps(listing)
+    matrix = {n for n, step in enumerate(steps) if _MATRIX.match(step.name)}
+    body = min((body for body in loops(steps) if body & matrix), key=len)
+    return _arithmetic(steps, body) / len(body & matrix)
 
 
 def _lone(kernel: TileKernel) -> bool:
