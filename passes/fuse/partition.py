@@ -10,7 +10,7 @@ without the node (`_pays`).  An anchor is a reduction or contraction.
 * Pointwise work joins pointwise work, the epilogue of an anchor, or the reductions that read it.
 * An anchor joins pointwise work that reads each of its elements once.  It also joins an anchor that
   needs the rows of a tile, as in attention, or in a contraction with a normalisation of its rows.
-  The kernel then also stores pointwise work between the two anchors, if other groups read it.
+  A kernel also stores its values that later groups read, such as the sum before a norm.
 * An index map joins every group that reads it, unless a contraction is better with its operand in
   memory.
 * A copy of whole matrices at data-dependent indices (the weights of an expert) joins the
@@ -182,21 +182,23 @@ class _Partition:
         return min(reading_groups, key=lambda g: self.position[g.sink])
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
-        """Returns True if pointwise work that several groups read joins `group`, the first group to
-        run.  The group then stores the node's result for the later groups.  If the node is the last
-        step after a contraction without a window (see `_completed`), the contraction joins too."""
-        if self.kinds[node] is not NodeKind.POINTWISE or len(node.outputs) != 1:
+        """Returns True if pointwise work or a reduction that several groups read joins `group`, the
+        first group to run.  The group then stores the node's result for the later groups.  If the
+        node is the last step after an anchor (see `_completed`), the anchor may join too.  Nodes
+        and groups with windows do not join."""
+        if self.kinds[node] not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
-        if not group.anchors or any(map(_slides, group.anchors)):
+        if len(node.outputs) != 1 or self._way(node, group) is None:
             return False
-        if self._way(node, group) is None:
+        ways = [self._completed(node, _ANCHORS, group) or [node]]
+        if any(map(_slides, (node, ways[0][-1], *group.anchors))):
             return False
-        completed = self._completed(node, _ANCHORS, group) or [node]
-        last = completed[-1]
-        if last is not node and (self.kinds[last] is NodeKind.REDUCTION or _slides(last)):
-            return False
-        is_sound = self._sound(completed, group, extra=node.outputs)
-        return is_sound and self._accepted([group], [completed], extra=node.outputs)
+        if self._is_anchor(node):  # it is no epilogue of the anchor before it
+            ways.append([node])
+        return any(
+            self._sound(way, group, node.outputs) and self._accepted([group], [way], node.outputs)
+            for way in ways
+        )
 
     def _preparing(self, node: Node, group: Group) -> _Way:
         """Returns the nodes from `node`, which computes an operand of a contraction, back to an
@@ -290,8 +292,8 @@ class _Partition:
         other groups."""
         if not self._pays(groups, ways, extra):
             return False
-        if len(groups) == 1 and not extra:
-            ways = [self._first_of(ways[0], groups[0])]
+        if len(groups) == 1:
+            ways = [self._first_of(ways[0], groups[0], extra)]
         for way, group in zip_equal(ways, groups):
             for node in way[1:]:
                 self.promises.setdefault(node, set()).add(group)
@@ -310,9 +312,9 @@ class _Partition:
             return self._way_of_anchor(node, group)
         fed = self._anchors_fed(node, group)
         if kind is not NodeKind.MAP and any(self.kinds[a] is NodeKind.CONTRACTION for a in fed):
-            if len(group.anchors) == 1 and combines_once(
-                self._joined_kernel(group.members, group)[0]
-            ):
+            kernel = self._joined_kernel(group.members, group)[0]
+            is_once = len(group.anchors) == 1 and combines_once(kernel)
+            if is_once or self._completes(node, group):
                 return self._if_sound([node], group)
             return self._preparing(node, group) or self._passing_matrices(node, group)
         return self._whole_or_streaming(node, group) if fed else self._if_sound([node], group)
@@ -338,6 +340,25 @@ class _Partition:
                 else:
                     reached.update(member.outputs)
         return anchors
+
+    def _completes(self, node: Node, group: Group) -> bool:
+        """Returns True if each reader of `node` in the group is pointwise work on results of an
+        anchor of the group.  Tiles keep the result of this work for the next anchor."""
+        readers = [n for n in self._readers(node) if group in self.groups.get(n, ())]
+        return not any(map(self._is_anchor, readers)) and all(
+            self._follows_anchor(reader, group) for reader in readers
+        )
+
+    def _follows_anchor(self, node: Node, group: Group) -> bool:
+        """Returns True if a node of the group is computed from a result of an anchor that is in the
+        group, or that will join it."""
+        chain = [node]
+        for member in chain:
+            for source in (self.producers[v] for v in member.inputs if v in self.producers):
+                groups = (*self.groups.get(source, ()), *self.promises.get(source, ()))
+                if source not in chain and group in groups:
+                    chain.append(source)
+        return any(map(self._is_anchor, chain[1:]))
 
     def _persists(self, node: Node, group: Group) -> bool:
         """Returns True if an anchor may join the group's anchors, so that a tile keeps rows from
@@ -426,22 +447,23 @@ class _Partition:
             self._made_of(before) if before else None,
         )
 
-    def _first_of(self, way: list[Node], group: Group) -> list[Node]:
+    def _first_of(self, way: list[Node], group: Group, extra: Sequence[Value]) -> list[Node]:
         """Returns the nodes of a way to join: all of them, or the first nodes if it takes less time
-        with the remaining nodes as a kernel of their own."""
+        with the remaining nodes as a kernel of their own.  `extra` are values to store for other
+        groups."""
         if len(way) < 2:
             return way
-        joined = self._kernel_seconds((*way, *group.members), group) or NO_TIME
+        joined = self._kernel_seconds((*way, *group.members), group, extra) or NO_TIME
         parts: list[Alternative[list[Node]]] = []
         for first, later in ((way[:n], way[n:]) for n in range(1, len(way))):
             ends = [n for n in later if not self._readers(n).keys() <= set(later)]
-            if len(ends) > 1 or not self._sound(first, group):
+            if len(ends) > 1 or not self._sound(first, group, extra):
                 continue
-            seconds = self._kernel_seconds((*first, *group.members), group) or NO_TIME
+            seconds = self._kernel_seconds((*first, *group.members), group, extra) or NO_TIME
             name = f"first-{len(first)}"
             parts.append(Alternative(first, seconds + self._kernel(later), name=name))
         return self.model.ledger.decide(
-            lambda: replace(self._site([group], [way], (), way, ()), kind="join-part"),
+            lambda: replace(self._site([group], [way], extra, way, ()), kind="join-part"),
             Alternative(way, joined, name="all"),
             parts,
             self.model.join_margin,

@@ -155,15 +155,16 @@ def _matmul(b: GraphBuilder, x: Value, v: Value, s: Value) -> Value | None:
     width = node("max", node("sub", high, low), _number(b, LEAST))
     scale = node("div", width, _number(b, 255))
     factor = node("reciprocal", scale)
-    zero = node("round", node("mul", node("neg", low), factor))
-    q = node("cast", node("add", node("round", node("mul", x, factor)), zero), to=U8)
+    # The products read the zero points as integers, so only these are stored.
+    zero = node("cast", node("round", node("mul", node("neg", low), factor)), to=I32)
+    levels = node("add", node("round", node("mul", x, factor)), node("cast", zero, to=F32))
+    q = node("cast", levels, to=U8)
     columns = b.constant_handle(
         b.store.derive(_totals, "sums of columns", [*filter(None, [b.handle(v)])]),
         TensorType(I32, s.shape),
         f"{v.name}.sums",
     )
-    shifts = node("mul", node("cast", zero, to=I32), columns)
-    sums = node("sub", node("matmul_integer", q, v), shifts)
+    sums = node("sub", node("matmul_integer", q, v), node("mul", zero, columns))
     return node("mul", node("cast", sums, to=F32), node("mul", scale, s))
 
 

@@ -58,6 +58,35 @@ def test_rows_of_all_counts() -> None:
         assert np.sqrt(((y - x @ w) ** 2).mean() / ((x @ w) ** 2).mean()) < 0.015
 
 
+def test_rows_of_integers_that_several_kernels_read() -> None:
+    """The kernel that rounds the rows of a sum stores the sum and the ranges for other kernels.
+    With ranges of 255 and weights up to 127 all scales are 1, so all results are exact."""
+    nodes = [
+        helper.make_node("Slice", ["x", "first", "middle", "axes"], ["a"]),
+        helper.make_node("Slice", ["x", "middle", "last", "axes"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["s"]),
+        helper.make_node("MatMul", ["s", "v"], ["p"]),
+        helper.make_node("MatMul", ["s", "w"], ["q"]),
+        helper.make_node("Mul", ["p", "q"], ["pq"]),
+        helper.make_node("Add", ["pq", "s"], ["y"]),
+    ]
+    bounds = {"first": [0], "middle": [160], "last": [320], "axes": [1]}
+    levels = [RNG.integers(-9, 10, (160, 160)) for _ in range(2)]
+    for matrix in levels:
+        matrix[RNG.integers(0, 160), :] = 127
+    constants = {k: np.asarray(v, np.int64) for k, v in bounds.items()}
+    constants |= {k: m.astype(np.float32) for k, m in zip("vw", levels, strict=True)}
+    module = tcc.compile(model_of(nodes, (24, 320), constants), threads=2, **OPTIONS)
+    assert module.manifest["variants"][0]["weight_types"] == {"int8": 2}
+    low = RNG.integers(-255, 1, (24, 1))
+    rows = RNG.integers(low, low + 256, (24, 160))
+    rows[:, [3]], rows[:, [77]] = low, low + 255
+    part = RNG.integers(-999, 1000, rows.shape)
+    y = np.asarray(module.run({"x": np.hstack([part, rows - part]).astype(np.float32)})["y"])
+    p, q = (rows @ matrix for matrix in levels)
+    assert np.array_equal(y, p.astype(np.float32) * q.astype(np.float32) + rows.astype(np.float32))
+
+
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     proto, data = network(), {"x": RNG.standard_normal((4, 8, 6, 6)).astype(np.float32)}
     np.savez(tmp_path / "data.npz", **data)

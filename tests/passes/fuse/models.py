@@ -333,6 +333,22 @@ def shared_value() -> Graph:
     return m.finish(m.op("div", y, total), m.op("sub", y, rows), y)
 
 
+def row_ranges(rows: int = 6, depth: int = 0, columns: int = 24, wide: int = 40) -> Graph:
+    """Returns two products of the rounded rows of a norm, which also read the largest elements of
+    these rows, and a product of the norm.  With a depth, the norm is that of a product."""
+    m = Model("row_ranges")
+    x = m.input("x", rows, depth or columns)
+    if depth:
+        x = m.op("matmul", x, m.weight(depth, columns))
+    scale, bias = m.weight(columns), m.weight(columns)
+    norm = m.op("layer_normalization", x, scale, bias, attrs=NormAttrs(1))
+    largest = m.op("reduce_max", norm, attrs=ReduceAttrs((1,), True))
+    rounded = m.op("round", m.op("mul", norm, m.op("reciprocal", largest)))
+    factors = (m.op("matmul", rounded, m.weight(columns, wide)) for _ in range(2))
+    products = [m.op("mul", factor, largest) for factor in factors]
+    return m.finish(*products, m.op("matmul", norm, m.weight(columns, 16)))
+
+
 MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
     {
         f.__name__: f
@@ -350,7 +366,7 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
             *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
             shared_heads,
             *(joined_maps, joined_twice, joined_along_windows, joined_rows),
-            *(split_concat, slices, gathered, shared_value, few_rows),
+            *(split_concat, slices, gathered, shared_value, few_rows, row_ranges),
         )
     }
 )

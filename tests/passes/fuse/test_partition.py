@@ -11,6 +11,7 @@ from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ExpandAttrs
+from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.ops.composite.normalization import NormAttrs
@@ -20,7 +21,7 @@ from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.fuse.partition import Group, partition
 from tcc.passes.tile.cpu.plan import CoreChooser
 
-from tests.passes.fuse.models import MODELS, Model, shared_heads
+from tests.passes.fuse.models import MODELS, Model, row_ranges, shared_heads
 from tests.passes.layout.test_choose import planner
 from tests.passes.placing import TYPICAL, place_graph
 
@@ -221,6 +222,56 @@ def test_a_normalised_sum_is_stored_by_the_kernel_that_normalises_it() -> None:
     groups = names(m.finish(result, norm))
     assert groups[0] == ["add", "layer_normalization"]
     assert groups[-1] == ["matmul", "add"]
+
+
+RANGES = ["layer_normalization", "reduce_max", "reciprocal", "mul", "round"]
+
+
+def test_the_range_of_a_row_is_computed_by_the_kernel_that_rounds_the_row() -> None:
+    """The kernel also stores the ranges and the norm, which later kernels read."""
+    graph = row_ranges(96, columns=512, wide=512)
+    first, *later = partition(graph, planner())
+    assert [n.op.name for n in first.members] == RANGES
+    producers = graph.producers()
+    stored = {producers[v].op.name for v in first.results(graph, graph.users())}
+    assert stored == {"round", "reduce_max", "layer_normalization"}
+    assert [[n.op.name for n in g.members] for g in later].count(["matmul", "mul"]) == 2
+
+
+def test_a_norm_joins_its_ranges_if_the_product_before_it_is_faster_alone() -> None:
+    graph = row_ranges(128, depth=3072, columns=768, wide=512)
+    assert names(graph)[:2] == [["matmul"], RANGES]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_pointwise_work_joins_the_stage_between_two_products_that_reads_it(is_first: bool) -> None:
+    m = Model("between")
+
+    def spread() -> Value:
+        return m.op("mul", m.input("rows", 4, 128, 1), m.weight(128))
+
+    earlier = [spread()] if is_first else []
+    scores = m.op("matmul", m.input("q", 4, 128, 64), m.input("k", 4, 64, 128))
+    (factors,) = earlier or [spread()]
+    weights = m.op("relu", m.op("mul", scores, factors))
+    (group,) = names(m.finish(m.op("matmul", weights, m.input("v", 4, 128, 64))))
+    assert sorted(group) == ["matmul", "matmul", "mul", "mul", "relu"]
+
+
+def test_an_operand_of_the_second_of_two_products_is_computed_before() -> None:
+    m = Model("values")
+    scores = m.op("matmul", m.input("q", 4, 256, 64), m.input("k", 4, 64, 256))
+    values = m.op("mul", m.input("v", 4, 256, 64), m.weight(64))
+    graph = m.finish(m.op("matmul", m.op("relu", scores), values))
+    assert names(graph) == [["mul"], ["matmul", "relu", "matmul"]]
+
+
+def test_the_result_of_a_window_is_not_stored_by_its_first_reader() -> None:
+    m = Model("pooled")
+    window = PoolAttrs((2, 2), (1, 1), (0, 0), (1, 1), (3, 3))
+    pooled = m.op("max_pool", m.input("x", 1, 8, 16, 16), attrs=window)
+    graph = m.finish(m.op("relu", pooled), m.op("matmul", pooled, m.weight(8, 16)))
+    assert names(graph) == [["max_pool"], ["relu"], ["matmul"]]
 
 
 def test_outputs_are_stored_even_where_others_read_them() -> None:
