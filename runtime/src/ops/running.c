@@ -13,9 +13,12 @@ enum {
                       waits for the one before */
     LANES = 16,    /* bytes of neighbouring lines that one instruction sums */
     COLUMNS = 64,  /* neighbouring lines of a unit */
+    NARROW = 256,  /* bytes of a row whose sums are kept in registers from row to row */
     WIDEST = 4096, /* neighbouring lines that are summed together: their last sums stay in a near
                       cache */
     PLACES = 1 << 16, /* elements between two checks whether the run ends */
+    NEAR = 1 << 14,   /* bytes of narrow rows that are summed before the next rows: vector after
+                         vector reads them, so they and their sums stay in the nearest cache */
 };
 
 /* The bits of 1.0. */
@@ -47,6 +50,51 @@ typedef struct running {
         for (int l = 0; l < (COUNT); l++) memcpy(&carry[l], &total[l], sizeof(TYPE));              \
     } while (0)
 
+/* Computes rows `begin` to `end - 1` of `COUNT` neighbouring elements of type KIND, a number or a
+ * vector, from line `c` on.  The sums stay in registers. */
+#define RUN_KEPT(KIND, OPERATOR, COUNT)                                                            \
+    do {                                                                                           \
+        KIND total[COUNT];                                                                         \
+        const char *source = (const char *)(x + c);                                                \
+        char *target = (char *)(y + c);                                                            \
+        int64_t distance = step * (int64_t)sizeof(*x);                                             \
+        for (int l = 0; l < (COUNT); l++) {                                                        \
+            total[l] = (KIND){0} + first;                                                          \
+            if (begin) total[l] = ((const KIND *)(target - distance))[l];                          \
+            if (begin && exclusive)                                                                \
+                total[l] = total[l] OPERATOR((const KIND *)(source - distance))[l];                \
+        }                                                                                          \
+        for (int64_t i = begin; i < end; i++, source += distance, target += distance) {            \
+            if (exclusive) {                                                                       \
+                _Pragma("GCC unroll 4") for (int l = 0; l < (COUNT); l++)                          \
+                    ((KIND *)target)[l] = total[l];                                                \
+            }                                                                                      \
+            _Pragma("GCC unroll 4") for (int l = 0; l < (COUNT); l++)                              \
+                total[l] = total[l] OPERATOR((const KIND *)source)[l];                             \
+            if (!exclusive) {                                                                      \
+                _Pragma("GCC unroll 4") for (int l = 0; l < (COUNT); l++)                          \
+                    ((KIND *)target)[l] = total[l];                                                \
+            }                                                                                      \
+        }                                                                                          \
+        c += (COUNT) * (int64_t)(sizeof(KIND) / sizeof(*x));                                       \
+    } while (0)
+
+/* Computes the same rows of `count` neighbouring lines that fill at most NARROW bytes. */
+#define RUN_NARROW(TYPE, OPERATOR)                                                                 \
+    do {                                                                                           \
+        typedef TYPE lanes                                                                         \
+            __attribute__((vector_size(LANES), aligned(sizeof(TYPE)), may_alias));                 \
+        int64_t width = LANES / (int64_t)sizeof(TYPE), c = 0;                                      \
+        bool exclusive = r->exclusive;                                                             \
+        TYPE first;                                                                                \
+        memcpy(&first, &carry[0], sizeof(TYPE));                                                   \
+        while (c + 4 * width <= count) RUN_KEPT(lanes, OPERATOR, 4);                               \
+        if (c + 2 * width <= count) RUN_KEPT(lanes, OPERATOR, 2);                                  \
+        if (c + width <= count) RUN_KEPT(lanes, OPERATOR, 1);                                      \
+        if (c + 2 <= count) RUN_KEPT(TYPE, OPERATOR, 2);                                           \
+        if (c < count) RUN_KEPT(TYPE, OPERATOR, 1);                                                \
+    } while (0)
+
 /* Computes the same rows of `count` neighbouring lines: a row of sums is the row before it plus the
  * new elements. */
 #define RUN_COLUMNS(TYPE, OPERATOR)                                                                \
@@ -74,7 +122,9 @@ typedef struct running {
 
 #define RUN_SHAPE(TYPE, OPERATOR)                                                                  \
     do {                                                                                           \
-        if (r->axis.inner > 1)                                                                     \
+        if (r->axis.inner > 1 && count * (int64_t)sizeof(TYPE) <= NARROW)                          \
+            RUN_NARROW(TYPE, OPERATOR);                                                            \
+        else if (r->axis.inner > 1)                                                                \
             RUN_COLUMNS(TYPE, OPERATOR);                                                           \
         else if (count == LINES)                                                                   \
             RUN_LINES(TYPE, OPERATOR, LINES);                                                      \
@@ -110,7 +160,8 @@ static void run_places(const running *r, int64_t from, int64_t count, int64_t be
 /* Computes `count` lines from element `from` on: neighbouring lines, or where a line's elements are
  * contiguous, LINES lines that follow each other, or a single line. */
 static void run_lines(const running *r, int64_t from, int64_t count) {
-    int64_t size = r->axis.size, block_lines = PLACES / count;
+    int64_t size = r->axis.size, row = count * r->dtype.bits / 8;
+    int64_t block_lines = r->axis.inner > 1 && row <= NARROW ? NEAR / row : PLACES / count;
     uint64_t carry[LINES];
     for (int l = 0; l < LINES; l++) carry[l] = r->first;
     for (int64_t begin = 0, end; begin < size && !(begin && tcc_run_ends(r->ending)); begin = end) {
