@@ -12,7 +12,7 @@ enum {
     LINES = 4,     /* lines of contiguous elements that are summed together, because each addition
                       waits for the one before */
     LANES = 16,    /* bytes of neighbouring lines that one instruction sums */
-    COLUMNS = 64,  /* neighbouring lines of a unit */
+    COLUMNS = 64,  /* neighbouring lines of a unit are a multiple of these */
     NARROW = 256,  /* bytes of a row whose sums are kept in registers from row to row */
     WIDEST = 4096, /* neighbouring lines that are summed together: their last sums stay in a near
                       cache */
@@ -31,6 +31,7 @@ typedef struct running {
     tcc_axis axis;
     tcc_dtype dtype;
     bool exclusive, reverse, product;
+    int64_t columns; /* neighbouring lines of a unit */
     uint64_t first; /* the element that a line starts with */
     tcc_ending *ending;
 } running;
@@ -181,17 +182,26 @@ static void run_rows(void *context, int64_t begin, int64_t end, void *room) {
     }
 }
 
-/* Computes neighbouring lines; a unit is COLUMNS lines, or the remaining ones. */
+/* Returns the neighbouring lines of a unit.  Rows of few lines are slow to read, so there are no
+ * more units than threads, except that no unit has more than WIDEST lines. */
+static int64_t unit_columns(const tcc_axis *axis, int64_t threads) {
+    int64_t parts = (threads + axis->outer - 1) / axis->outer;
+    int64_t columns = (axis->inner + parts * COLUMNS - 1) / (parts * COLUMNS) * COLUMNS;
+    return columns < WIDEST ? columns : WIDEST;
+}
+
+/* Computes neighbouring lines; a unit is `columns` lines, or the remaining ones. */
 static void run_columns(void *context, int64_t begin, int64_t end, void *room) {
     const running *r = context;
-    int64_t inner = r->axis.inner, units = (inner + COLUMNS - 1) / COLUMNS;
+    int64_t inner = r->axis.inner, units = (inner + r->columns - 1) / r->columns;
     (void)room;
     for (int64_t unit = begin; unit < end;) {
-        int64_t first = unit % units * COLUMNS, wide = inner - first, mine = (end - unit) * COLUMNS;
+        int64_t first = unit % units * r->columns, wide = inner - first;
+        int64_t mine = (end - unit) * r->columns;
         if (wide > mine) wide = mine;
-        if (wide > WIDEST) wide = WIDEST;
+        if (wide > WIDEST) wide = WIDEST / r->columns * r->columns;
         run_lines(r, unit / units * r->axis.size * inner + first, wide);
-        unit += (wide + COLUMNS - 1) / COLUMNS;
+        unit += (wide + r->columns - 1) / r->columns;
     }
 }
 
@@ -208,6 +218,7 @@ tcc_status tcc_op_running(tcc_op_call *call) {
     if (x->count == 0) return TCC_OK;
     if (r.axis.inner == 1)
         return tcc_op_parallel(call, run_rows, &r, (r.axis.outer + LINES - 1) / LINES, 0);
-    int64_t units = r.axis.outer * ((r.axis.inner + COLUMNS - 1) / COLUMNS);
+    r.columns = unit_columns(&r.axis, call->crew && call->threads > 1 ? call->threads : 1);
+    int64_t units = r.axis.outer * ((r.axis.inner + r.columns - 1) / r.columns);
     return tcc_op_parallel(call, run_columns, &r, units, 0);
 }
