@@ -65,6 +65,28 @@ def test_running_sums(
         )  # of numbers from 1 to 4
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u8"])
+@pytest.mark.parametrize("lines", [2, 3, 7, 13, 24, 33, 63])
+def test_running_sums_of_many_narrow_rows(ops: Ops, lines: int, dtype: str) -> None:
+    """Blocks of rows that fit the nearest cache follow each other.  A NaN or an infinity stays in
+    its line; integers wrap."""
+    shape = (2, 40_000 // lines, lines)
+    x = np.random.default_rng(lines).integers(-9, 9, shape).astype(dtype)
+    signs = np.where(x > 0, 1, -1).astype(dtype)  # whose products are exact
+    if dtype.startswith("f"):
+        x[0, 5, 1], x[1, -3, 0], x[1, 7, lines - 1] = np.nan, np.inf, -np.inf
+        signs[0, 9, 1], signs[1, 1, 0] = np.nan, np.inf
+    for exclusive, reverse, product in itertools.product((0, 1), repeat=3):
+        source = signs if product else x
+        along = np.flip(source, 1) if reverse else source
+        want = (np.cumprod if product else np.cumsum)(along, 1, dtype=x.dtype)
+        if exclusive:
+            want = np.concatenate([np.full_like(want[:, :1], product), want[:, :-1]], 1)
+        got = np.empty_like(x)
+        ops("running", (source,), (got,), (1, exclusive, reverse, product), threads=0)
+        np.testing.assert_array_equal(got, np.flip(want, 1) if reverse else want)
+
+
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 24, 25, 26, 1001])
 @pytest.mark.parametrize(("period", "number"), [(1, 0), (2, 1), (3, 0), (5, 4)])

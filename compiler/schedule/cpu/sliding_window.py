@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf, prod
 
 from tcc.ir.expr import known_extent
-from tcc.ir.expr.scalar import reads_of_stages
+from tcc.ir.expr.scalar import Read, reads_of_stages
 from tcc.ir.index import Var
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
@@ -69,11 +69,15 @@ def strip_rows(
     """Returns the number of rows of a tile; `tiles` has its elements along the other common loops.
 
     Among the numbers with which the strips fit the second-level cache, it is the one with which the
-    busiest core takes the fewest cycles. `parts` has the stages of each nest.
+    busiest core takes the fewest cycles. Without contractions, whose arithmetic hides loads from
+    that cache, the strips fit the first-level cache, beside the operand's rows. `parts` has the
+    stages of each nest.
     """
-    core.because("tile_sizes: strips fit L2", None, rows)
+    contracting = any(map(contracts, group.stages))
+    rule = "tile_sizes: strips fit L2" if contracting else "tile_sizes: strips fit L1"
+    core.because(rule, None, rows)
     exchanged = _exchanged(group, parts)
-    room = core.l2 * _SHARE
+    room = (core.l2 if contracting else core.l1 / 2) * _SHARE
     best, fewest = 1, inf
     for count in range(1, min(trips(rows), _MOST) + 1):
         sizes = {**tiles, rows: count}
@@ -114,17 +118,19 @@ def _channel_by_channel(group: TileGroup, core: CoreModel) -> bool:
     """Returns True if windows slide over each channel by itself, and the channels fill vectors.
 
     A tile then covers a block of channels and many rows. If windows read all channels, joining
-    kernels gains nothing (measured). Only sums are worth joining, to each other or to a copy of
-    their operand. A stage without a sum belongs to the kernel of the sum whose results it reads.
+    kernels gains nothing (measured). Only sums are worth joining to each other, and only sums and
+    extrema to a copy of their operand. A stage without a sum belongs to the kernel of the sum whose
+    results it reads.
     """
     rows = row_loop(group)
     # Loops over channels often fill a vector surely, by their known size. Loops over images do not.
     channel_loops = [
         v for v in group.common if v is not rows and (known_extent(v) or 0) >= core.lanes
     ]
-    sums = [s for s in group.stages if s.reduce]
-    fewest = 2 if weight(group.stages[0]) > 1 else 1
-    summed = len(sums) >= fewest and all(contracts(s) for s in sums)
+    first, sums = group.stages[0], [s for s in group.stages if s.reduce]
+    copies = first not in sums and isinstance(first.body[0], Read)
+    fewest = 2 if weight(first) > 1 else 1
+    summed = len(sums) >= fewest and (copies or all(map(contracts, sums)))
     return rows is not None and bool(channel_loops) and summed
 
 

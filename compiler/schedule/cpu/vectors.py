@@ -40,8 +40,8 @@ def vector_loops(
     of its loops, neighbours lie far apart in memory. With `fixed_size`, the vector loop of `stage`
     has a known size. With `number`, it is the loop of that number in `vector_choices`.
 
-    Stages that exchange strips of rows all use a common loop, the channels. With vectors along a
-    row instead, a tile would cover a single channel.
+    Contractions that exchange strips of rows all use a common loop, the channels. With vectors
+    along a row instead, a tile would cover a single channel.
     """
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
@@ -50,7 +50,8 @@ def vector_loops(
         common, loops = (
             tuple(v for v in candidates if not is_open(v)) for candidates in (common, loops)
         )
-    best = None if rows is None else _best_loop(group, stage, common)
+    strips = rows is not None and contracts(stage)
+    best = _best_loop(group, stage, common) if strips else None
     best = best or _best_loop(group, stage, loops)
     choices = vector_choices(group, stage)
     fixed = choices[number] if number is not None and number < len(choices) else None

@@ -174,7 +174,9 @@ def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Tou
                 place, base = _place(group, stage, access)
                 stores.setdefault(place, []).append(base)
         result = StageRef(number, component)
-        touches.append(_dense_touch(result, True, stage.body[component].dtype.bytes, stage.iters))
+        # In scratch, the loops that tiles cut lie outside of the others (`inside_scratch`).
+        loops = sorted(stage.iters, key=lambda v: v not in group.cut)
+        touches.append(_dense_touch(result, True, stage.body[component].dtype.bytes, loops))
     touches += (_place_touch(group, place, bases, store=False) for place, bases in loads.items())
     touches += (_place_touch(group, place, bases, store=True) for place, bases in stores.items())
     return tuple(touches)

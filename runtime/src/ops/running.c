@@ -12,10 +12,13 @@ enum {
     LINES = 4,     /* lines of contiguous elements that are summed together, because each addition
                       waits for the one before */
     LANES = 16,    /* bytes of neighbouring lines that one instruction sums */
-    COLUMNS = 64,  /* neighbouring lines of a unit */
+    COLUMNS = 64,  /* neighbouring lines of a unit are a multiple of these */
+    NARROW = 256,  /* bytes of a row whose sums are kept in registers from row to row */
     WIDEST = 4096, /* neighbouring lines that are summed together: their last sums stay in a near
                       cache */
     PLACES = 1 << 16, /* elements between two checks whether the run ends */
+    NEAR = 1 << 14,   /* bytes of narrow rows that are summed before the next rows: vector after
+                         vector reads them, so they and their sums stay in the nearest cache */
 };
 
 /* The bits of 1.0. */
@@ -28,6 +31,7 @@ typedef struct running {
     tcc_axis axis;
     tcc_dtype dtype;
     bool exclusive, reverse, product;
+    int64_t columns; /* neighbouring lines of a unit */
     uint64_t first; /* the element that a line starts with */
     tcc_ending *ending;
 } running;
@@ -45,6 +49,51 @@ typedef struct running {
                 y[l * size] = r->exclusive ? before : total[l];                                    \
             }                                                                                      \
         for (int l = 0; l < (COUNT); l++) memcpy(&carry[l], &total[l], sizeof(TYPE));              \
+    } while (0)
+
+/* Computes rows `begin` to `end - 1` of `COUNT` neighbouring elements of type KIND, a number or a
+ * vector, from line `c` on.  The sums stay in registers. */
+#define RUN_KEPT(KIND, OPERATOR, COUNT)                                                            \
+    do {                                                                                           \
+        KIND total[COUNT];                                                                         \
+        const char *source = (const char *)(x + c);                                                \
+        char *target = (char *)(y + c);                                                            \
+        int64_t distance = step * (int64_t)sizeof(*x);                                             \
+        for (int l = 0; l < (COUNT); l++) {                                                        \
+            total[l] = (KIND){0} + first;                                                          \
+            if (begin) total[l] = ((const KIND *)(target - distance))[l];                          \
+            if (begin && exclusive)                                                                \
+                total[l] = total[l] OPERATOR((const KIND *)(source - distance))[l];                \
+        }                                                                                          \
+        for (int64_t i = begin; i < end; i++, source += distance, target += distance) {            \
+            if (exclusive) {                                                                       \
+                _Pragma("GCC unroll 4") for (int l = 0; l < (COUNT); l++)                          \
+                    ((KIND *)target)[l] = total[l];                                                \
+            }                                                                                      \
+            _Pragma("GCC unroll 4") for (int l = 0; l < (COUNT); l++)                              \
+                total[l] = total[l] OPERATOR((const KIND *)source)[l];                             \
+            if (!exclusive) {                                                                      \
+                _Pragma("GCC unroll 4") for (int l = 0; l < (COUNT); l++)                          \
+                    ((KIND *)target)[l] = total[l];                                                \
+            }                                                                                      \
+        }                                                                                          \
+        c += (COUNT) * (int64_t)(sizeof(KIND) / sizeof(*x));                                       \
+    } while (0)
+
+/* Computes the same rows of `count` neighbouring lines that fill at most NARROW bytes. */
+#define RUN_NARROW(TYPE, OPERATOR)                                                                 \
+    do {                                                                                           \
+        typedef TYPE lanes                                                                         \
+            __attribute__((vector_size(LANES), aligned(sizeof(TYPE)), may_alias));                 \
+        int64_t width = LANES / (int64_t)sizeof(TYPE), c = 0;                                      \
+        bool exclusive = r->exclusive;                                                             \
+        TYPE first;                                                                                \
+        memcpy(&first, &carry[0], sizeof(TYPE));                                                   \
+        while (c + 4 * width <= count) RUN_KEPT(lanes, OPERATOR, 4);                               \
+        if (c + 2 * width <= count) RUN_KEPT(lanes, OPERATOR, 2);                                  \
+        if (c + width <= count) RUN_KEPT(lanes, OPERATOR, 1);                                      \
+        if (c + 2 <= count) RUN_KEPT(TYPE, OPERATOR, 2);                                           \
+        if (c < count) RUN_KEPT(TYPE, OPERATOR, 1);                                                \
     } while (0)
 
 /* Computes the same rows of `count` neighbouring lines: a row of sums is the row before it plus the
@@ -74,7 +123,9 @@ typedef struct running {
 
 #define RUN_SHAPE(TYPE, OPERATOR)                                                                  \
     do {                                                                                           \
-        if (r->axis.inner > 1)                                                                     \
+        if (r->axis.inner > 1 && count * (int64_t)sizeof(TYPE) <= NARROW)                          \
+            RUN_NARROW(TYPE, OPERATOR);                                                            \
+        else if (r->axis.inner > 1)                                                                \
             RUN_COLUMNS(TYPE, OPERATOR);                                                           \
         else if (count == LINES)                                                                   \
             RUN_LINES(TYPE, OPERATOR, LINES);                                                      \
@@ -110,7 +161,8 @@ static void run_places(const running *r, int64_t from, int64_t count, int64_t be
 /* Computes `count` lines from element `from` on: neighbouring lines, or where a line's elements are
  * contiguous, LINES lines that follow each other, or a single line. */
 static void run_lines(const running *r, int64_t from, int64_t count) {
-    int64_t size = r->axis.size, block_lines = PLACES / count;
+    int64_t size = r->axis.size, row = count * r->dtype.bits / 8;
+    int64_t block_lines = r->axis.inner > 1 && row <= NARROW ? NEAR / row : PLACES / count;
     uint64_t carry[LINES];
     for (int l = 0; l < LINES; l++) carry[l] = r->first;
     for (int64_t begin = 0, end; begin < size && !(begin && tcc_run_ends(r->ending)); begin = end) {
@@ -130,17 +182,26 @@ static void run_rows(void *context, int64_t begin, int64_t end, void *room) {
     }
 }
 
-/* Computes neighbouring lines; a unit is COLUMNS lines, or the remaining ones. */
+/* Returns the neighbouring lines of a unit.  Rows of few lines are slow to read, so there are no
+ * more units than threads, except that no unit has more than WIDEST lines. */
+static int64_t unit_columns(const tcc_axis *axis, int64_t threads) {
+    int64_t parts = (threads + axis->outer - 1) / axis->outer;
+    int64_t columns = (axis->inner + parts * COLUMNS - 1) / (parts * COLUMNS) * COLUMNS;
+    return columns < WIDEST ? columns : WIDEST;
+}
+
+/* Computes neighbouring lines; a unit is `columns` lines, or the remaining ones. */
 static void run_columns(void *context, int64_t begin, int64_t end, void *room) {
     const running *r = context;
-    int64_t inner = r->axis.inner, units = (inner + COLUMNS - 1) / COLUMNS;
+    int64_t inner = r->axis.inner, units = (inner + r->columns - 1) / r->columns;
     (void)room;
     for (int64_t unit = begin; unit < end;) {
-        int64_t first = unit % units * COLUMNS, wide = inner - first, mine = (end - unit) * COLUMNS;
+        int64_t first = unit % units * r->columns, wide = inner - first;
+        int64_t mine = (end - unit) * r->columns;
         if (wide > mine) wide = mine;
-        if (wide > WIDEST) wide = WIDEST;
+        if (wide > WIDEST) wide = WIDEST / r->columns * r->columns;
         run_lines(r, unit / units * r->axis.size * inner + first, wide);
-        unit += (wide + COLUMNS - 1) / COLUMNS;
+        unit += (wide + r->columns - 1) / r->columns;
     }
 }
 
@@ -157,6 +218,7 @@ tcc_status tcc_op_running(tcc_op_call *call) {
     if (x->count == 0) return TCC_OK;
     if (r.axis.inner == 1)
         return tcc_op_parallel(call, run_rows, &r, (r.axis.outer + LINES - 1) / LINES, 0);
-    int64_t units = r.axis.outer * ((r.axis.inner + COLUMNS - 1) / COLUMNS);
+    r.columns = unit_columns(&r.axis, call->crew && call->threads > 1 ? call->threads : 1);
+    int64_t units = r.axis.outer * ((r.axis.inner + r.columns - 1) / r.columns);
     return tcc_op_parallel(call, run_columns, &r, units, 0);
 }

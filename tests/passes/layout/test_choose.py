@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.nest import of_pairs, trips
 
@@ -253,6 +255,44 @@ def test_a_padded_copy_is_made_by_the_window_that_alone_reads_it(
     outputs, reference = compiled(graph).run(feeds), evaluate_graph(graph, feeds)
     for name, array in reference.items():
         np.testing.assert_allclose(outputs[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
+
+
+def pooled(op: str, size: int) -> Graph:
+    m = Model(f"{op}_{size}")
+    attrs = PoolAttrs((2, 2), (1, 1), (1, 1), (1, 1), (3, 3))
+    return m.finish(m.op(op, m.input("x", 1, 64, size, size), attrs=attrs))
+
+
+def windows_of(x: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
+    """Returns the windows of 3 x 3 elements at every second row and column, as f64."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=fill)
+    return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
+
+
+@pytest.mark.parametrize("size", [97, 112])
+@pytest.mark.parametrize("op", ["max_pool", "average_pool"])
+def test_a_padded_copy_is_made_by_the_pool_that_alone_reads_it(
+    op: str, size: int, compiled: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors run along the rows of a strip, which fits the first-level cache."""
+    kernels = planner()
+    graph = pooled(op, size)
+    placed, joined = place_graph(graph), choose(place_graph(graph))
+    assert [len(kernels_of(p)) for p in (placed, joined)] == [2, 1]
+    (kernel,) = kernels_of(joined)
+    schedule = kernels.plan(kernel, joined.layouts, graph.constants).bound.schedule
+    assert isinstance(schedule, Schedule)
+    ((_, rows),) = schedule.tile_sizes
+    assert 4 * (2 * rows + 1) * (size + 2) < kernels.core.l1 / 2
+    monkeypatch.setattr("tests.passes.conftest.place_graph", lambda g: choose(place_graph(g)))
+    x = np.random.default_rng(size).standard_normal((1, 64, size, size)).astype(np.float32)
+    x[0, 0, 0, 0], x[0, 1, 5, 7], x[0, 2, -1, -1], x[0, 3] = np.nan, np.inf, -np.inf, -np.inf
+    got = next(iter(compiled(graph).run({"x": x}).values()))
+    if op == "max_pool":
+        want = windows_of(x, -np.inf).max((-2, -1))
+    else:
+        want = windows_of(x, 0).sum((-2, -1)) / windows_of(np.ones_like(x), 0).sum((-2, -1))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_a_copy_that_two_kernels_read_stays() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -88,8 +89,42 @@ def test_lanes_a_few_elements_apart_come_out_of_as_many_vectors(apart, vectors):
     text = emit_kernel(kernel, "apart", SERVER).llvm
     loads = re.findall(r"load (<16 x float>|float)", text)
     assert loads == ["<16 x float>"] * vectors
-    touched = [int(n) // 4 for n in re.findall(r"getelementptr i8, ptr \S+, i64 (\d+)", text)]
-    assert max(touched, default=0) + 15 <= 15 * apart
+    touched = [int(n) for n in re.findall(r"getelementptr float, ptr %b0, i64 (\d+)", text)]
+    assert len(touched) == vectors - 1  # and the first element
+    assert max(touched) + 15 <= 15 * apart
+
+
+@pytest.mark.parametrize("dtype", [F32, U8], ids=str)
+@pytest.mark.parametrize("apart", [2, 3, 4])
+def test_lanes_apart_from_any_first_element(check, dtype, apart):
+    """The buffer ends with the last lane, or up to a vector behind it."""
+    parts = []
+    for cols, first in product((8, 16, 23), range(apart + 2)):
+        for behind in (0, 1, apart - 1, 16):
+            size = first + apart * (cols - 1) + 1 + behind
+            (lane,) = lanes((cols,))
+            x, y = buffer("x", dtype, (size,)), output("y", dtype, cols)
+            data = np.random.default_rng(size).integers(0, 100, size).astype(dtype.carrier)
+            kernel = copy_kernel(x, y, (cols,), (apart * lane + first,), (lane,))
+            parts.append((kernel, [data, np.zeros(cols, dtype.carrier)]))
+    check_all(check, parts)
+
+
+@pytest.mark.parametrize("apart", [2, 3, 4])
+def test_neighbouring_loads_of_lanes_apart_share_their_vectors(apart):
+    """They share all vectors if the buffer holds them, and stay inside it if it does not."""
+    (lane,) = lanes((16,))
+    shared: set[int] = set()
+    for first, behind in product(range(apart), (True, False)):
+        size = 16 * apart if behind else 15 * apart + first + 1
+        x, y = buffer("x", F32, (size,)), output("y", F32, 16)
+        kernel = copy_kernel(x, y, (16,), (apart * lane + first,), (lane,))
+        text = emit_kernel(kernel, "apart", SERVER).llvm
+        places = map(int, re.findall(r"getelementptr float, ptr %b0, i64 (\d+)", text))
+        touched = {0, *places}
+        assert max(touched) + 15 < size
+        shared |= touched if behind else set()
+    assert shared == {16 * n for n in range(apart)}
 
 
 def _apart(second: int) -> TileKernel:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tcc.schedule.cpu.choose
 from tcc.ir.expr import ExprBuilder
-from tcc.ir.expr.scalar import apply
+from tcc.ir.expr.scalar import apply, read
 from tcc.ir.graph import Graph
 from tcc.ir.index import as_index, symbol
 from tcc.ir.layout import row_major
@@ -266,6 +266,18 @@ def two_values() -> TileGroup:
     return build_group(b.done(), [operand], [result])
 
 
+def padded_pool() -> TileGroup:
+    """Returns y[c, i, j] = max(p, q) x[c, 2i + p - 1, 2j + q - 1], whose first stage pads x."""
+    b = ExprBuilder(tensor(F32, 64, 112, 112))
+    c, u, v, i, j, p, q = b.iters(64, 113, 113, 56, 56, 3, 3)
+    padded = b.stage((c, u, v), b.read(0, c, u - 1, v - 1, fill=0.0))
+    window = read(padded, (c, 2 * i + p, 2 * j + q), F32)
+    b.stage((c, i, j), window, over=(p, q), monoid="max")
+    shapes = (tensor(F32, 64, n, n).shape for n in (112, 56))
+    x, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
+    return build_group(b.done(), [x], [y])
+
+
 def sections() -> Iterator[TileGroup]:
     """Yields kernels that together make each rule set a field."""
     graphs = (
@@ -284,6 +296,7 @@ def sections() -> Iterator[TileGroup]:
     yield phases_of(2)
     yield interleaved()
     yield two_values()
+    yield padded_pool()
     for name in MODELS:
         yield from (group for group, _ in planned(MODELS[name](), AVX512))
     yield group_of(attention(next(iter(MASKS.values())), 2, 128, 250))
