@@ -1,9 +1,12 @@
 """Tests are independent of their order and of the process that starts them: each test draws its own
-numbers, float comparisons have an absolute tolerance, and child programs get default signals."""
+numbers, float comparisons have an absolute tolerance, child programs get default signals, and no
+library hides a module of Python."""
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 GENERATORS = {"default_rng", "RandomState", "Random", "SystemRandom", "Generator"}
 SENDING = {"send_signal", "terminate", "raise_signal", "alarm"}
+# A path, or the last word of a command.
+LIBRARY = re.compile(r"""(?:[^'"\n]*[\s/])?(?P<stem>\w+)\.so""")
 COMPARISONS = {"assert_allclose", "allclose", "isclose"}
 
 
@@ -58,6 +63,18 @@ def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
+def libraries_named_like_modules(tree: ast.Module) -> Iterator[str]:
+    """Yields the names of shared libraries that Python would import as modules of its own.
+
+    `python -m` looks for modules in the current folder first, so json.so hides json there.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            path = LIBRARY.fullmatch(node.value)
+            if path and path["stem"] in sys.stdlib_module_names:
+                yield path[0]
+
+
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
     """Yields the nodes that Python evaluates when it imports a module: decorators and defaults of
     functions, but not their bodies."""
@@ -96,7 +113,8 @@ def _is_absolute(call: ast.Call) -> bool:
 
 
 RULES = (
-    shared_generators, unseeded_generators, relative_comparisons, signals_that_may_be_ignored
+    shared_generators, unseeded_generators, relative_comparisons, signals_that_may_be_ignored,
+    libraries_named_like_modules,
 )  # fmt: skip
 
 
@@ -127,6 +145,9 @@ def test_no_test_breaks_the_rule(rule: object, modules: dict[str, ast.Module]) -
         (signals_that_may_be_ignored, "from tests.processes import started\np.terminate()", 0),
         (signals_that_may_be_ignored, "signal.signal(14, signal.SIG_DFL)\nsignal.alarm(9)", 0),
         (signals_that_may_be_ignored, "signal.alarm(9)", 1),
+        (libraries_named_like_modules, "module.save(folder / 'json.so')", 1),
+        (libraries_named_like_modules, "f'{folder}/copy.so'", 1),
+        (libraries_named_like_modules, "'model.so'; 'my-json.so'; 'json.so.1'", 0),
         (relative_comparisons, "np.testing.assert_allclose(a, b, rtol=1e-5)", 1),
         (relative_comparisons, "assert np.allclose(a, b, rtol=1e-5, atol=0)", 1),
         (relative_comparisons, "assert_allclose(a, b)", 1),

@@ -281,7 +281,7 @@ def test_json_has_the_facts_of_the_lines(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    words = ["compile", "network.onnx", "-o", "json.so", "--precision", "bf16"]
+    words = ["compile", "network.onnx", "-o", "facts.so", "--precision", "bf16"]
     terminal = Terminal(200)
     assert terminal.execute(*words) == 0
     assert cli.execute([*words, "--json"]) == 0
@@ -289,7 +289,7 @@ def test_json_has_the_facts_of_the_lines(
     table = Table([*summary_rows(record)], has_heads=False)
     assert terminal.display == shown(200, table).splitlines()
     assert "stored" in terminal.display[3]
-    assert [file["path"] for file in record["files"]] == ["json.so", "json.h"]
+    assert [file["path"] for file in record["files"]] == ["facts.so", "facts.h"]
     assert [file["bytes"] for file in record["files"]] == [
-        (folder / name).stat().st_size for name in ("json.so", "json.h")
+        (folder / name).stat().st_size for name in ("facts.so", "facts.h")
     ]

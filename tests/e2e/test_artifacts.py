@@ -267,9 +267,9 @@ def test_compile_and_call(tmp_path: Path) -> None:
     assert y.tobytes() == again.tobytes()
     assert isinstance(z, np.ndarray)
     assert module.manifest["variants"][module.variant]["arena_bytes"] > 0
-    module.save(tmp_path / "copy.so")
+    module.save(tmp_path / "second.so")
     del module
-    assert tcc.load(tmp_path / "copy.so")(x)[0].tobytes() == y.tobytes()
+    assert tcc.load(tmp_path / "second.so")(x)[0].tobytes() == y.tobytes()
 
 
 def test_torch_tensors_give_torch_tensors(artifact: Path) -> None:

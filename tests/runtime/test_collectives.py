@@ -155,8 +155,8 @@ def test_a_program_asks_for_its_rank(kernels: bytes, comm_library: Path, tmp_pat
     y = b.output("y", "f32", [count], "[rank + 1]")
     b.allocate(y, b.let(IntOp.MUL, count, four))
     b.launch("fill", count, [y], [rank])
-    programs.link(b.program(), kernels, tmp_path / "numbers.so")
-    outputs = run_ranks(3, NUMBERS, comm_library, tmp_path / "numbers.so")
+    programs.link(b.program(), kernels, tmp_path / "sums.so")
+    outputs = run_ranks(3, NUMBERS, comm_library, tmp_path / "sums.so")
     assert outputs == ["[0.0]\n", "[1.0, 1.0]\n", "[2.0, 2.0, 2.0]\n"]
 
 

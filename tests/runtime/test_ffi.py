@@ -36,7 +36,7 @@ def test_torch_and_numpy_get_results(module: Any) -> None:
 
 
 def test_a_loaded_module_hands_its_artifact_to_tvm_ffi(mlp_path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.so"
+    copy = tmp_path / "second.so"
     copy.write_bytes(mlp_path.read_bytes())
     loaded = load(copy)
     x = np.linspace(-1, 1, 9, dtype=np.float32)

@@ -479,10 +479,10 @@ def test_threads_give_bitwise_equal_results_and_use_their_own_scratch(linked: Li
 
 
 def test_save_copies_a_working_artifact(mlp: Module, tmp_path: Path) -> None:
-    mlp.save(tmp_path / "copy.so")
+    mlp.save(tmp_path / "second.so")
     x = np.ones(3, np.float32)
-    assert np.array_equal(load(tmp_path / "copy.so")(x), expected_mlp(x))
-    for name in ("no folder/copy.so", "a\0b.so"):
+    assert np.array_equal(load(tmp_path / "second.so")(x), expected_mlp(x))
+    for name in ("no folder/second.so", "a\0b.so"):
         with pytest.raises(RuntimeError, match="cannot be copied"):
             mlp.save(tmp_path / name)
 

@@ -7,7 +7,8 @@
 Each warpgroup waits only for copies, not for the other warpgroup. So one can multiply while the
 other computes exponentials. Within a warpgroup, the matmul with the values of one iteration
 overlaps the scores and exponentials of the next one (FlashAttention-3, Shah et al. 2024, section
-3.2). The kernel is persistent: a thread block computes the tiles u, u + blocks, u + 2 blocks, ...
+3.2). The kernel is persistent: a thread block computes several tiles, one in each round of all
+blocks. `WarpPart` gives their order.
 """
 
 from collections.abc import Sequence

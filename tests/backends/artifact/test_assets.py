@@ -84,10 +84,10 @@ def test_saved_files_hold_the_assets_beside_a_side_file(kernels: bytes, tmp_path
     out = tmp_path / "side.so"
     programs.link(program, kernels, out, weights=[weights], side_file=True, assets=ASSETS)
     module = load(out)
-    module.save(tmp_path / "copy.so")
+    module.save(tmp_path / "second.so")
     out.unlink()
     assert dict(module.assets) == ASSETS, "a loaded module reads its file again"
-    assert dict(load(tmp_path / "copy.so").assets) == ASSETS
+    assert dict(load(tmp_path / "second.so").assets) == ASSETS
 
 
 def test_inspect_lists_assets(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
