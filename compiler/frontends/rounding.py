@@ -54,8 +54,11 @@ class Rounding:
 
         `array` is computed from the constants `sources`. `state`: the array is multiplied with the
         state inside a recurrent node. That state is not rounded here. If the artifact rounds it,
-        noise of the same size in the weight stands for the rounding.
+        noise of the same size in the weight stands for the rounding. A source may be a mask or an
+        index, which no artifact rounds: it is returned as it is.
         """
+        if array.dtype.kind != "f":
+            return array
         types = {self.weights[name] for name in ("", *sources) if name in self.weights}
         for type in sorted(types):
             array = as_stored(array, type, axis)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -91,3 +93,28 @@ def test_bytes_are_rounded_for_their_contractions_alone(tmp_path: Path, opset: i
     rounded = (bytes_ * scales[..., None].astype(np.float64)).reshape(x.shape)
     close(y, rounded @ w)
     np.testing.assert_array_equal(z, -x)
+
+
+def test_masks_and_indices_behind_a_rounded_constant_keep_their_types(tmp_path: Path) -> None:
+    """An artifact's constant may be computed from weights, a mask and indices: all are listed."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        m (float[2, 3] x) => (float[2, 4] y) <float[1] zero = {0}>
+        {
+            product = MatMul(x, w)
+            masked = Where(mask, b, zero)
+            sorted = Gather(masked, order)
+            y = Add(product, sorted)
+        }""")
+    rng = np.random.default_rng(3)
+    w, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((3, 4), (4,), (2, 3)))
+    mask, order = np.array([1, 0, 1, 1], bool), np.array([3, 1, 2, 0])
+    arrays = {"w": w, "b": b, "mask": mask, "order": order}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    source, target = tmp_path / "model.onnx", tmp_path / "rounded.onnx"
+    onnx.save(model, source)
+    write_rounded(source, target, Rounding(dict.fromkeys(arrays, "bf16")))
+    session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
+    w, b = (a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in (w, b))
+    expected = x @ w + np.where(mask, b, 0)[order]
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
