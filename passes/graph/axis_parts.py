@@ -87,7 +87,13 @@ def _hull(a: AxisPart, b: AxisPart, size: Index) -> AxisPart:
 
 
 def _smaller(a: Index, b: Index) -> Index:
-    """Returns the smaller of two sizes; 0 if neither is proved to be at most the other."""
+    """Returns the smaller of two sizes; 0 if one is 0 or neither is proved to be at most the other.
+
+    A size that is equal to 0 in another form must not come before 0: a part joined with the whole
+    has to be the whole.
+    """
+    if const(0) in (a, b):
+        return const(0)
     return a if at_most(a, b) else b if at_most(b, a) else const(0)
 
 

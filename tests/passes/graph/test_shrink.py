@@ -9,14 +9,14 @@ import numpy as np
 import onnxruntime
 import pytest
 import tcc
-from onnx import parser
+from onnx import numpy_helper, parser
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import Index, const, symbol
+from tcc.ir.index import Index, const, maximum, symbol
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.graph.axis_parts import AxisPart, restricted, whole
+from tcc.passes.graph.axis_parts import AxisPart, joined, restricted, whole
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.emit import emit
 from tcc.passes.graph.shrink import shrink
@@ -374,3 +374,37 @@ def test_positions_that_a_sum_combines_are_not_independent() -> None:
     every = whole(node.outputs[0].type.shape)
     assert restricted(expr, 0, every) is not None
     assert restricted(expr, 0, (*every[:2], AxisPart(const(2), const(1)))) is None
+
+
+@pytest.mark.parametrize("first_is_whole", [False, True])
+def test_a_part_joined_with_the_whole_is_the_whole(first_is_whole: bool) -> None:
+    """This also holds for a part that has all elements, but not in the same form."""
+    m = maximum(symbol("m", 0) - 3, const(0)) * 2
+    part, every = (AxisPart(const(0), const(-1) // m + 17),), whole((const(16),))
+    assert part != every
+    pair = (every, part) if first_is_whole else (part, every)
+    assert joined(*pair, (const(16),)) == every
+
+
+def test_readers_of_a_part_in_another_form_and_of_the_whole() -> None:
+    """The first transposed convolution reads all channels, and the second one all of them in the
+    form 17 + (-1 // size)."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        layers (float[1, 16, h] x) => (float[1, 2, w] y, float[1, 32, v] z) {
+            first = Constant <value = int64[1] {2}> ()
+            last = Constant <value = int64[1] {-1}> ()
+            axis = Constant <value = int64[1] {2}> ()
+            s = Slice(x, first, last, axis)
+            y = ConvTranspose <group = 2, pads = [0, 1], output_padding = [1], strides = [2]> (s, a)
+            z = ConvTranspose <group = 16> (s, b)
+        }""")
+    for name, sizes in (("a", (16, 1, 2)), ("b", (16, 2, 1))):
+        model.graph.initializer.append(numpy_helper.from_array(matrix(*sizes), name))
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    module = tcc.compile(model)
+    for size in (4, 9):
+        feeds = {"x": matrix(1, 16, size)}
+        for y, expected in zip(module(feeds["x"]), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
