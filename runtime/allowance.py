@@ -15,6 +15,12 @@ grows with other faults.
 A row's errors are counted in units of the element's noise, each as at most two. So a rare large
 error, from a number that is rounded the other way, does not move the mean. A fault moves the mean,
 even if it is smaller than the noise of one draw.
+
+The noise of rows is the largest of all rows and perturbed runs. If few rows have noise, or if all
+rows move together, this is the largest of very few random numbers, and may be far too small. So the
+noise of rows is at least the expected largest of many rows (see `_expected_largest`). It follows
+from the spread of a row's mean between draws, which shows how far the elements of a row move
+together.
 """
 
 from __future__ import annotations
@@ -42,6 +48,9 @@ _MOST, _OUTLIERS = 2.0, 1.5
 # Errors are measured by rows only along axes with at least this many elements. The errors of fewer
 # rows do not show how large the errors of other rows may be.
 _ROWS = 16
+# The expected largest magnitude of 2 * _ROWS normal random numbers with a variance of 1. A noise of
+# rows that is the largest of two perturbed runs with `_ROWS` rows has this size.
+_LARGEST = 2.35
 
 # (shape of an output, kind of its draw): draws with equal pairs are measured together.
 _Group = tuple[object, ...]
@@ -52,7 +61,8 @@ class _Noise:
     """The noise of an output over a group of draws.
 
     `sizes` has the magnitude of each element's noise: its root mean square over all runs.
-    `measures` has the largest value of each measure (see `_NAMES`) over the perturbed runs.
+    `measures` has the largest value of each measure (see `_NAMES`) over the perturbed runs. Those
+    of rows are at least as large as they are expected to be for many rows.
     """
 
     sizes: Array
@@ -112,9 +122,12 @@ def allowance(
     runs = [_grouped(results, outputs, kinds) for results in noisy]
     noises = {}
     for group in runs[0]:
-        squares = [np.square(error) for groups in runs for error in groups.get(group, ())]
+        errors = [groups[group] for groups in runs if group in groups]
+        squares = [np.square(error) for run in errors for error in run]
         sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
-        measures = [_measures(groups[group], sizes, empty) for groups in runs if group in groups]
+        measures = [_measures(run, sizes, empty) for run in errors]
+        rows = _expected_largest(errors, sizes, empty)
+        measures.append(np.concatenate([[0, 0], rows, rows]))
         noises[group] = _Noise(sizes, np.max(measures, 0))
     return Allowance(noises, empty.scale, floors)
 
@@ -176,18 +189,50 @@ def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) 
     first += [np.sqrt(np.mean([np.mean(np.square(error)) for error in errors]))]
     if sizes is None:
         return np.array(first)
-    floor = allowed.floors[1] * allowed.scale
-    element_noise = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
     mean = np.zeros(sizes.shape)
     for error in errors:
-        beyond = np.copysign(np.maximum(np.abs(error) - floor, 0), error) / element_noise
-        mean += np.clip(beyond, -_MOST, _MOST) / len(errors)
-    other_axes = [
-        tuple({*range(mean.ndim)} - {n}) for n, size in enumerate(mean.shape) if size >= _ROWS
-    ]
-    means = [np.max(np.abs(np.mean(mean, axes))) for axes in other_axes]
-    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in other_axes]
+        mean += _units(error, sizes, allowed) / len(errors)
+    means = [np.max(np.abs(np.mean(mean, axes))) for axes in _other_axes(mean)]
+    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in _other_axes(mean)]
     return np.array([*first, *means, *spreads])
+
+
+def _expected_largest(runs: Sequence[Sequence[Array]], sizes: Array, allowed: Allowance) -> Array:
+    """Returns the expected largest mean error of `_ROWS` rows, for each long axis.
+
+    `runs` has the errors of each perturbed run in a group of draws. A row has a mean error in each
+    draw. The variance of this mean (about zero) includes the correlations between the row's
+    elements. Draws are independent, so the mean over all draws has this variance divided by the
+    number of draws. The variance is estimated from all draws of all runs, even for one row.
+
+    Rows may have no noise: an output may consist of an input and one new row. So the variance is
+    averaged over rows with itself as the weight. With n normal samples for each row, this makes the
+    average too large by a factor of 1 + 2 / n, the ratio of the moments of a chi-squared
+    distribution.
+    """
+    axes = _other_axes(sizes)
+    variances = [np.zeros(()) for _ in axes]
+    samples = sum(map(len, runs))
+    for error in (error for errors in runs for error in errors):
+        units = _units(error, sizes, allowed)
+        for n, other in enumerate(axes):
+            variances[n] = variances[n] + np.square(np.mean(units, other)) / samples
+    averages = [np.sum(v * v) / max(np.sum(v), np.finfo(float).tiny) for v in variances]
+    return _LARGEST * np.sqrt(np.array(averages) / (1 + 2 / samples) * len(runs) / samples)
+
+
+def _units(error: Array, sizes: Array, allowed: Allowance) -> Array:
+    """Returns the errors of a draw in units of each element's noise `sizes`, cut at `_MOST`."""
+    floor = allowed.floors[1] * allowed.scale
+    noise = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
+    beyond = np.copysign(np.maximum(np.abs(error) - floor, 0), error)
+    return np.asarray(np.clip(beyond / noise, -_MOST, _MOST))
+
+
+def _other_axes(array: Array) -> list[tuple[int, ...]]:
+    """Returns, for each axis that is long enough for rows, all other axes."""
+    sizes = enumerate(array.shape)
+    return [tuple({*range(array.ndim)} - {n}) for n, size in sizes if size >= _ROWS]
 
 
 def _errors(got: Array, want: Array) -> Array:

@@ -61,6 +61,45 @@ def test_shifts_of_both_signs_by_less_than_the_noise_are_wrong(seed: int) -> Non
     assert "mean errors of a row's elements" in verdict(wants, runs, gots)
 
 
+def appended(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
+    """Returns what `drawn` does, for an output that appends one row with noise to an input."""
+    rng = np.random.default_rng(seed)
+    shape = (3, 40, 20)
+    sizes = NOISE * np.exp(rng.standard_normal(shape)) * (np.arange(40) == 39)[:, None]
+    wants = [rng.standard_normal(shape).astype(np.float32) for _ in range(DRAWS)]
+    *runs, gots = (
+        [(reference + sizes * rng.standard_normal(shape)).astype(np.float32) for reference in wants]
+        for _ in range(3)
+    )
+    return wants, runs, gots
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_errors_of_the_only_row_with_noise_are_right(seed: int) -> None:
+    """Two runs have two mean errors of this row, and both may be small by chance."""
+    assert verdict(*appended(seed)) == ""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_errors_that_move_all_rows_together_are_right(seed: int) -> None:
+    """A norm's scale moves all elements of an output by one factor, which is random in a draw."""
+    wants, runs, gots = drawn(seed)
+    rng = np.random.default_rng(100 + seed)
+    for outputs in (*runs, gots):
+        for output in outputs:
+            output += np.float32(4 * NOISE * rng.standard_normal())
+    assert verdict(wants, runs, gots) == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_shift_of_the_only_row_with_noise_is_wrong(seed: int) -> None:
+    wants, runs, gots = appended(seed)
+    sizes = np.std([g - w for g, w in zip(gots, wants, strict=True)], 0)
+    for output in gots:
+        output += 0.4 * sizes
+    assert "row" in verdict(wants, runs, gots)
+
+
 def test_shapes_that_no_run_has_are_compared_with_the_largest_noise() -> None:
     wants, runs, _ = drawn(0)
     allowed = allowance(wants, runs, [1.0] * DRAWS, 0.0)
