@@ -34,11 +34,13 @@ REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
 # The tolerance of tf32 is larger than that of f32, because tf32 rounds the operands of matmuls to
 # eleven significant bits.
-_TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
+# Sums of integers are exact.
+_TOLERANCES = {**TOLERANCES, "tf32": 1e-3, "i8": 0.0}
 _RUNTIME = "tcc/runtime"
 _DTYPES = {
     onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.FLOAT16: "f16",
     onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.INT64: "i64",
+    onnx.TensorProto.INT8: "i8", onnx.TensorProto.FLOAT8E4M3FN: "f8",
 }  # fmt: skip
 
 Compile = Callable[[onnx.ModelProto, Mapping[str, Any], Path], None]
@@ -73,28 +75,31 @@ def kernel_item(kernel: MeasuredKernel) -> Item:
     """Returns the item of a kernel.
 
     An input is drawn as random floats or, if `kernel.indices` names it, as integers in [0, bound).
+    Inputs in i8 have all values of the type.
     """
+    draws = reseed(kernel.model)
     inputs = []
     for port in kernel.model.graph.input:
         kind = port.type.tensor_type
-        bound = kernel.indices.get(port.name)
+        dtype, bound = _DTYPES[kind.elem_type], kernel.indices.get(port.name)
+        low, high = (-128, 127) if dtype == "i8" else (0, (bound or 1) - 1)
         inputs.append(
             {
                 "name": port.name,
                 "shape": [d.dim_value for d in kind.shape.dim],
-                "dtype": _DTYPES[kind.elem_type],
-                "draw": "normal" if bound is None else "integers",
-                "low": 0,
-                "high": 0 if bound is None else bound - 1,
+                "dtype": dtype,
+                "draw": "normal" if bound is None and dtype != "i8" else "integers",
+                "low": low,
+                "high": high,
             }
         )
     precision = kernel.options.get("precision", kernel.dtype)
     facts = {
         "name": kernel.name, "kind": "kernel", "group": kernel.group, "precision": precision,
         "tolerance": _TOLERANCES[precision], "inputs": inputs, "graph": kernel.name,
-        "bytes": kernel.bytes, "flops": kernel.flops,
+        "bytes": kernel.bytes, "flops": kernel.flops, "peer": kernel.peer,
     }  # fmt: skip
-    return Item(kernel.model, {}, kernel.options, facts)
+    return Item(kernel.model, draws, kernel.options, facts)
 
 
 def twin_item(item: Item) -> Item:
@@ -107,7 +112,7 @@ def twin_item(item: Item) -> Item:
 
 
 def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
-    units = facts["precision"] in ("bf16", "f16", "tf32")
+    units = facts["precision"] in ("bf16", "f16", "tf32", "i8")
     return "sm_90" in archs and units and facts["group"] in ("matrix", "other", "model")
 
 

@@ -149,10 +149,18 @@ def _kernels(results: Mapping[str, Any]) -> Iterator[str]:
                 f"{_number(item, 'flops_per_second', 1e-12, '.1f'):>9}"
                 f"{_of_peak(item, results['device']):>8}"
                 f"{_number(item, 'share', 1, '.0%'):>7}"
-                f"{'  not as a graph' if item.get('timed') == 'events' else ''}"
+                f"{'  not as a graph' if item.get('timed') == 'events' else ''}{_form(item)}"
             )
     yield "of peak: of the copy bandwidth or of the bf16 matmuls above, the larger share;"
-    yield "share: of a copy of as many bytes, or of torch's speed for matmuls, timed in turns"
+    yield "share: of a copy of as many bytes, or of torch's speed for matmuls, timed in turns;"
+    yield "torch: a function of its own, or images whose channels come last, if that is faster"
+
+
+def _form(item: Mapping[str, Any]) -> str:
+    """Returns the form in which torch is fastest unless it is the model's own operators."""
+    refused = "".join(f"  torch refuses {name}" for name in item.get("torch_refused", {}))
+    form = item.get("torch_form", "eager")
+    return ("" if form == "eager" else f"  torch: {form}") + refused
 
 
 def _of_peak(item: Mapping[str, Any], device: Mapping[str, Any]) -> str:
