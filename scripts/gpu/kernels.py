@@ -253,8 +253,8 @@ def _convolution_chain(sizes: Sizes) -> MeasuredKernel:
     model = _model("bf16", f"{x} a", f"{x} y", body)
     for number in range(3):
         shape = (channels, channels, 3, 3)
-        # The values do not matter, because `graphs.reseed` replaces them.
-        words = np.arange(np.prod(shape), dtype=np.uint16).tobytes()
+        # `graphs.reseed` replaces any finite values.
+        words = (np.arange(np.prod(shape)) % 4096).astype(np.uint16).tobytes()
         tensor = onnx.helper.make_tensor(f"w{number}", TensorProto.BFLOAT16, shape, words, raw=True)
         model.graph.initializer.append(tensor)
     elements = batch * channels * size * size
