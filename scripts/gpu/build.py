@@ -28,6 +28,7 @@ from gpu.graphs import graph_json, reseed
 from gpu.kernels import CHECKED, SMALL, MeasuredKernel, Sizes, kernels
 from gpu.names import COLLECTIVES, MODELS, is_wanted, split
 from gpu.names import SMALL as PREFIX
+from gpu.priced import price_parts, priced_steps
 from models.manifest import InputSpec, model_spec
 
 REHEARSED = ("infogan",)
@@ -151,7 +152,9 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         artifact = Path(scratch) / "model.so"
-        compile_item(item.model, {"target": target, **item.options}, artifact)
+        with price_parts() as parts:
+            compile_item(item.model, {"target": target, **item.options}, artifact)
+        priced = priced_steps(artifact, parts)
         archive = folder / "artifacts" / f"{item.facts['name']}.zip"
         carried_bytes = pack(artifact, item.draws, archive)
     original = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
@@ -159,6 +162,7 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
         archive.unlink()
         return []
     row = {**item.facts, "carried_bytes": carried_bytes, "file_bytes": archive.stat().st_size}
+    row |= {"priced": priced, "price": sum(step.get("seconds", 0.0) for step in priced)}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
         f"{row['file_bytes'] / 1e6:6.2f} MB",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu.names import STEPPED
 from gpu.tools import CHECKS, PROFILER, SANITIZER
 
 
@@ -32,6 +33,7 @@ KINDS = {
     "sanitize": StepSeconds(75.0, 20.0, 30.0),
     "profile": StepSeconds(60.0, 20.0, 20.0),
     "model": StepSeconds(75.0, 10.0, 8.0),
+    "steps": StepSeconds(40.0, 8.0, 4.0),
     "kernel": StepSeconds(30.0, 5.0, 2.0),
     "compiled": StepSeconds(110.0, 20.0, 25.0),
     "autotuned": StepSeconds(150.0, 40.0, 75.0),
@@ -84,6 +86,7 @@ def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Itera
     yield from (GpuStep("kernel", item) for item in first)
     yield from checks[1:]
     yield from (GpuStep("model", item) for item in urgent)
+    yield from (GpuStep("steps", item) for item in urgent if item["name"] in STEPPED)
     yield from (GpuStep("kernel", item) for item in other_kernels if _is_urgent(item))
     yield from (GpuStep("model", item) for item in later)
     yield from (GpuStep("kernel", item) for item in other_kernels if not _is_urgent(item))

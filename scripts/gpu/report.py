@@ -15,9 +15,13 @@ GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # The tasks that check or time tcc, and the tasks that profile it or time its peers: the frameworks
 # to which it is compared.
-OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
+OURS = ("device", "small", "sanitize", "collectives", "model", "steps", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
+# A price holds if HOLDS[0] <= time / price <= HOLDS[1]. Of a model's steps, the table has the
+# _LONGEST.
+HOLDS = (0.7, 1.4)
+_LONGEST = 20
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
@@ -97,6 +101,7 @@ def _judged(name: str, facts: Mapping[str, Any]) -> bool:
 def table(results: Mapping[str, Any]) -> str:
     """Returns the report as text: device, kernels, models, failures and missed goals."""
     lines = [*_device(results), *_tools(results), "", *_kernels(results), "", *_models(results)]
+    lines += _steps(results)
     sections = {"wrong or missing": failures(results), "not had of others": absent(results)}
     if not results["rehearsal"]:
         sections["goals missed"] = missed(results)
@@ -135,14 +140,15 @@ def _tools(results: Mapping[str, Any]) -> Iterator[str]:
 
 def _kernels(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"{'kernel':28}{'error':>9}{'us':>10}{'torch us':>10}{'jax us':>10}{'GB/s':>8}"
-        f"{'TFLOP/s':>9}{'of peak':>8}{'share':>7}"
+        f"{'kernel':28}{'error':>9}{'us':>10}{'price us':>10}{'torch us':>10}{'jax us':>10}"
+        f"{'GB/s':>8}{'TFLOP/s':>9}{'of peak':>8}{'share':>7}"
     )
     for name, item in results["items"].items():
         if item["facts"]["kind"] == "kernel":
             yield (
                 f"{name:28}{_number(item, 'error', 1, '.1e'):>9}"
                 f"{_number(item, 'seconds', 1e6, '.1f'):>10}"
+                f"{_number(item['facts'], 'price', 1e6, '.1f'):>10}"
                 f"{_number(item, 'torch_seconds', 1e6, '.1f'):>10}"
                 f"{_number(item, 'jax_seconds', 1e6, '.1f'):>10}"
                 f"{_number(item, 'bytes_per_second', 1e-9, '.0f'):>8}"
@@ -177,7 +183,7 @@ def _of_peak(item: Mapping[str, Any], device: Mapping[str, Any]) -> str:
 
 def _models(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"{'model':24}{'error':>9}{'torch err':>10}{'tcc ms':>9}{'eager ms':>9}"
+        f"{'model':24}{'error':>9}{'torch err':>10}{'tcc ms':>9}{'price ms':>9}{'eager ms':>9}"
         f"{'compile ms':>11}{'tuned ms':>9}{'jax ms':>9}"
     )
     for name, item in results["items"].items():
@@ -186,6 +192,7 @@ def _models(results: Mapping[str, Any]) -> Iterator[str]:
                 f"{name:24}{_number(item, 'error', 1, '.1e'):>9}"
                 f"{_number(item, 'torch_error', 1, '.1e'):>10}"
                 f"{_number(item, 'seconds', 1e3, '.3f'):>9}"
+                f"{_number(item['facts'], 'price', 1e3, '.3f'):>9}"
                 f"{_number(item, 'eager_seconds', 1e3, '.3f'):>9}"
                 f"{_number(item, 'compiled_seconds', 1e3, '.3f'):>11}"
                 f"{_number(item, 'autotuned_seconds', 1e3, '.3f'):>9}"
@@ -193,6 +200,28 @@ def _models(results: Mapping[str, Any]) -> Iterator[str]:
             )
     for column, mode in zip(("compile", "tuned"), TORCH_MODES.values(), strict=True):
         yield f"{column}: torch.compile in mode {mode}, which records CUDA graphs"
+
+
+def _steps(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the longest steps of each model whose steps were timed, beside their prices."""
+    for name, item in results["items"].items():
+        times = item.get("step_seconds", [])
+        if not times:
+            continue
+        rows = list(zip(times, item["facts"]["priced"], strict=True))
+        priced = [(t, step["seconds"]) for t, step in rows if "seconds" in step and t > 0]
+        holds = sum(HOLDS[0] <= t / price <= HOLDS[1] for t, price in priced if price)
+        yield ""
+        yield (
+            f"{name}: {len(rows)} steps in {sum(times) * 1e6:.1f} us, "
+            f"{holds} of {len(priced)} within {HOLDS[0]} to {HOLDS[1]} of their price"
+        )
+        yield f"  {'us':>8}{'price us':>10}  {'limit':10}source"
+        for seconds, step in sorted(rows, key=lambda row: -row[0])[:_LONGEST]:
+            yield (
+                f"  {seconds * 1e6:8.1f}{_number(step, 'seconds', 1e6, '.1f'):>10}  "
+                f"{step.get('limit') or _MISSING:10}{step['source'][:60]}"
+            )
 
 
 def _number(item: Mapping[str, Any], key: str, factor: float, form: str) -> str:

@@ -11,12 +11,14 @@ import importlib
 import importlib.util
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from gpu.peers import Form, Prepare, channels_last, forms, has_images, reason_of
 from gpu.torch_graph import build, draws_of
 
 Request = Mapping[str, Any]
+_STEP_RUNS = 20
 
 
 @cache
@@ -178,17 +181,18 @@ def _reference(request: Request, device: MeasuredDevice) -> Any:
     return build(_graph(request["folder"], request["item"]["graph"])).to(device.name)
 
 
-def _module(request: Request, device: MeasuredDevice) -> Any:
+def _module(request: Request, device: MeasuredDevice, timed: bool = False) -> Any:
     """Returns the loaded artifact of an item after a first run.
 
-    The artifact was carried without the weights that seeds determine; they are drawn here.
+    The artifact was carried without the weights that seeds determine; they are drawn here. With
+    `timed`, the module measures the time of each of its steps.
     """
     item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{item['name']}.so"
         draws = draws_of(_graph(request["folder"], item["graph"]))
         unpack(Path(request["folder"]) / "artifacts" / f"{item['name']}.zip", draws, path)
-        module = runtime.load(path)
+        module = runtime.load(path, timed=timed)
         # The first run copies the weights to the device. The file must exist until then.
         inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
         module(*inputs)
@@ -218,6 +222,30 @@ def model(request: Request, device: MeasuredDevice) -> dict[str, Any]:
         result["torch_error"] = error(torch_model(*operands), exact)
         result["eager_seconds"] = latency(device, lambda: torch_model(*operands))
     return result
+
+
+def steps(request: Request, device: MeasuredDevice) -> dict[str, Any]:
+    """Returns the seconds of a launch of each step of a model, in runs of the whole model.
+
+    They are the times of `tcc inspect --measure`: each is the median of several runs. The clock
+    itself delays the steps, so the sum exceeds the model's latency.
+    """
+    item = request["item"]
+    module = _module(request, device, timed=True)
+    inputs = [draw(spec, device.name, 1) for spec in item["inputs"]]
+    sums = []
+    for _ in range(_STEP_RUNS + 1):
+        module(*inputs)
+        device.synchronize()
+        sums.append(module.times())
+    runs = [
+        [(b.seconds - a.seconds) / max(1, b.count - a.count) for a, b in zip(*pair, strict=True)]
+        for pair in pairwise(sums)
+    ]
+    seconds = [statistics.median(times) for times in zip(*runs, strict=True)]
+    if len(seconds) != len(item["priced"]):
+        raise ValueError(f"{len(seconds)} steps are timed, {len(item['priced'])} are priced")
+    return {"step_seconds": seconds}
 
 
 def _in_precision(
@@ -289,8 +317,8 @@ def collectives(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 
 
 TASKS: dict[str, Callable[[Request, MeasuredDevice], dict[str, Any]]] = {
-    "device": device, "small": small, "kernel": kernel, "model": model, "compiled": compiled,
-    "autotuned": autotuned, "jax": jax, "collectives": collectives,
+    "device": device, "small": small, "kernel": kernel, "model": model, "steps": steps,
+    "compiled": compiled, "autotuned": autotuned, "jax": jax, "collectives": collectives,
 }  # fmt: skip
 
 
