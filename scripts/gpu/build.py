@@ -25,9 +25,10 @@ from tcc.options import TOLERANCES, read_options
 from gpu.carry import pack
 from gpu.draws import ArrayDraw
 from gpu.graphs import graph_json, reseed
-from gpu.kernels import CHECKED, SMALL, MeasuredKernel, Sizes, kernels
+from gpu.kernels import CHECKED, SMALL, MeasuredKernel, Sizes, host_kernels, kernels
 from gpu.names import COLLECTIVES, MODELS, is_wanted, split
 from gpu.names import SMALL as PREFIX
+from gpu.news import digest_of, measured, news_of
 from gpu.priced import price_parts, priced_steps
 from models.manifest import InputSpec, model_spec
 
@@ -38,6 +39,11 @@ MOST_BYTES = 64 << 20
 # Sums of integers are exact.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3, "i8": 0.0}
 _RUNTIME = "tcc/runtime"
+# The run whose items are no news.
+_LAST = ROOT / "scripts" / "results" / "gpu_check.json"
+# The processors for which the matmuls of the machine's CPU are compiled, and their size. A run
+# uses those that its CPU can execute.
+_HOSTS, _HOST_SIZE, _REHEARSED_SIZE = ("sapphirerapids", "znver4", "x86-64-v3"), 2048, 128
 _DTYPES = {
     onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.FLOAT16: "f16",
     onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.INT64: "i64",
@@ -162,6 +168,8 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
         archive.unlink()
         return []
     row = {**item.facts, "carried_bytes": carried_bytes, "file_bytes": archive.stat().st_size}
+    digest, before = digest_of(archive), measured(_LAST)
+    row |= {"digest": digest, "news": news_of(row["name"], digest, before)}
     row |= {"priced": priced, "price": sum(step.get("seconds", 0.0) for step in priced)}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
@@ -234,6 +242,7 @@ def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
     """
     yield from _small_items(names, CHECKED, archs)
     yield from _items(names, Sizes(), MODELS, archs)
+    yield from host_items(names, _HOSTS, _HOST_SIZE)
 
 
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
@@ -243,7 +252,8 @@ def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
     """
     models = MODELS if names else REHEARSED
     small = _small_items(names, SMALL, ["cpu"])
-    for item in (*small, *_items(names, SMALL, models, ["cpu"])):
+    hosts = host_items(names, ("x86-64-v3",), _REHEARSED_SIZE)
+    for item in (*small, *_items(names, SMALL, models, ["cpu"]), *hosts):
         options = {**item.options}
         if options.get("precision") == "tf32":
             del options["precision"]
@@ -262,6 +272,16 @@ def _items(
             if is_wanted(f"{model}_{precision}", names):
                 for item in model_items(model, (precision,)):
                     yield from _with_twin(item, archs)
+
+
+def host_items(names: Sequence[str], processors: Sequence[str], size: int) -> Iterator[Item]:
+    """Yields the matmuls that run on the machine's CPU, for each of the `processors`."""
+    for processor in processors:
+        for kernel in host_kernels(size):
+            item = kernel_item(replace(kernel, name=f"{kernel.name}_{processor}"))
+            if is_wanted(item.facts["name"], names):
+                options = {**kernel.options, "target": "cpu:x86-64", "cpu": processor}
+                yield replace(item, options=options, facts={**item.facts, "kind": "host"})
 
 
 def _small_items(names: Sequence[str], sizes: Sizes, archs: Sequence[str]) -> Iterator[Item]:

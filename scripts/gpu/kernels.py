@@ -324,3 +324,13 @@ def _embedding_bag(sizes: Sizes) -> MeasuredKernel:
         "embedding_bag_f32", "memory", "f32", model, traffic, bags * length * width,
         indices={"i": rows}, peer="embedding_bag",
     )  # fmt: skip
+
+
+def host_kernels(size: int) -> Iterator[MeasuredKernel]:
+    """Yields square matmuls for the CPU of the machine with the GPU, in each precision."""
+    yield _matmul("host_f32", "f32", size, size, size)
+    yield _matmul("host_bf16", "bf16", size, size, size, precision="bf16")
+    shape = f"[{size},{size}]"
+    body = f"int8{shape} a, int8{shape} b", f"int32{shape} y", "y = MatMulInteger(a, b)"
+    traffic, flops = 6 * size * size, 2 * size**3
+    yield MeasuredKernel("host_i8", "matrix", "i8", _model("f32", *body), traffic, flops)

@@ -47,8 +47,8 @@ def price_parts() -> Iterator[list[dict[str, Any]]]:
 def priced_steps(artifact: Path, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns, for each step of the artifact's program, its source and its price.
 
-    A kernel has "seconds" and "limit", and on a GPU its `parts`. A step that is no kernel has no
-    price.
+    A kernel has "seconds" and "limit", and on a GPU its `parts`, language, registers and spilled
+    bytes. A step that is no kernel has no price.
     """
     (variant,) = read_manifest(artifact)["variants"]
     rows = []
@@ -59,5 +59,9 @@ def priced_steps(artifact: Path, parts: list[dict[str, Any]]) -> list[dict[str, 
         kernel = variant["kernels"][step]
         row = {"source": kernel["source"].strip(), "kernel": step, "seconds": kernel["seconds"]}
         row["limit"] = kernel.get("limit")
-        rows.append({**row, "parts": parts[step]} if parts else row)
+        if parts:
+            build = variant["builds"][0]["kernels"][step]
+            row |= {name: build[name] for name in ("language", "registers", "private")}
+            row["parts"] = parts[step]
+        rows.append(row)
     return rows

@@ -15,7 +15,7 @@ GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # The tasks that check or time tcc, and the tasks that profile it or time its peers: the frameworks
 # to which it is compared.
-OURS = ("device", "small", "sanitize", "collectives", "model", "steps", "kernel")
+OURS = ("device", "small", "sanitize", "collectives", "model", "steps", "kernel", "host")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
 # A price holds if HOLDS[0] <= time / price <= HOLDS[1]. Of a model's steps, the table has the
@@ -101,7 +101,7 @@ def _judged(name: str, facts: Mapping[str, Any]) -> bool:
 def table(results: Mapping[str, Any]) -> str:
     """Returns the report as text: device, kernels, models, failures and missed goals."""
     lines = [*_device(results), *_tools(results), "", *_kernels(results), "", *_models(results)]
-    lines += _steps(results)
+    lines += [*_steps(results), *_hosts(results)]
     sections = {"wrong or missing": failures(results), "not had of others": absent(results)}
     if not results["rehearsal"]:
         sections["goals missed"] = missed(results)
@@ -126,6 +126,7 @@ def _device(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tools(results: Mapping[str, Any]) -> Iterator[str]:
+    yield from _structure(results)
     small = [item for item in results["items"].values() if item["facts"]["kind"] == "small"]
     if small:
         worst = max((item["error"] for item in small if "error" in item), default=float("nan"))
@@ -222,6 +223,35 @@ def _steps(results: Mapping[str, Any]) -> Iterator[str]:
                 f"  {seconds * 1e6:8.1f}{_number(step, 'seconds', 1e6, '.1f'):>10}  "
                 f"{step.get('limit') or _MISSING:10}{step['source'][:60]}"
             )
+
+
+def _structure(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the compile says of the kernels' code, before any of it runs."""
+    steps = [s for item in results["items"].values() for s in item["facts"].get("priced", ())]
+    kernels = [step for step in steps if "registers" in step]
+    if kernels:
+        gluon = sum(step["language"] == "gluon" for step in kernels)
+        spilling = sum(step["private"] > 0 for step in kernels)
+        yield (
+            f"structure: {len(kernels)} kernels, {gluon} of them in Gluon, {spilling} spill, "
+            f"at most {max(step['registers'] for step in kernels)} registers a lane"
+        )
+
+
+def _hosts(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the times of matmuls on the machine's CPU."""
+    items = {n: i for n, i in results["items"].items() if i["facts"]["kind"] == "host"}
+    if not items:
+        return
+    yield ""
+    cpu = next((i["host_cpu"] for i in items.values() if "host_cpu" in i), "not measured")
+    yield f"CPU of this machine: {cpu}; ms of tcc / ms of torch by threads"
+    for name, item in items.items():
+        times = "  ".join(
+            f"{threads}: {ours * 1e3:.3f} / {theirs * 1e3:.3f}"
+            for threads, (ours, theirs) in item.get("host_seconds", {}).items()
+        )
+        yield f"  {name:26}{_number(item, 'error', 1, '.1e'):>9}  {times or item.get('said', '-')}"
 
 
 def _number(item: Mapping[str, Any], key: str, factor: float, form: str) -> str:

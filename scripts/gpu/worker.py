@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gpu.carry import unpack
 from gpu.collectives import check
-from gpu.devices import MeasuredDevice, device_of
+from gpu.devices import Cpu, MeasuredDevice, device_of
 from gpu.measure import TYPES, DeviceTiming, Work, compare, draw, error, input_sets, latency
 from gpu.names import TORCH_MODES
 from gpu.peers import Form, Prepare, channels_last, forms, has_images, reason_of_failure
@@ -36,6 +36,7 @@ from gpu.torch_graph import build, draws_of
 
 Request = Mapping[str, Any]
 _STEP_RUNS = 20
+_HOST_SECONDS = 0.3
 
 
 @cache
@@ -181,18 +182,20 @@ def _reference(request: Request, device: MeasuredDevice) -> Any:
     return build(_graph(request["folder"], request["item"]["graph"])).to(device.name)
 
 
-def _module(request: Request, device: MeasuredDevice, timed: bool = False) -> Any:
+def _module(
+    request: Request, device: MeasuredDevice, timed: bool = False, threads: int | None = None
+) -> Any:
     """Returns the loaded artifact of an item after a first run.
 
     The artifact was carried without the weights that seeds determine; they are drawn here. With
-    `timed`, the module measures the time of each of its steps.
+    `timed`, the module measures the time of each of its steps. `threads` bounds its threads.
     """
     item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{item['name']}.so"
         draws = draws_of(_graph(request["folder"], item["graph"]))
         unpack(Path(request["folder"]) / "artifacts" / f"{item['name']}.zip", draws, path)
-        module = runtime.load(path, timed=timed)
+        module = runtime.load(path, threads, timed=timed)
         # The first run copies the weights to the device. The file must exist until then.
         inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
         module(*inputs)
@@ -310,6 +313,44 @@ def jax(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     return {**result, "jax_error": error(outputs, expected)}
 
 
+def host(request: Request, device: MeasuredDevice) -> dict[str, Any]:
+    """Returns the error and the times of a matmul on the machine's CPU, on 1 to 16 threads.
+
+    "host_seconds" maps the number of threads to the seconds of (tcc, torch). The result has only
+    "said" if the artifact needs instructions that the CPU lacks.
+    """
+    item, cpu = request["item"], Cpu()
+    cpu.seconds = _HOST_SECONDS if device.name == "cuda" else cpu.seconds
+    inputs = [draw(spec, cpu.name, 1) for spec in item["inputs"]]
+    reference, times = _reference(request, cpu), {}
+    plain = torch._int_mm if item["precision"] == "i8" else torch.mm
+    before, worst = torch.get_num_threads(), 0.0
+    try:
+        for threads in _host_threads():
+            try:
+                module = _module(request, cpu, threads=threads)
+            except runtime.RuntimeFailure as failure:
+                return {"said": str(failure).splitlines()[0]}
+            worst = max(worst, _kernel_error(module, reference, inputs, item))
+            torch.set_num_threads(threads)
+            works = [Work(lambda i, run=f: run(*inputs), 1) for f in (module, plain)]
+            times[str(threads)] = [timing.seconds for timing in compare(cpu, works)]
+    finally:
+        torch.set_num_threads(before)
+    return {"error": worst, "host_seconds": times, "host_cpu": _cpu_name()}
+
+
+def _host_threads() -> list[int]:
+    """Returns 1, 2, 4, 8 and 16, as far as this process may use so many CPUs."""
+    cpus = len(os.sched_getaffinity(0))
+    return [threads for threads in (1, 2, 4, 8, 16) if threads <= cpus]
+
+
+def _cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "?")
+
+
 def collectives(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Checks the operations of a comm of one rank, and a model with a collective."""
     del device
@@ -319,6 +360,7 @@ def collectives(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 TASKS: dict[str, Callable[[Request, MeasuredDevice], dict[str, Any]]] = {
     "device": device, "small": small, "kernel": kernel, "model": model, "steps": steps,
     "compiled": compiled, "autotuned": autotuned, "jax": jax, "collectives": collectives,
+    "host": host,
 }  # fmt: skip
 
 
