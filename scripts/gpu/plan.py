@@ -31,7 +31,7 @@ KINDS = {
     "device": StepSeconds(60.0, 10.0, 5.0),
     "small": StepSeconds(20.0, 5.0, 1.0),
     "collectives": StepSeconds(60.0, 10.0, 10.0),
-    "sanitize": StepSeconds(75.0, 20.0, 30.0),
+    "sanitize": StepSeconds(110.0, 20.0, 30.0),
     "profile": StepSeconds(60.0, 20.0, 20.0),
     "model": StepSeconds(75.0, 10.0, 8.0),
     "steps": StepSeconds(40.0, 8.0, 4.0),
