@@ -21,8 +21,11 @@ from processor import processor_line
 from tcc.errors import TccError, UserError
 from tcc.options import read_options
 from tcc.schedule.cpu.cost import Price, Pricer
+from tcc.schedule.gpu import cost
 from tcc.temporary import temporary_folder
 from whole import write_whole
+
+from gpu.fit import CONSTANTS, fit_table, timed_rows
 
 TIMES_FOLDER = ROOT / "build" / "price_check"
 RESULTS = ROOT / "scripts" / "results"
@@ -184,6 +187,14 @@ def model_files(names: Sequence[str]) -> Iterator[Path]:
         yield Path(name) if name.endswith(_FILES) else build(name, DEFAULT_OUT)
 
 
+def gpu_fit(path: Path) -> str:
+    """Returns the constants of GPU prices that fit the results of `gpu_check`, as text."""
+    constants = {name: getattr(cost, name) for places in CONSTANTS.values() for name, _ in places}
+    results = json.loads(path.read_text())
+    head = "REHEARSAL: these constants say nothing\n" if results["rehearsal"] else ""
+    return head + fit_table(timed_rows(results), constants)
+
+
 def parse(page: str | None, words: Sequence[str] | None) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=page, formatter_class=raw)
@@ -207,6 +218,9 @@ def parse(page: str | None, words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="measures what is kept, too")
     parser.add_argument("--json", action="store_true", help="prints results as JSON")
     parser.add_argument(
+        "--gpu", type=Path, metavar="FILE", help="fits GPU prices to results of scripts/gpu_check"
+    )
+    parser.add_argument(
         "--check", action="store_true", help="exit code 1 where prices miss what is wanted"
     )
     arguments = parser.parse_args(words)
@@ -220,6 +234,9 @@ def parse(page: str | None, words: Sequence[str] | None) -> argparse.Namespace:
 def main(page: str | None, words: Sequence[str] | None = None) -> int:
     """Returns the exit code; `page` is the text of --help."""
     arguments = parse(page, words)
+    if arguments.gpu is not None:
+        print(gpu_fit(arguments.gpu), end="")
+        return 0
     results = []
     try:
         for path in model_files(arguments.models):

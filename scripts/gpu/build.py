@@ -25,20 +25,29 @@ from tcc.options import TOLERANCES, read_options
 from gpu.carry import pack
 from gpu.draws import ArrayDraw
 from gpu.graphs import graph_json, reseed
-from gpu.kernels import CHECKED, SMALL, MeasuredKernel, Sizes, kernels
+from gpu.kernels import CHECKED, SMALL, MeasuredKernel, Sizes, host_kernels, kernels
 from gpu.names import COLLECTIVES, MODELS, is_wanted, split
 from gpu.names import SMALL as PREFIX
+from gpu.news import digest_of, measured, news_of
+from gpu.priced import price_parts, priced_steps
 from models.manifest import InputSpec, model_spec
 
 REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
 # The tolerance of tf32 is larger than that of f32, because tf32 rounds the operands of matmuls to
 # eleven significant bits.
-_TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
+# Sums of integers are exact.
+_TOLERANCES = {**TOLERANCES, "tf32": 1e-3, "i8": 0.0}
 _RUNTIME = "tcc/runtime"
+# The run whose items are no news.
+_LAST = ROOT / "scripts" / "results" / "gpu_check.json"
+# The processors for which the matmuls of the machine's CPU are compiled, and their size. A run
+# uses those that its CPU can execute.
+_HOSTS, _HOST_SIZE, _REHEARSED_SIZE = ("sapphirerapids", "znver4", "x86-64-v3"), 2048, 128
 _DTYPES = {
     onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.FLOAT16: "f16",
     onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.INT64: "i64",
+    onnx.TensorProto.INT8: "i8", onnx.TensorProto.FLOAT8E4M3FN: "f8",
 }  # fmt: skip
 
 Compile = Callable[[onnx.ModelProto, Mapping[str, Any], Path], None]
@@ -73,28 +82,31 @@ def kernel_item(kernel: MeasuredKernel) -> Item:
     """Returns the item of a kernel.
 
     An input is drawn as random floats or, if `kernel.indices` names it, as integers in [0, bound).
+    Inputs in i8 have all values of the type.
     """
+    draws = reseed(kernel.model)
     inputs = []
     for port in kernel.model.graph.input:
         kind = port.type.tensor_type
-        bound = kernel.indices.get(port.name)
+        dtype, bound = _DTYPES[kind.elem_type], kernel.indices.get(port.name)
+        low, high = (-128, 127) if dtype == "i8" else (0, (bound or 1) - 1)
         inputs.append(
             {
                 "name": port.name,
                 "shape": [d.dim_value for d in kind.shape.dim],
-                "dtype": _DTYPES[kind.elem_type],
-                "draw": "normal" if bound is None else "integers",
-                "low": 0,
-                "high": 0 if bound is None else bound - 1,
+                "dtype": dtype,
+                "draw": "normal" if bound is None and dtype != "i8" else "integers",
+                "low": low,
+                "high": high,
             }
         )
     precision = kernel.options.get("precision", kernel.dtype)
     facts = {
         "name": kernel.name, "kind": "kernel", "group": kernel.group, "precision": precision,
         "tolerance": _TOLERANCES[precision], "inputs": inputs, "graph": kernel.name,
-        "bytes": kernel.bytes, "flops": kernel.flops,
+        "bytes": kernel.bytes, "flops": kernel.flops, "peer": kernel.peer,
     }  # fmt: skip
-    return Item(kernel.model, {}, kernel.options, facts)
+    return Item(kernel.model, draws, kernel.options, facts)
 
 
 def twin_item(item: Item) -> Item:
@@ -107,7 +119,7 @@ def twin_item(item: Item) -> Item:
 
 
 def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
-    units = facts["precision"] in ("bf16", "f16", "tf32")
+    units = facts["precision"] in ("bf16", "f16", "tf32", "i8")
     return "sm_90" in archs and units and facts["group"] in ("matrix", "other", "model")
 
 
@@ -146,7 +158,9 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         artifact = Path(scratch) / "model.so"
-        compile_item(item.model, {"target": target, **item.options}, artifact)
+        with price_parts() as parts:
+            compile_item(item.model, {"target": target, **item.options}, artifact)
+        priced = priced_steps(artifact, parts)
         archive = folder / "artifacts" / f"{item.facts['name']}.zip"
         carried_bytes = pack(artifact, item.draws, archive)
     original = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
@@ -154,6 +168,9 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
         archive.unlink()
         return []
     row = {**item.facts, "carried_bytes": carried_bytes, "file_bytes": archive.stat().st_size}
+    digest, before = digest_of(archive), measured(_LAST)
+    row |= {"digest": digest, "news": news_of(row["name"], digest, before)}
+    row |= {"priced": priced, "price": sum(step.get("seconds", 0.0) for step in priced)}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
         f"{row['file_bytes'] / 1e6:6.2f} MB",
@@ -225,6 +242,7 @@ def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
     """
     yield from _small_items(names, CHECKED, archs)
     yield from _items(names, Sizes(), MODELS, archs)
+    yield from host_items(names, _HOSTS, _HOST_SIZE)
 
 
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
@@ -234,7 +252,8 @@ def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
     """
     models = MODELS if names else REHEARSED
     small = _small_items(names, SMALL, ["cpu"])
-    for item in (*small, *_items(names, SMALL, models, ["cpu"])):
+    hosts = host_items(names, ("x86-64-v3",), _REHEARSED_SIZE)
+    for item in (*small, *_items(names, SMALL, models, ["cpu"]), *hosts):
         options = {**item.options}
         if options.get("precision") == "tf32":
             del options["precision"]
@@ -253,6 +272,16 @@ def _items(
             if is_wanted(f"{model}_{precision}", names):
                 for item in model_items(model, (precision,)):
                     yield from _with_twin(item, archs)
+
+
+def host_items(names: Sequence[str], processors: Sequence[str], size: int) -> Iterator[Item]:
+    """Yields the matmuls that run on the machine's CPU, for each of the `processors`."""
+    for processor in processors:
+        for kernel in host_kernels(size):
+            item = kernel_item(replace(kernel, name=f"{kernel.name}_{processor}"))
+            if is_wanted(item.facts["name"], names):
+                options = {**kernel.options, "target": "cpu:x86-64", "cpu": processor}
+                yield replace(item, options=options, facts={**item.facts, "kind": "host"})
 
 
 def _small_items(names: Sequence[str], sizes: Sizes, archs: Sequence[str]) -> Iterator[Item]:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from gpu.draws import Array, ArrayDraw, seed_of, values
+from gpu.draws import Array, ArrayDraw, bits_of, seed_of, values
 
 # Float initialisers with fewer elements keep their values: they are scalars and tables of the
 # architecture, not weights.
@@ -26,7 +26,8 @@ _NORM = (1.0, 0.1)  # (mean, spread) of the gains of layer norms
 
 
 def reseed(model: onnx.ModelProto) -> dict[str, ArrayDraw]:
-    """Replaces the float initialisers of `model`, in place, by seeded arrays; returns their draws.
+    """Replaces initialisers of `model` in f32 and bf16, in place, by seeded arrays; returns their
+    draws.
 
     Matrices and filters are scaled by their fan-in, so that signals neither vanish nor explode.
     Batch norms get unit gain and variance, so that folding them into a filter leaves the filter's
@@ -40,7 +41,11 @@ def reseed(model: onnx.ModelProto) -> dict[str, ArrayDraw]:
     }
     draws: dict[str, ArrayDraw] = {}
     for tensor in model.graph.initializer:
-        array = numpy_helper.to_array(tensor)
+        array, is_bf16 = (
+            numpy_helper.to_array(tensor),
+            tensor.data_type == onnx.TensorProto.BFLOAT16,
+        )
+        array = array.astype(np.float32) if is_bf16 else array
         if tensor.name not in users or array.dtype != np.float32 or array.size < _SMALLEST:
             continue
         if not np.isfinite(array).all() or _few(array):
@@ -48,7 +53,12 @@ def reseed(model: onnx.ModelProto) -> dict[str, ArrayDraw]:
         node, place = users[tensor.name]
         offset, spread = _scale(node, place, array.shape)
         draw = ArrayDraw(seed_of(tensor.name), array.shape, offset, spread)
-        tensor.CopyFrom(numpy_helper.from_array(values(draw), tensor.name))
+        if is_bf16:
+            bits = bits_of(values(draw), "bf16").tobytes()
+            kind, name = onnx.TensorProto.BFLOAT16, tensor.name
+            tensor.CopyFrom(onnx.helper.make_tensor(name, kind, array.shape, bits, raw=True))
+        else:
+            tensor.CopyFrom(numpy_helper.from_array(values(draw), tensor.name))
         draws[tensor.name] = draw
     return draws
 
@@ -129,6 +139,6 @@ def _constant(attributes: Mapping[str, Any]) -> Array:
 
 def _tensor(array: Array, draw: ArrayDraw | None) -> dict[str, Any]:
     if draw is not None:
-        return {"draw": asdict(draw)}
+        return {"draw": asdict(draw), "dtype": array.dtype.name}
     data = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}

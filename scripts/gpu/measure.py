@@ -17,7 +17,7 @@ from gpu.draws import seed_of
 
 TYPES = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
-    "f64": torch.float64,
+    "f64": torch.float64, "i8": torch.int8, "f8": torch.float8_e4m3fn,
 }  # fmt: skip
 _MOST_SETS = 64
 _BATCHES = 7

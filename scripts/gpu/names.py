@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# The models to measure. With a batch of 16, matmuls are large enough for kernels in Gluon.
-MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16")
+# The models to measure. With a batch, matmuls are large enough for kernels in Gluon.
+MODELS = (
+    "resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16",
+    "resnet50.b32", "vit_b16.b32",
+)  # fmt: skip
+# The items whose steps are timed inside a run, beside the price of each.
+STEPPED = ("gpt2_decode_bf16", "resnet50.b32_bf16", "bert_base.b16_bf16")
 # The name of the item that checks the communication library and a model with a collective.
 COLLECTIVES = "collectives"
 # Maps a task to the mode of torch.compile that it times; both modes record CUDA graphs.

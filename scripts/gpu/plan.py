@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu.names import STEPPED
+from gpu.news import rank
 from gpu.tools import CHECKS, PROFILER, SANITIZER
 
 
@@ -29,13 +31,15 @@ KINDS = {
     "device": StepSeconds(60.0, 10.0, 5.0),
     "small": StepSeconds(20.0, 5.0, 1.0),
     "collectives": StepSeconds(60.0, 10.0, 10.0),
-    "sanitize": StepSeconds(75.0, 20.0, 30.0),
+    "sanitize": StepSeconds(110.0, 20.0, 30.0),
     "profile": StepSeconds(60.0, 20.0, 20.0),
     "model": StepSeconds(75.0, 10.0, 8.0),
+    "steps": StepSeconds(40.0, 8.0, 4.0),
     "kernel": StepSeconds(30.0, 5.0, 2.0),
     "compiled": StepSeconds(110.0, 20.0, 25.0),
     "autotuned": StepSeconds(150.0, 40.0, 75.0),
     "jax": StepSeconds(60.0, 15.0, 15.0),
+    "host": StepSeconds(40.0, 12.0, 12.0),
 }
 
 
@@ -59,39 +63,59 @@ class GpuStep:
 _PROFILED = ("gemm_bf16", "attention_bf16", "decode_bf16", "softmax_f32", "conv3x3_bf16")
 
 
-def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[GpuStep]:
+def plan(
+    items: Sequence[Mapping[str, Any]], tools: Sequence[str] = (), brief: bool = False
+) -> Iterator[GpuStep]:
     """Yields all steps, the most important first; if time is short, the last steps are left out.
 
     `items` are rows of the index, and `tools` the tools that this machine has. Kernels of small
     sizes come before all others: first for their results, then under the sanitizer's first check if
     the sanitizer is among `tools`. Next comes one kernel in Gluon of each group with its twin in
-    Triton, to tell early if kernels in Gluon run.
+    Triton, to tell early if kernels in Gluon run. Then come the items that no run has measured,
+    the items whose code has changed since the last run, and the rest. Peers are timed last. A
+    `brief` plan has one step of each tool.
     """
     models = [item for item in items if item["kind"] == "model"]
     kernels = [item for item in items if item["kind"] == "kernel"]
-    urgent, later = (
-        [i for i in models if (i["precision"] == "bf16") == urgency] for urgency in (True, False)
-    )
     first = _scouts(kernels)
-    other_kernels = [item for item in kernels if item not in first]
-    compared = [item for item in urgent if "twin_of" not in item]
+    compared = [i for i in _newest(models) if i["precision"] == "bf16" and "twin_of" not in i]
+    late = [item for item in _newest(models) if item["precision"] != "bf16"]
     small = [item for item in items if item["kind"] == "small"]
-    checks = _checks(small) if SANITIZER in tools else []
+    checks = _checks(small)[: 1 if brief else None] if SANITIZER in tools else []
+    profiles = list(_profiles(kernels))[: 1 if brief else None] if PROFILER in tools else []
     yield GpuStep("device", {})
     yield from (GpuStep("small", item) for item in small)
     yield from checks[:1]
     yield from (GpuStep("collectives", item) for item in items if item["kind"] == "collectives")
     yield from (GpuStep("kernel", item) for item in first)
     yield from checks[1:]
-    yield from (GpuStep("model", item) for item in urgent)
-    yield from (GpuStep("kernel", item) for item in other_kernels if _is_urgent(item))
-    yield from (GpuStep("model", item) for item in later)
-    yield from (GpuStep("kernel", item) for item in other_kernels if not _is_urgent(item))
-    yield from _profiles(kernels) if PROFILER in tools else ()
+    ours = _ours(models, [item for item in kernels if item not in first])
+    ours += [GpuStep("host", item) for item in items if item["kind"] == "host"]
+    yield from sorted(ours, key=lambda step: rank(step.item))
+    yield from profiles
     yield from (GpuStep("compiled", item) for item in compared)
     yield from (GpuStep("jax", item) for item in (*compared, *kernels) if _is_for_jax(item))
     yield from (GpuStep("autotuned", item) for item in compared)
-    yield from (GpuStep("compiled", item) for item in later)
+    yield from (GpuStep("compiled", item) for item in late)
+
+
+def _newest(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the items in another order: what no run has measured comes first."""
+    return sorted(items, key=rank)
+
+
+def _ours(
+    models: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]]
+) -> list[GpuStep]:
+    """Returns the steps that time tcc: first items that a speed goal names, models before
+    kernels."""
+    steps = []
+    for urgency in (True, False):
+        chosen = [item for item in models if (item["precision"] == "bf16") == urgency]
+        steps += [GpuStep("model", item) for item in chosen]
+        steps += [GpuStep("steps", item) for item in chosen if item["name"] in STEPPED]
+        steps += [GpuStep("kernel", item) for item in kernels if _is_urgent(item) == urgency]
+    return steps
 
 
 def _checks(small: Sequence[Mapping[str, Any]]) -> list[GpuStep]:

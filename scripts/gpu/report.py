@@ -15,9 +15,13 @@ GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # The tasks that check or time tcc, and the tasks that profile it or time its peers: the frameworks
 # to which it is compared.
-OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
+OURS = ("device", "small", "sanitize", "collectives", "model", "steps", "kernel", "host")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
+# A price holds if HOLDS[0] <= time / price <= HOLDS[1]. Of a model's steps, the table has the
+# _LONGEST.
+HOLDS = (0.7, 1.4)
+_LONGEST = 20
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
@@ -97,6 +101,7 @@ def _judged(name: str, facts: Mapping[str, Any]) -> bool:
 def table(results: Mapping[str, Any]) -> str:
     """Returns the report as text: device, kernels, models, failures and missed goals."""
     lines = [*_device(results), *_tools(results), "", *_kernels(results), "", *_models(results)]
+    lines += [*_steps(results), *_hosts(results)]
     sections = {"wrong or missing": failures(results), "not had of others": absent(results)}
     if not results["rehearsal"]:
         sections["goals missed"] = missed(results)
@@ -121,6 +126,7 @@ def _device(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tools(results: Mapping[str, Any]) -> Iterator[str]:
+    yield from _structure(results)
     small = [item for item in results["items"].values() if item["facts"]["kind"] == "small"]
     if small:
         worst = max((item["error"] for item in small if "error" in item), default=float("nan"))
@@ -135,24 +141,33 @@ def _tools(results: Mapping[str, Any]) -> Iterator[str]:
 
 def _kernels(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"{'kernel':28}{'error':>9}{'us':>10}{'torch us':>10}{'jax us':>10}{'GB/s':>8}"
-        f"{'TFLOP/s':>9}{'of peak':>8}{'share':>7}"
+        f"{'kernel':28}{'error':>9}{'us':>10}{'price us':>10}{'torch us':>10}{'jax us':>10}"
+        f"{'GB/s':>8}{'TFLOP/s':>9}{'of peak':>8}{'share':>7}"
     )
     for name, item in results["items"].items():
         if item["facts"]["kind"] == "kernel":
             yield (
                 f"{name:28}{_number(item, 'error', 1, '.1e'):>9}"
                 f"{_number(item, 'seconds', 1e6, '.1f'):>10}"
+                f"{_number(item['facts'], 'price', 1e6, '.1f'):>10}"
                 f"{_number(item, 'torch_seconds', 1e6, '.1f'):>10}"
                 f"{_number(item, 'jax_seconds', 1e6, '.1f'):>10}"
                 f"{_number(item, 'bytes_per_second', 1e-9, '.0f'):>8}"
                 f"{_number(item, 'flops_per_second', 1e-12, '.1f'):>9}"
                 f"{_of_peak(item, results['device']):>8}"
                 f"{_number(item, 'share', 1, '.0%'):>7}"
-                f"{'  not as a graph' if item.get('timed') == 'events' else ''}"
+                f"{'  not as a graph' if item.get('timed') == 'events' else ''}{_form(item)}"
             )
     yield "of peak: of the copy bandwidth or of the bf16 matmuls above, the larger share;"
-    yield "share: of a copy of as many bytes, or of torch's speed for matmuls, timed in turns"
+    yield "share: of a copy of as many bytes, or of torch's speed for matmuls, timed in turns;"
+    yield "torch: a function of its own, or images whose channels come last, if that is faster"
+
+
+def _form(item: Mapping[str, Any]) -> str:
+    """Returns the form in which torch is fastest unless it is the model's own operators."""
+    refused = "".join(f"  torch refuses {name}" for name in item.get("torch_refused", {}))
+    form = item.get("torch_form", "eager")
+    return ("" if form == "eager" else f"  torch: {form}") + refused
 
 
 def _of_peak(item: Mapping[str, Any], device: Mapping[str, Any]) -> str:
@@ -169,7 +184,7 @@ def _of_peak(item: Mapping[str, Any], device: Mapping[str, Any]) -> str:
 
 def _models(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"{'model':24}{'error':>9}{'torch err':>10}{'tcc ms':>9}{'eager ms':>9}"
+        f"{'model':24}{'error':>9}{'torch err':>10}{'tcc ms':>9}{'price ms':>9}{'eager ms':>9}"
         f"{'compile ms':>11}{'tuned ms':>9}{'jax ms':>9}"
     )
     for name, item in results["items"].items():
@@ -178,6 +193,7 @@ def _models(results: Mapping[str, Any]) -> Iterator[str]:
                 f"{name:24}{_number(item, 'error', 1, '.1e'):>9}"
                 f"{_number(item, 'torch_error', 1, '.1e'):>10}"
                 f"{_number(item, 'seconds', 1e3, '.3f'):>9}"
+                f"{_number(item['facts'], 'price', 1e3, '.3f'):>9}"
                 f"{_number(item, 'eager_seconds', 1e3, '.3f'):>9}"
                 f"{_number(item, 'compiled_seconds', 1e3, '.3f'):>11}"
                 f"{_number(item, 'autotuned_seconds', 1e3, '.3f'):>9}"
@@ -185,6 +201,57 @@ def _models(results: Mapping[str, Any]) -> Iterator[str]:
             )
     for column, mode in zip(("compile", "tuned"), TORCH_MODES.values(), strict=True):
         yield f"{column}: torch.compile in mode {mode}, which records CUDA graphs"
+
+
+def _steps(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the longest steps of each model whose steps were timed, beside their prices."""
+    for name, item in results["items"].items():
+        times = item.get("step_seconds", [])
+        if not times:
+            continue
+        rows = list(zip(times, item["facts"]["priced"], strict=True))
+        priced = [(t, step["seconds"]) for t, step in rows if "seconds" in step and t > 0]
+        holds = sum(HOLDS[0] <= t / price <= HOLDS[1] for t, price in priced if price)
+        yield ""
+        yield (
+            f"{name}: {len(rows)} steps in {sum(times) * 1e6:.1f} us, "
+            f"{holds} of {len(priced)} within {HOLDS[0]} to {HOLDS[1]} of their price"
+        )
+        yield f"  {'us':>8}{'price us':>10}  {'limit':10}source"
+        for seconds, step in sorted(rows, key=lambda row: -row[0])[:_LONGEST]:
+            yield (
+                f"  {seconds * 1e6:8.1f}{_number(step, 'seconds', 1e6, '.1f'):>10}  "
+                f"{step.get('limit') or _MISSING:10}{step['source'][:60]}"
+            )
+
+
+def _structure(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the compile says of the kernels' code, before any of it runs."""
+    steps = [s for item in results["items"].values() for s in item["facts"].get("priced", ())]
+    kernels = [step for step in steps if "registers" in step]
+    if kernels:
+        gluon = sum(step["language"] == "gluon" for step in kernels)
+        spilling = sum(step["private"] > 0 for step in kernels)
+        yield (
+            f"structure: {len(kernels)} kernels, {gluon} of them in Gluon, {spilling} spill, "
+            f"at most {max(step['registers'] for step in kernels)} registers a lane"
+        )
+
+
+def _hosts(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the times of matmuls on the machine's CPU."""
+    items = {n: i for n, i in results["items"].items() if i["facts"]["kind"] == "host"}
+    if not items:
+        return
+    yield ""
+    cpu = next((i["host_cpu"] for i in items.values() if "host_cpu" in i), "not measured")
+    yield f"CPU of this machine: {cpu}; ms of tcc / ms of torch by threads"
+    for name, item in items.items():
+        times = "  ".join(
+            f"{threads}: {ours * 1e3:.3f} / {theirs * 1e3:.3f}"
+            for threads, (ours, theirs) in item.get("host_seconds", {}).items()
+        )
+        yield f"  {name:26}{_number(item, 'error', 1, '.1e'):>9}  {times or item.get('said', '-')}"
 
 
 def _number(item: Mapping[str, Any], key: str, factor: float, form: str) -> str:

@@ -24,7 +24,7 @@ from gpu.budget import Budget
 from gpu.names import is_wanted, split
 from gpu.plan import KINDS, READY, GpuStep, forecast, plan, with_twins
 from gpu.report import failures, table
-from gpu.tools import WATCHED, present_tools, watch
+from gpu.tools import PROFILER, SANITIZER, WATCHED, present_tools, watch
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 # A probe imports torch. That takes long the first time if torch's files come over a network.
@@ -52,9 +52,13 @@ class Steps(Protocol):
 
 
 def carry_out(
-    folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
-) -> dict[str, Any]:
+    folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path,
+    resume: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Takes all steps that the budget allows; returns the results.
+
+    With `resume`, steps whose results are in `out` are not taken again, unless the code of their
+    item has changed. Raises ValueError if those results are of another device.
 
     The results so far are written to `out` after every step. If several items that have a twin
     (kernels in Gluon) break their process, the remaining such items come last, because each may
@@ -65,13 +69,16 @@ def carry_out(
         "rehearsal": is_rehearsal(index),
         "tcc": index["tcc"], "archs": index["archs"], "refused": index["refused"],
         "device": {}, "items": {i["name"]: {"facts": i} for i in index["items"]}, "skipped": [],
-        "tools": {},
+        "tools": {}, "done": [],
     }  # fmt: skip
+    before = _before(results, out) if resume else {}
     unproven = with_twins(index["items"])
-    waiting, late = deque(plan(index["items"], index.get("tools", ()))), deque[GpuStep]()
+    waiting, late = deque(_plan(index)), deque[GpuStep]()
     broken_items = 0
     while waiting or late:
         step = waiting.popleft() if waiting else late.popleft()
+        if f"{step.task} {step.name}" in results["done"]:
+            continue
         if step.task == "jax" and not results["device"].get("jax"):
             continue
         is_unproven = step.task in ("kernel", "model") and step.name in unproven
@@ -79,10 +86,49 @@ def carry_out(
             late.append(step)
             continue
         answer = _take(step, results, index, folder, steps, budget, out)
+        if answer is not None and "result" in answer:
+            results["done"].append(f"{step.task} {step.name}")
+        if step.task == "device" and _differ(before, results["device"]):
+            raise ValueError(f"{out.name} has results of another device: {before['device']}")
         broken_items += is_unproven and answer is not None and bool(answer.get("broken"))
         results["spent_seconds"] = budget.spent()
         _write(results, out)
     return results
+
+
+def _plan(index: Mapping[str, Any]) -> list[GpuStep]:
+    return list(plan(index["items"], index.get("tools", ()), is_rehearsal(index)))
+
+
+def _before(results: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Adds what `out` has of items with the same code to `results`; returns the facts of its
+    device.
+
+    The step "device" is taken again, because it tells whether the device is the same.
+    """
+    if not out.exists():
+        return {}
+    old = json.loads(out.read_text())
+    same = {
+        name
+        for name, item in results["items"].items()
+        if item["facts"].get("digest") == old["items"].get(name, {}).get("facts", {}).get("digest")
+    }
+    for name in same & old["items"].keys():
+        rest = {key: value for key, value in old["items"][name].items() if key != "failed"}
+        results["items"][name] = {**rest, "facts": results["items"][name]["facts"]}
+    # The sanitizer and the profiler run on all kernels together, so they count only if all are the
+    # same.
+    if same == results["items"].keys():
+        results["tools"] = {n: tool for n, tool in old["tools"].items() if "failed" not in tool}
+        same |= results["tools"].keys()
+    results["done"] = [step for step in old["done"] if step.split()[-1] in same]
+    return dict(old["device"])
+
+
+def _differ(before: Mapping[str, Any], device: Mapping[str, Any]) -> bool:
+    """Returns True if two steps "device" ran on devices with other names."""
+    return "device" in before and "device" in device and before["device"] != device["device"]
 
 
 def _take(
@@ -102,7 +148,9 @@ def _take(
         return None
     if has_tool:
         text = out.with_suffix(f".{step.name}.txt")
-        answer = watch(step.task, step.name, step.item["of"], folder, text, seconds)
+        answer = watch(
+            step.task, step.name, step.item["of"], folder, text, seconds, is_rehearsal(index)
+        )
     elif failed:
         answer = {"failed": failed, "broken": True}
     else:
@@ -255,20 +303,25 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
     budget = Budget(options.seconds)
     index = json.loads((options.folder / "index.json").read_text())
     names = split(options.only)
     index["items"] = [item for item in index["items"] if is_wanted(item["name"], names)]
-    index["tools"] = present_tools()
+    index["tools"] = (SANITIZER, PROFILER) if is_rehearsal(index) else present_tools()
     reason = why_not(index, options.json.resolve())
     if reason is not None:
         print(f"gpu_check: {reason}; nothing was measured")
         return 1
-    print(forecast(list(plan(index["items"], index["tools"])), budget.left()), flush=True)
+    print(forecast(_plan(index), budget.left()), flush=True)
     worker = Worker(options.folder, options.json.with_suffix(".log"))
     try:
-        results = carry_out(options.folder.resolve(), index, worker, budget, options.json)
+        folder, resume = options.folder.resolve(), options.resume
+        results = carry_out(folder, index, worker, budget, options.json, resume)
+    except ValueError as error:
+        print(f"gpu_check: {error}")
+        return 1
     finally:
         worker.close()
     print(table(results))

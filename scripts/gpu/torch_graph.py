@@ -86,7 +86,8 @@ class _Builder:
 
 def tensor_of(tensor: Mapping[str, Any]) -> Tensor:
     """Returns a tensor of the graph's JSON as a torch tensor on the CPU."""
-    return torch.from_numpy(array_of(tensor))
+    values = torch.from_numpy(array_of(tensor))
+    return values.bfloat16() if tensor["dtype"] == "bfloat16" else values
 
 
 # ---- operators ----------------------------------------------------------------------------------
@@ -277,7 +278,40 @@ def _global_average_pool(x: Tensor) -> Tensor:
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: int = 0) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=bool(is_causal))
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=bool(is_causal), enable_gqa=grouped)
+
+
+def _matmul_integer(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() @ b.double()).to(torch.int32)  # exact, because sums stay below 2**53
+
+
+def _dequantize(x: Tensor, scale: Tensor) -> Tensor:
+    return x.to(scale.dtype) * scale
+
+
+def _matmul_bits(
+    x: Tensor, b: Tensor, scales: Tensor, K: int, N: int, bits: int, block_size: int
+) -> Tensor:
+    if bits != 4:
+        raise ValueError("the torch reference supports MatMulNBits of four bits only")
+    digits = torch.stack((b & 15, b >> 4), -1).reshape(N, K // block_size, block_size)
+    weights = (digits.to(x.dtype) - 8) * scales.to(x.dtype).reshape(N, -1, 1)
+    return x @ weights.reshape(N, K).T
+
+
+def _scatter_rows(x: Tensor, index: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
+    if index.shape[-1] != 1 or reduction not in ("add", "max"):
+        raise ValueError("the torch reference supports ScatterND of sums and maxima of rows only")
+    rows = index[..., 0]
+    if reduction == "add":
+        return x.index_add(0, rows, updates)
+    places = rows.reshape(-1, *[1] * (x.ndim - 1)).expand_as(updates)
+    return x.scatter_reduce(0, places, updates, "amax")
+
+
+def _leaky_relu(x: Tensor, alpha: float = 0.01) -> Tensor:
+    return F.leaky_relu(x, alpha)
 
 
 # Maps an operator to (function, positions of the operands that must be constants).
@@ -294,7 +328,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
             "GlobalAveragePool": _global_average_pool, "BatchNormalization": _batch_norm,
             "LayerNormalization": _layer_norm, "Softmax": _softmax, "Gather": _gather,
             "GatherND": _gather_nd, "Cast": _cast, "Transpose": _transpose, "Flatten": _flatten,
-            "Concat": _concat, "Attention": _attention,
+            "Concat": _concat, "Attention": _attention, "MatMulInteger": _matmul_integer,
+            "DequantizeLinear": _dequantize, "MatMulNBits": _matmul_bits,
+            "ScatterND": _scatter_rows, "LeakyRelu": _leaky_relu,
         }.items()
     },
     **{

@@ -237,7 +237,7 @@ def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> 
         assert languages(
             kernels_by_name[name].model, tmp_path, **kernels_by_name[name].options
         ) == {"gluon"}, name
-    (batched,) = (name for name in MODELS if ".b" in name)
+    (batched,) = (name for name in MODELS if name.startswith("bert_base.b"))
     rows, hidden = prod(model_spec(batched).inputs[0].shape), 768
     rng, shapes = (
         np.random.default_rng(0),

@@ -26,9 +26,12 @@ def test_the_table_names_the_modes_that_the_worker_asks_for(
 
     monkeypatch.setattr(torch, "compile", compiled)
     monkeypatch.setattr(worker, "_reference", lambda *_: torch.nn.Identity())
+    monkeypatch.setattr(worker, "_graph", lambda *_: {"nodes": []})
+    item = {"inputs": [], "precision": "bf16", "graph": ""}
+    request = {"item": item, "folder": ""}
     for task in ("compiled", "autotuned"):
         with pytest.raises(InterruptedError):
-            worker.TASKS[task]({"item": {"inputs": [], "precision": "bf16"}}, Gpu())
+            worker.TASKS[task](request, Gpu())
     assert modes == ["reduce-overhead", "max-autotune"]
     results = {"rehearsal": True, "date": "", "archs": [], "device": {}, "items": {}}
     lines = report.table({**results, "refused": {}, "skipped": []}).splitlines()
