@@ -325,13 +325,8 @@ class Scripted(Started):
 def test_failures_stop_nothing_and_time_runs_out_on_the_least_important(tmp_path: Path) -> None:
     clock = Clock()
     worker, out = Scripted(clock), tmp_path / "out.json"
-    index = {
-        "tcc": "0",
-        "archs": ["sm_90"],
-        "device": "cuda",
-        "refused": {"late": "no such operator"},
-        "items": ITEMS,
-    }
+    refused = {"late": "no such operator"}
+    index = {"tcc": "0", "archs": ["sm_90"], "device": "cuda", "refused": refused, "items": ITEMS}
     results = run.carry_out(tmp_path, index, worker, Budget(135.0, clock=clock), out)
     assert worker.asked == [
         "device device", "model net_bf16", "kernel copyish", "kernel wrong", "kernel failing",
@@ -394,8 +389,8 @@ def test_errors_are_compared_with_the_tolerance_or_the_error_of_torch() -> None:
 
 def test_the_full_plan_covers_the_checks_of_tcc_in_time() -> None:
     items = [kernel_item(kernel).facts for kernel in kernels()]
-    wide = ("f32", "i8")
-    items += [{**item, "twin_of": item["name"]} for item in items if item["precision"] not in wide]
+    wide = "f32", "i8"
+    items += [{**i, "twin_of": i["name"]} for i in items if i["precision"] not in wide]
     models = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
     items += [row(f"{m}_{p}", "model", p) for m in models for p in ("bf16", "f32")]
     items += [row(f"{m}_triton", "model", "bf16", twin_of=f"{m}_bf16") for m in models]
