@@ -146,8 +146,8 @@ def fit_table(rows: Sequence[Timed], constants: Mapping[str, float], worst: int 
     lines.append(f"  now {holding(rows, plain):.0%}, fitted {holding(rows, factors):.0%}")
     lines += ["", f"{'time / price':>12}{'fitted':>8}  the worst after the fit"]
     before, after = (
-        np.exp(-_residuals(rows, np.log([chosen[name] for name in FACTORS])))
-        for chosen in (plain, factors)
+        np.exp(-_residuals(rows, np.log([scales[name] for name in FACTORS])))
+        for scales in (plain, factors)
     )
     order = np.argsort(-np.abs(np.log(after)))[:worst]
     lines += [f"{before[i]:12.2f}{after[i]:8.2f}  {rows[i].name}" for i in order]

@@ -111,9 +111,9 @@ def _ours(
     kernels."""
     steps = []
     for urgency in (True, False):
-        chosen = [item for item in models if (item["precision"] == "bf16") == urgency]
-        steps += [GpuStep("model", item) for item in chosen]
-        steps += [GpuStep("steps", item) for item in chosen if item["name"] in STEPPED]
+        group = [item for item in models if (item["precision"] == "bf16") == urgency]
+        steps += [GpuStep("model", item) for item in group]
+        steps += [GpuStep("steps", item) for item in group if item["name"] in STEPPED]
         steps += [GpuStep("kernel", item) for item in kernels if _is_urgent(item) == urgency]
     return steps
 

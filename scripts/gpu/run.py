@@ -109,20 +109,20 @@ def _before(results: dict[str, Any], out: Path) -> dict[str, Any]:
     if not out.exists():
         return {}
     old = json.loads(out.read_text())
-    same = {
+    unchanged = {
         name
         for name, item in results["items"].items()
         if item["facts"].get("digest") == old["items"].get(name, {}).get("facts", {}).get("digest")
     }
-    for name in same & old["items"].keys():
-        rest = {key: value for key, value in old["items"][name].items() if key != "failed"}
-        results["items"][name] = {**rest, "facts": results["items"][name]["facts"]}
-    # The sanitizer and the profiler run on all kernels together, so they count only if all are the
-    # same.
-    if same == results["items"].keys():
+    for name in unchanged & old["items"].keys():
+        facts = {key: value for key, value in old["items"][name].items() if key != "failed"}
+        results["items"][name] = {**facts, "facts": results["items"][name]["facts"]}
+    # The sanitizer and the profiler run on all kernels together, so they count only if no kernel
+    # has changed.
+    if unchanged == results["items"].keys():
         results["tools"] = {n: tool for n, tool in old["tools"].items() if "failed" not in tool}
-        same |= results["tools"].keys()
-    results["done"] = [step for step in old["done"] if step.split()[-1] in same]
+        unchanged |= results["tools"].keys()
+    results["done"] = [step for step in old["done"] if step.split()[-1] in unchanged]
     return dict(old["device"])
 
 
