@@ -33,6 +33,10 @@ from tcc.ir.graph import Value
 from tcc.ir.index import (
     Index,
     Indices,
+    Quotient,
+    Remainder,
+    atoms,
+    bounds,
     const,
     free_vars,
     iterator,
@@ -184,6 +188,17 @@ def _decided(node: Scalar) -> Scalar:
 def _range(index: Index, size: Index) -> AxisPart:
     """Returns the range of an axis of `size` elements that contains all values of `index` on it."""
     low, high = (limit(index, up=up, cancel=False) for up in (False, True))
-    start = low if low is not None and at_most(const(0), low) else const(0)
-    last = high if high is not None and at_most(high, size - 1) else size - 1
+    start = low if low is not None and _is_defined(low) and at_most(const(0), low) else const(0)
+    last = size - 1
+    if high is not None and _is_defined(high) and at_most(high, last):
+        last = high
     return AxisPart(start, last + 1 - start) if at_most(start, last) else AxisPart(const(0), size)
+
+
+def _is_defined(bound: Index) -> bool:
+    """Returns True if every run can compute a bound of a loop's positions.
+
+    A loop divides by a size only if the loop runs, but a bound is also computed for empty loops.
+    """
+    divisions = (atom for atom in atoms(bound) if isinstance(atom, Quotient | Remainder))
+    return all((bounds(atom.den)[0] or 0) > 0 for atom in divisions)

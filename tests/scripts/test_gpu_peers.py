@@ -61,6 +61,7 @@ def test_convolutions_are_timed_in_both_layouts() -> None:
 def run_onnxruntime(model: onnx.ModelProto, inputs: dict[str, Any]) -> Any:
     data, options = model.SerializeToString(), onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1  # its scatters on several threads can lose updates
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     return session.run(None, inputs)[0]
 

@@ -386,9 +386,8 @@ def test_a_part_joined_with_the_whole_is_the_whole(first_is_whole: bool) -> None
     assert joined(*pair, (const(16),)) == every
 
 
-def test_readers_of_a_part_in_another_form_and_of_the_whole() -> None:
-    """The first transposed convolution reads all channels, and the second one all of them in the
-    form 17 + (-1 // size)."""
+def test_no_size_is_divided_by_a_size_that_may_be_zero() -> None:
+    """The index of the second transposed convolution's channels is divided by the image's size."""
     model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         layers (float[1, 16, h] x) => (float[1, 2, w] y, float[1, 32, v] z) {
             first = Constant <value = int64[1] {2}> ()
@@ -404,7 +403,31 @@ def test_readers_of_a_part_in_another_form_and_of_the_whole() -> None:
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     module = tcc.compile(model)
+    assert [y.shape for y in module(matrix(1, 16, 3))] == [(1, 2, 0), (1, 32, 0)]
     for size in (4, 9):
         feeds = {"x": matrix(1, 16, size)}
         for y, expected in zip(module(feeds["x"]), session.run(None, feeds), strict=True):
             np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_images_without_rows_divide_by_no_size(numerics: str) -> None:
+    """A bound of the second convolution's channels would be divided by the number of pixels."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        layers (float[1, 1, h, w] x) => (float[1, 16, a, b] y) {
+            s = Conv <strides = [2, 2]> (x, first)
+            y = ConvTranspose
+                <group = 4, pads = [0, 1, 0, 0], output_padding = [1, 2], strides = [2, 3]>
+                (s, second)
+        }""")
+    for name, sizes in (("first", (4, 1, 2, 4)), ("second", (4, 4, 1, 4))):
+        model.graph.initializer.append(numpy_helper.from_array(matrix(*sizes), name))
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    module = tcc.compile(model, numerics=numerics)
+    assert module(matrix(1, 1, 0, 13)).shape == (1, 16, 0, 17)
+    for size in ((5, 9), (2, 4)):
+        feeds = {"x": matrix(1, 1, *size)}
+        (expected,) = session.run(None, feeds)
+        np.testing.assert_allclose(module(feeds["x"]), expected, rtol=1e-4, atol=1e-4)
