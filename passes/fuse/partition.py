@@ -344,7 +344,7 @@ class _Partition:
     def _completes(self, node: Node, group: Group) -> bool:
         """Returns True if each reader of `node` in the group is pointwise work on results of an
         anchor of the group.  Tiles keep the result of this work for the next anchor."""
-        readers = [n for n in self._readers(node) if group in self.groups.get(n, ())]
+        readers = [m for m in group.members if not set(node.outputs).isdisjoint(m.inputs)]
         return not any(map(self._is_anchor, readers)) and all(
             self._follows_anchor(reader, group) for reader in readers
         )
