@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
 from typing import TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
@@ -49,7 +48,6 @@ from tcc.ir.index import (
     step_in,
     substitute,
     symbol,
-    within,
 )
 from tcc.ir.layout import row_major_position
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_at, lanes
@@ -384,29 +382,19 @@ def _gathered(access: BlockAccess, position: tuple[int, ...], chunk: Chunk) -> R
 def _load_strided(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, stride: int) -> Reg:
     """Loads lanes that are `stride` elements apart, by loading `stride` adjacent vectors.
 
-    The first vector begins at a multiple of `stride`, before the first lane, so that the loads of a
-    window share vectors. Where the buffer may lack an element of these vectors, the first vector
-    begins with the first lane and the last one ends with the last lane, so that no other memory is
-    touched.
+    The last vector ends with the last lane, so that no memory after it is touched.
     """
     code, width = access.code, chunk.width
     offset, _ = access.at(position, const(chunk.start))
-    before = offset.const % stride
-    first = access.indices.sharpen(offset - before)
-    size = prod(access.buffer.sizes, start=const(1))
-    whole = all(within(first + n, size) for n in (0, stride * width - 1))
-    before *= whole
     (lane,), full_chunk = lanes((width,)), Chunk(0, width, width)
     result, places = None, list(range(width))
     for number in range(stride):
-        start = number * width
-        first_lane = -(-(start - before) // stride)
-        if not whole:
-            start = min(stride * first_lane, (stride - 1) * (width - 1))
-        row_offset = offset - before + start + lane
+        first_lane = -(-number * width // stride)
+        start = min(stride * first_lane, (stride - 1) * (width - 1))
+        row_offset = offset + start + lane
         row = BlockAccess(access.indices, access.base, access.buffer, (width,), row_offset, (), ())
         reg = _load_chunk(row, (), full_chunk)
-        row_places = [min(stride * n + before - start, width - 1) for n in range(width)]
+        row_places = [min(stride * n - start, width - 1) for n in range(width)]
         if result is None:
             result, places = reg, row_places
         else:

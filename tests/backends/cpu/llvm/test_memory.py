@@ -110,23 +110,6 @@ def test_lanes_apart_from_any_first_element(check, dtype, apart):
     check_all(check, parts)
 
 
-@pytest.mark.parametrize("apart", [2, 3, 4])
-def test_neighbouring_loads_of_lanes_apart_share_their_vectors(apart):
-    """They share all vectors if the buffer holds them, and stay inside it if it does not."""
-    (lane,) = lanes((16,))
-    shared: set[int] = set()
-    for first, behind in product(range(apart), (True, False)):
-        size = 16 * apart if behind else 15 * apart + first + 1
-        x, y = buffer("x", F32, (size,)), output("y", F32, 16)
-        kernel = copy_kernel(x, y, (16,), (apart * lane + first,), (lane,))
-        text = emit_kernel(kernel, "apart", SERVER).llvm
-        places = map(int, re.findall(r"getelementptr float, ptr %b0, i64 (\d+)", text))
-        touched = {0, *places}
-        assert max(touched) + 15 < size
-        shared |= touched if behind else set()
-    assert shared == {16 * n for n in range(apart)}
-
-
 def _apart(second: int) -> TileKernel:
     """Returns a kernel that stores two rows of 16 elements to columns 1 and `second` of 16
     lines."""
