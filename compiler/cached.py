@@ -13,4 +13,5 @@ def cached_method(method: _T) -> _T:
     Each object keeps its own results: `functools.cache` would keep the objects themselves alive.
     The class must not have slots.
     """
+    # A type checker sees the decorated method, whose calls it can check, and not the property.
     return cached_property(lambda item: cache(partial(method, item)))  # type: ignore[return-value]

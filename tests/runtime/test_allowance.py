@@ -10,17 +10,24 @@ DRAWS, SHAPE = 12, (1, 40, 20)
 NOISE = 1e-2
 
 
-def drawn(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
-    """Returns outputs, two noisy runs, and a right artifact's outputs with equal noise; each
-    element has its own noise level."""
-    rng = np.random.default_rng(seed)
-    sizes = NOISE * np.exp(rng.standard_normal(SHAPE))
-    wants = [rng.standard_normal(SHAPE).astype(np.float32) for _ in range(DRAWS)]
+def noisy(
+    rng: np.random.Generator, sizes: Array
+) -> tuple[list[Array], list[list[Array]], list[Array]]:
+    """Returns outputs, two noisy runs, and a right artifact's outputs with equal noise; `sizes` has
+    the noise of each element."""
+    wants = [rng.standard_normal(sizes.shape).astype(np.float32) for _ in range(DRAWS)]
     *runs, gots = (
-        [(reference + sizes * rng.standard_normal(SHAPE)).astype(np.float32) for reference in wants]
+        [(want + sizes * rng.standard_normal(sizes.shape)).astype(np.float32) for want in wants]
         for _ in range(3)
     )
     return wants, runs, gots
+
+
+def drawn(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
+    """Returns what `noisy` does, where each element has its own noise level."""
+    rng = np.random.default_rng(seed)
+    sizes = NOISE * np.exp(rng.standard_normal(SHAPE))
+    return noisy(rng, sizes)
 
 
 def verdict(wants: list[Array], runs: list[list[Array]], gots: list[Array]) -> str:
@@ -62,16 +69,11 @@ def test_shifts_of_both_signs_by_less_than_the_noise_are_wrong(seed: int) -> Non
 
 
 def appended(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
-    """Returns what `drawn` does, for an output that appends one row with noise to an input."""
+    """Returns what `noisy` does, for an output that appends one row with noise to an input."""
     rng = np.random.default_rng(seed)
     shape = (3, 40, 20)
     sizes = NOISE * np.exp(rng.standard_normal(shape)) * (np.arange(40) == 39)[:, None]
-    wants = [rng.standard_normal(shape).astype(np.float32) for _ in range(DRAWS)]
-    *runs, gots = (
-        [(reference + sizes * rng.standard_normal(shape)).astype(np.float32) for reference in wants]
-        for _ in range(3)
-    )
-    return wants, runs, gots
+    return noisy(rng, sizes)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -34,12 +34,12 @@ class Device(Started):
     """A worker on the device `name`; every step takes 20 seconds, steps of `failing` fail."""
 
     def __init__(self, clock: Clock, name: str = "H200", failing: str = "") -> None:
-        self.clock, self.name, self.failing, self.asked = clock, name, failing, list[str]()
+        self.clock, self.name, self.failing, self.requests = clock, name, failing, list[str]()
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         self.clock.now += 20.0
         item = request["item"].get("name", "device")
-        self.asked.append(f"{request['task']} {item}")
+        self.requests.append(f"{request['task']} {item}")
         if request["task"] == "device":
             return {"result": {"device": self.name}}
         return {"failed": "no"} if item == self.failing else {"result": {"seconds": 1e-4}}
@@ -57,16 +57,16 @@ def test_a_stopped_run_continues_with_what_is_missing(tmp_path: Path) -> None:
     out, clock = tmp_path / "out.json", Clock()
     first = Device(clock, failing="b")
     assert carried_out(first, out, 90.0, ROWS)["skipped"] == ["kernel d"]
-    assert first.asked == ["device device", "kernel a", "kernel b", "kernel c"]
+    assert first.requests == ["device device", "kernel a", "kernel b", "kernel c"]
     items = [*ROWS[:2], {**ROWS[2], "digest": "changed"}, ROWS[3]]
     second = Device(clock)
     results = carried_out(second, out, 1000.0, items)
-    assert second.asked == ["device device", "kernel b", "kernel c", "kernel d"]
+    assert second.requests == ["device device", "kernel b", "kernel c", "kernel d"]
     assert report.failures(results) == []
     assert all(item["seconds"] > 0 for item in results["items"].values())
     third = Device(clock)
     carried_out(third, out, 1000.0, items)
-    assert third.asked == ["device device"]
+    assert third.requests == ["device device"]
 
 
 def test_results_of_two_devices_are_not_mixed(tmp_path: Path) -> None:

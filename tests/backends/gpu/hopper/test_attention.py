@@ -92,34 +92,35 @@ def test_streaming_loops_may_have_different_lengths(order: str) -> None:
 
 def orders(text: str) -> list[str]:
     """Returns the lines of both parts that turn a block's `program` into the tile that it takes."""
-    found = re.findall(r"^ +(first = .*)\n +(last = .*)\n +(tile = .*)\n", text, re.MULTILINE)
-    return ["\n".join(lines) for lines in found]
+    matches = re.findall(r"^ +(first = .*)\n +(last = .*)\n +(tile = .*)\n", text, re.MULTILINE)
+    return ["\n".join(lines) for lines in matches]
 
 
 def tiles_of(lines: str, number: int, programs: int, tiles: int) -> list[int]:
+    """Returns the tiles that block `number` of `programs` computes, by the kernel's `lines`."""
     language = SimpleNamespace(
         program_id=lambda axis: number,
         num_programs=lambda axis: programs,
         minimum=min,
         where=lambda condition, a, b: a if condition else b,
     )
-    taken = []
+    places = []
     for program in range(number, tiles, programs):
         names = {"tl": language, "program": program}
         exec(lines, names)
-        taken.append(names["tile"])
-    return taken
+        places.append(names["tile"])
+    return places
 
 
 def test_causal_blocks_take_equal_numbers_of_steps() -> None:
     """Two heads of 32 tiles on 4 blocks: without the reversed rounds, one block takes 9 % more."""
-    made = source(attention(4096, 4096, causal=True)).hopper
-    assert made is not None
-    copies, attends = orders(made.text)
+    gluon_kernel = source(attention(4096, 4096, causal=True)).hopper
+    assert gluon_kernel is not None
+    copies, attends = orders(gluon_kernel.text)
     assert copies == attends
     for programs in (1, 3, 4, 5, 7, 63, 64, 65):
-        taken = [tiles_of(copies, n, programs, 64) for n in range(programs)]
-        assert sorted(tile for block in taken for tile in block) == list(range(64))
+        blocks = [tiles_of(copies, n, programs, 64) for n in range(programs)]
+        assert sorted(tile for block in blocks for tile in block) == list(range(64))
     steps = [sum(t % 32 + 1 for t in tiles_of(copies, n, 4, 64)) for n in range(4)]
     assert steps == [264] * 4
     in_order = [sum(t % 32 + 1 for t in range(n, 64, 4)) for n in range(4)]
@@ -127,23 +128,23 @@ def test_causal_blocks_take_equal_numbers_of_steps() -> None:
 
 
 def test_blocks_keep_the_order_where_tiles_are_equal() -> None:
-    made = source(attention(256, 320)).hopper
-    assert made is not None
-    assert orders(made.text) == []
+    gluon_kernel = source(attention(256, 320)).hopper
+    assert gluon_kernel is not None
+    assert orders(gluon_kernel.text) == []
 
 
 @pytest.mark.parametrize("order", gluon.ORDERS)
 @pytest.mark.parametrize("programs", [2, 3, 4])
 def test_both_parts_take_the_same_tiles_in_reversed_rounds(programs: int, order: str) -> None:
     kernel = attention(640, 640, causal=True)
-    made = source(kernel).hopper
-    assert made is not None
-    got, want = launch(kernel, made, made.text, programs, 2, order)
+    gluon_kernel = source(kernel).hopper
+    assert gluon_kernel is not None
+    got, want = launch(kernel, gluon_kernel, gluon_kernel.text, programs, 2, order)
     np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
-    text = made.text.replace("% 2 == 1", "% 2 == 2", 1)
-    assert text != made.text
+    text = gluon_kernel.text.replace("% 2 == 1", "% 2 == 2", 1)
+    assert text != gluon_kernel.text
     try:
-        got, want = launch(kernel, made, text, programs, 2, order)
+        got, want = launch(kernel, gluon_kernel, text, programs, 2, order)
     except gluon.GluonError:
         return
     assert not np.allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
@@ -278,7 +279,7 @@ class TestCompiled:
         """
         names = ("wide, five steps", "wide, causal, five steps")
         sources = [source(attention(**{**CASES[name], "queries": 640})) for name in names]
-        made = compile_kernels(sources, [GPUS[f"cuda:{HOPPER}"]], 1)
-        plain, causal = map(innermost_arithmetic, listings([kernel for (kernel,) in made]))
+        binaries = compile_kernels(sources, [GPUS[f"cuda:{HOPPER}"]], 1)
+        plain, causal = map(innermost_arithmetic, listings([binary for (binary,) in binaries]))
         assert plain <= 46
         assert causal <= 56
