@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from tcc.backends.cpu.llvm.contract import multiplies_words, scalar_operands
 from tcc.backends.cpu.llvm.nibble_words import shift_of_nibble
 from tcc.ir.expr.scalar import Cast, Scalar
+from tcc.ir.index import as_int, const, free_vars, substitute
 from tcc.ir.tile import (
     Block,
     Compute,
@@ -12,6 +13,7 @@ from tcc.ir.tile import (
     Load,
     Stmt,
     Store,
+    lanes,
     used_blocks,
     walk_statements,
 )
@@ -87,9 +89,25 @@ def _copied_words(statements: Sequence[Stmt], words: Collection[Block]) -> set[B
         n.buffer for n in statements if isinstance(n, Load) and n.out in words and n.buffer.is_local
     }
     stores = [n for n in statements if isinstance(n, Store) and n.buffer in buffers]
-    # An even number of rows begins at a whole word.
-    plain = {n.block for n in stores if not (n.guards or n.indirect or (1, *n.block.shape)[-2] % 2)}
+    plain = {n.block for n in stores if not (n.guards or n.indirect) and _stores_words(n)}
     return plain - _operands(n for n in statements if n not in stores)
+
+
+def _stores_words(node: Store) -> bool:
+    """Returns True if the rows of the stored block form whole words in memory.
+
+    Then rows 2n and 2n + 1 are adjacent, and so are the words of a row.
+    """
+    shape = node.block.shape
+    if len(shape) < 2 or shape[-2] % 2:
+        return False
+    row, lane = (var for index in lanes(shape)[-2:] for var in free_vars(index))
+    offset = node.indices[-1]
+    places = (
+        substitute(offset, {row: const(n), lane: const(m)}) for n, m in ((0, 0), (1, 0), (0, 1))
+    )
+    first, below, beside = places
+    return (as_int(below - first), as_int(beside - first)) == (1, 2)
 
 
 def _bytes_of_levels(statements: Sequence[Stmt]) -> dict[Block, Block]:
