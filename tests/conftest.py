@@ -25,6 +25,8 @@ from tests.part import pytest_addoption, set_extent  # noqa: F401 (a hook)
 # One test runs per core: a matmul whose threads wait for one another takes three times as long.
 # NumPy and torch read these variables at import, and xdist workers inherit them.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+# pytest changes the first variable, and torch sets the second when a test first compiles.
+_LIBRARY_VARIABLES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
 
 
 # Workers rest for long, because minutes may pass between two compiles and a new process takes a
@@ -64,6 +66,21 @@ def _few_objects_to_walk() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _environment_kept() -> Iterator[None]:
+    """Fails a test that changes environment variables for the tests behind it."""
+    variables = dict(os.environ)
+    yield
+    changed = {
+        name: value
+        for name, value in (os.environ.items() ^ variables.items())
+        if name not in _LIBRARY_VARIABLES
+    }
+    os.environ.clear()
+    os.environ.update(variables)
+    assert not changed, f"the test changed environment variables: {changed}"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,6 +21,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tcc import runtime
@@ -75,10 +76,11 @@ def kernel(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     "share" is its speed as a share of the speed of a copy (group "memory") or of torch's matmul
     (group "matrix").
     """
-    # tcc shall not record CUDA graphs here: `compare` records the runs of all works itself.
-    os.environ["TCC_GRAPHS"] = "0"
     item = request["item"]
-    module, reference = _module(request, device), _reference(request, device)
+    # tcc shall not record CUDA graphs here: `compare` records the runs of all works itself.
+    with patch.dict(os.environ, TCC_GRAPHS="0"):
+        module = _module(request, device)
+    reference = _reference(request, device)
     sets = input_sets(item["inputs"], device)
     result: dict[str, Any] = {"error": _kernel_error(module, reference, sets[0], item)}
     works, refused = _peer_works(request, reference, sets)
@@ -212,7 +214,6 @@ def model(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 
     Also returns the latencies of both, without torch.compile.
     """
-    os.environ.pop("TCC_GRAPHS", None)
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
     inputs = [draw(spec, device.name, 1) for spec in item["inputs"]]
