@@ -123,13 +123,22 @@ def allowance(
     noises = {}
     for group in runs[0]:
         errors = [groups[group] for groups in runs if group in groups]
-        squares = [np.square(error) for run in errors for error in run]
-        sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
-        measures = [_measures(run, sizes, empty) for run in errors]
+        sizes = _sizes(errors)
+        # The artifact is no part of `sizes`, so each run is measured by the sizes of the others.
+        measures = [
+            _measures(run, _sizes([*errors[:n], *errors[n + 1 :]] or errors), empty)
+            for n, run in enumerate(errors)
+        ]
         rows = _expected_largest(errors, sizes, empty)
         measures.append(np.concatenate([[0, 0], rows, rows]))
         noises[group] = _Noise(sizes, np.max(measures, 0))
     return Allowance(noises, empty.scale, floors)
+
+
+def _sizes(runs: Sequence[Sequence[Array]]) -> Array:
+    """Returns the root mean square of each element's errors over all draws of all runs."""
+    squares = [np.square(error) for run in runs for error in run]
+    return np.asarray(np.sqrt(sum(squares) / len(squares)))
 
 
 def judged(

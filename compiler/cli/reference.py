@@ -13,6 +13,7 @@ from pathlib import Path
 from tcc.cli.peers.peer import CAP, PEERS, Peer, PeerKind
 from tcc.driver import evaluate_draws
 from tcc.frontends.onnx.rounded import write_rounded
+from tcc.frontends.onnx.schema import loses_sums
 from tcc.frontends.rounding import Rounding
 from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
@@ -83,6 +84,8 @@ def run_reference(
     with `states`, which the evaluator rounds.
     """
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
+    if not is_archive and loses_sums(model):
+        threads = 1
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]
         for path, job in zip_equal(paths, jobs):

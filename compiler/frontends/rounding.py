@@ -38,7 +38,8 @@ class Rounding:
     constant's name to the type to which the tensors multiplied with the constant are rounded.  In
     both, an empty name stands for all contractions.  `spread`: other readers of a rounded tensor
     read it rounded too. `noise` is the standard deviation of a relative change of every weight,
-    drawn from `seed`.
+    drawn from `seed`. The constants `scaled` are rounded as multiples of themselves, whose factor
+    is drawn from `seed`.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Rounding:
     spread: bool = False
     noise: float = 0.0
     seed: int = 0
+    scaled: Collection[str] = ()
 
     def weight(
         self, sources: Collection[str], array: Array, axis: int, state: bool = False
@@ -60,11 +62,13 @@ class Rounding:
         if array.dtype.kind != "f":
             return array
         types = {self.weights[name] for name in ("", *sources) if name in self.weights}
+        rng = np.random.default_rng(self.seed)
+        is_scaled = not {"", *sources}.isdisjoint(self.scaled)
+        factor = array.dtype.type(2.0 ** -rng.random() if is_scaled else 1.0)
         for type in sorted(types):
-            array = as_stored(array, type, axis)
+            array = as_stored(array * factor, type, axis) / factor
         if not self.noise:
             return array
-        rng = np.random.default_rng(self.seed)
         change = max(self.noise, _STEPS.get(self.operand(sources), 0.0) if state else 0.0)
         changed = array * (1 + change * rng.standard_normal(array.shape))
         return changed.astype(array.dtype)
@@ -102,7 +106,9 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
 
     The manifest does not give the rounding of every tensor: GPUs round all tensors between kernels,
     and a constant may be computed from others before it is rounded. The noise stands for these
-    roundings. A constant whose source is unknown may be any constant. A kernel may pass some
+    roundings. So does a factor of a constant that was multiplied by others before it was rounded,
+    because its elements then are rounded at other places. A constant whose source is unknown may be
+    any constant. A kernel may pass some
     readers of a tensor the unrounded values; with odd seeds all readers get them.
     """
     rounding = artifact_rounding(manifest, variant)
@@ -110,11 +116,10 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
         return Rounding(noise=_CHANGE, seed=seed)
     facts = manifest["variants"][variant]
     listed = [e for e in facts.get("rounded", ()) if e["type"] in _STORED]
-    computed = {n for e in listed if not e.get("moved") for n in e["weights"]}
-    exact = {name: type for name, type in rounding.weights.items() if name not in computed}
+    computed = {n for e in listed if not e.get("moved") for n in e["weights"] or ("",)}
     # An entry that names no weight holds for all weights, which have the key "". The last of these
     # entries counts.
     unknown = {"": e["type"] for e in listed if not e["weights"]}  # noqa: B035
     operands = {} if facts.get("gpu") or "" in rounding.operands else rounding.operands
     spread = not seed % 2
-    return Rounding({**exact, **unknown}, operands, spread, _CHANGE, seed)
+    return Rounding({**rounding.weights, **unknown}, operands, spread, _CHANGE, seed, computed)

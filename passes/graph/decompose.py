@@ -255,7 +255,8 @@ class _Parts:
         kernels = [np.ascontiguousarray(kernel[at]) for kernel in self.kernels]
         shape = kernels[0].shape
         arrays = [kernel.reshape(-1, *shape[rank + 2 :]) for kernel in kernels]
-        operands = [cropped, b.constant_per_rank(arrays, source.name, source.dtype)]
+        names = b.sources(source)
+        operands = [cropped, b.constant_per_rank(arrays, source.name, source.dtype, names)]
         if self.bias is not None:
             count = prod(shape[1 : rank + 1])
             biases = [

@@ -22,7 +22,9 @@ NAMES = ("first", "<b>\"soft\" & 'max'</b>", "second", "k", "top")
 
 def compile_model(folder: Path) -> Path:
     """Writes the model to a folder, compiles it, and returns the path of its artifact."""
-    model = onnx.parser.parse_model(MODEL.replace("{0}", "{" + ", ".join(["0.5"] * 64) + "}"))
+    # Equal columns would be multiplied once.
+    weights = ", ".join(f"{n * n % 67 / 67:.3f}" for n in range(64))
+    model = onnx.parser.parse_model(MODEL.replace("{0}", f"{{{weights}}}"))
     for node, name in zip(model.graph.node, NAMES, strict=True):
         node.name = name
     onnx.save(model, folder / "layers.onnx")

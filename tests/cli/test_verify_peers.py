@@ -13,6 +13,7 @@ from tcc import cli
 from tcc.cli import comparison
 from tcc.cli.comparison import peer_line
 from tcc.cli.peers.peer import PEERS, PeerKind
+from tcc.cli.reference import ReferenceJob, run_reference
 from tcc.runtime.verdict_text import Verdict
 
 from tests.draws import RNG
@@ -73,3 +74,22 @@ def test_peers_run_whole_models(
     pytest.importorskip("onnxruntime")
     assert cli.execute(["verify", str(model), "--peers", "ort", *others]) == 2
     assert "peers run whole models on one rank" in capsys.readouterr().err
+
+
+def test_the_reference_adds_every_scattered_row(tmp_path: Path) -> None:
+    """ONNX Runtime's threads add to one element at the same time and lose numbers."""
+    pytest.importorskip("onnxruntime")
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        sums (float[3, 256] x, int64[50000, 1] where, float[50000, 256] rows) => (float[3, 256] y) {
+            y = ScatterND <reduction = "add"> (x, where, rows) }""")
+    onnx.save(model, tmp_path / "model.onnx")
+    where = np.random.default_rng(0).integers(0, 3, (50_000, 1))
+    inputs = {
+        "x": np.zeros((3, 256), np.float32),
+        "where": where,
+        "rows": np.ones((50_000, 256), np.float32),
+    }
+    job = ReferenceJob(range(1))
+    [[outputs]] = run_reference(tmp_path / "model.onnx", ["y"], [job], [inputs], 4, False)
+    counts = np.bincount(where[:, 0])[:, None]
+    np.testing.assert_array_equal(outputs["y"], np.broadcast_to(counts, (3, 256)))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import tcc
-from onnx import helper
+from onnx import helper, numpy_helper
 from tcc.runtime.compare import compare
 
 from tests.lib.agreement import INT64, assert_agree, expected, model_of, session, value
@@ -103,6 +103,34 @@ def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> N
 
 def test_nothing_is_listed_where_nothing_is_rounded() -> None:
     assert tcc.compile(model()).manifest["variants"][0]["rounded"] == []
+
+
+@pytest.mark.parametrize("scale", ["scale", "number"])
+def test_a_weight_with_a_folded_factor_has_its_name(scale: str) -> None:
+    """The factor is a constant with a name, or a number in the program."""
+    graph = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
+        m (float[1, 128] x) => (float[1, 128] y) <float number = {{0.37}}>
+        {{
+            product = MatMul (x, w)
+            y = Mul (product, {scale})
+        }}""")
+    constants = {"w": weights(128, 128), "scale": weights(128)}
+    graph.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    (entry,) = tcc.compile(graph, weights="int8").manifest["variants"][0]["rounded"]
+    assert (entry["weights"], entry["moved"]) == (["w"], False)
+
+
+def test_a_part_of_a_weight_has_its_name_and_is_not_computed() -> None:
+    graph = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        m (float[1, 256] x) => (float[1, 96] y) <int64[1] first = {0}, int64[1] end = {96},
+            int64[1] axis = {1}>
+        {
+            part = Slice (w, first, end, axis)
+            y = MatMul (x, part)
+        }""")
+    graph.graph.initializer.append(numpy_helper.from_array(weights(256, 128), "w"))
+    (entry,) = tcc.compile(graph, weights="int8").manifest["variants"][0]["rounded"]
+    assert (entry["weights"], entry["moved"]) == (["w"], True)
 
 
 def test_weights_that_stay_wide_have_the_names_of_the_model() -> None:

@@ -47,6 +47,24 @@ def test_levels_that_tcc_makes_round_weights_too() -> None:
     assert rounding.operand(["w"]) == "bf16"
 
 
+def test_weights_that_were_scaled_first_are_rounded_at_other_places() -> None:
+    """Noise of seeds stands for the roundings: each is as large as the artifact's, and differs."""
+    entry = {"weights": ["w"], "type": "bf16", "operands": "bf16", "moved": False}
+    facts = {"variants": [{"rounded": [entry]}]}, 0
+    array = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    exact = artifact_rounding(*facts)
+    assert exact is not None
+    rounded = [exact.weight(["w"], array, 0)]
+    rounded += [changed_rounding(*facts, seed).weight(["w"], array, 0) for seed in range(2)]
+    np.testing.assert_array_equal(rounded[0], array.astype(ml_dtypes.bfloat16).astype(np.float32))
+    errors = [values / array - 1 for values in rounded]
+    assert all(1e-3 < np.sqrt(np.mean(e**2)) < 2.0**-9 for e in errors)
+    assert np.abs(np.corrcoef([e.ravel() for e in errors]) - np.eye(3)).max() < 0.3
+    entry["moved"] = True
+    moved = changed_rounding(*facts, 0).weight(["w"], array, 0)
+    np.testing.assert_allclose(moved, rounded[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["B", "y"])
 def test_factors_of_packed_levels_are_rounded(tmp_path: Path, name: str) -> None:
     """The manifest names the levels, or the node from which the importer made the levels."""

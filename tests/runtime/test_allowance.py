@@ -68,6 +68,19 @@ def test_shifts_of_both_signs_by_less_than_the_noise_are_wrong(seed: int) -> Non
     assert "mean errors of a row's elements" in verdict(wants, runs, gots)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_errors_that_all_draws_share_are_right(seed: int) -> None:
+    """Results may depend little on the inputs. Then the errors of a weight's roundings are alike in
+    all draws, and a run shows one sample of each element's noise."""
+    rng = np.random.default_rng(seed)
+    wants = [rng.standard_normal((1, 1000)).astype(np.float32) for _ in range(DRAWS)]
+    *runs, gots = (
+        [(want + error).astype(np.float32) for want in wants]
+        for error in NOISE * rng.standard_normal((3, 1, 1000))
+    )
+    assert verdict(wants, runs, gots) == ""
+
+
 def appended(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
     """Returns what `noisy` does, for an output that appends one row with noise to an input."""
     rng = np.random.default_rng(seed)

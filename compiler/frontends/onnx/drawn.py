@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
-from tcc.frontends.onnx.schema import walk
+from tcc.frontends.onnx.schema import nodes_of
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.op import Array
 
@@ -36,9 +36,7 @@ def _draws(node: onnx.NodeProto) -> bool:
 def random_nodes(model: Path) -> list[onnx.NodeProto]:
     """Returns the nodes of the ONNX file that may draw random numbers, also in bodies and
     functions."""
-    proto = onnx.load(model, load_external_data=False)
-    parts = (proto.graph, *proto.functions)
-    return [node for part in parts for node in walk(part.node) if _draws(node)]
+    return [node for node in nodes_of(model) if _draws(node)]
 
 
 def write_drawn(model: Path, target: Path, seed: int) -> bool:

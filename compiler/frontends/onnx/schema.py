@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -28,6 +29,21 @@ def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         for node in pending.pop():
             yield node
             pending.extend(iter(body.node) for body in bodies(node))
+
+
+def nodes_of(model: Path) -> list[NodeProto]:
+    """Returns the nodes of the ONNX file, also those in bodies and functions."""
+    proto = onnx.load(model, load_external_data=False)
+    return [node for part in (proto.graph, *proto.functions) for node in walk(part.node)]
+
+
+def loses_sums(model: Path) -> bool:
+    """Returns True if several threads of ONNX Runtime may add to one element at the same time.
+
+    They then lose some of the numbers.
+    """
+    nodes = (node for node in nodes_of(model) if node.op_type == "ScatterND")
+    return any(a.name == "reduction" for node in nodes for a in node.attribute)
 
 
 def schema_of(node: NodeProto, version: int) -> onnx.defs.OpSchema | None:

@@ -451,7 +451,8 @@ def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
         if not np.isfinite(changed).all():
             return None
         old = inputs[n] if n < len(inputs) else None
-        inputs[n : n + 1] = [b.constant(changed, "bias" if old is None else old.name)]
+        name = "bias" if old is None else old.name
+        inputs[n : n + 1] = [b.constant(changed, name, sources=b.sources(old))]
     (y,) = b.add(producer.op, inputs, producer.attrs, loc=producer.loc)
     return after.applied(b, y, add=None if shifts else shift)
 

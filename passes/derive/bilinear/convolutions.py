@@ -122,7 +122,9 @@ class Tiled(Candidate):
         if arrays is None:
             return unread(b, self.conv.weights_type(form))
         transformed = on_each_rank(arrays[1:2], partial(_transformed, self.conv, form))
-        return None if transformed is None else b.constant_per_rank(transformed, source.name, F32)
+        if transformed is None:
+            return None
+        return b.constant_per_rank(transformed, source.name, F32, b.sources(source))
 
 
 def _transformed(conv: Conv, form: Form, arrays: Arrays) -> Array | None:
