@@ -269,7 +269,7 @@ def _source_names(lowered: Lowered, values: Sequence[Value]) -> list[str]:
     graph = lowered.placed.graph
     handles = {value: graph.constants.get(value) for value in values}
     names = ((h and graph.store.sources(h)) or (v.name,) for v, h in handles.items())
-    return [*dict.fromkeys(chain.from_iterable(names))]
+    return [*dict.fromkeys(filter(None, chain.from_iterable(names)))]
 
 
 def _rounds_to_bytes(parts: Sequence[Lowered]) -> bool:

@@ -25,8 +25,6 @@ from tests.part import pytest_addoption, set_extent  # noqa: F401 (a hook)
 # One test runs per core: a matmul whose threads wait for one another takes three times as long.
 # NumPy and torch read these variables at import, and xdist workers inherit them.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-# pytest changes the first variable, and torch sets the second when a test first compiles.
-_LIBRARY_VARIABLES = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
 
 
 # Workers rest for long, because minutes may pass between two compiles and a new process takes a
@@ -69,18 +67,22 @@ def _few_objects_to_walk() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _environment_kept() -> Iterator[None]:
-    """Fails a test that changes environment variables for the tests behind it."""
-    variables = dict(os.environ)
+def _variables_kept() -> Iterator[None]:
+    """Fails a test that changes a variable of tcc for the tests behind it.
+
+    Libraries set variables of their own when a test first imports them.
+    """
+    variables = _variables()
     yield
-    changed = {
-        name: value
-        for name, value in (os.environ.items() ^ variables.items())
-        if name not in _LIBRARY_VARIABLES
-    }
-    os.environ.clear()
+    changed = variables.items() ^ _variables().items()
+    for name, _ in changed:
+        os.environ.pop(name, None)
     os.environ.update(variables)
-    assert not changed, f"the test changed environment variables: {changed}"
+    assert not changed, f"the test changed environment variables: {sorted(changed)}"
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("TCC_")}
 
 
 @pytest.hookimpl(tryfirst=True)

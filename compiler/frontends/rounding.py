@@ -116,7 +116,7 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
         return Rounding(noise=_CHANGE, seed=seed)
     facts = manifest["variants"][variant]
     listed = [e for e in facts.get("rounded", ()) if e["type"] in _STORED]
-    computed = {n for e in listed if not e.get("moved") for n in e["weights"] or ("",)}
+    computed = tuple(n for e in listed if not e.get("moved") for n in e["weights"] or ("",))
     # An entry that names no weight holds for all weights, which have the key "". The last of these
     # entries counts.
     unknown = {"": e["type"] for e in listed if not e["weights"]}  # noqa: B035

@@ -73,7 +73,6 @@ from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_le
 from tcc.passes.quantize.quantize_weights import (
     byte_sum,
     group_size,
-    has_elements,
     rounded,
     scales_of,
     stored_levels,
@@ -365,11 +364,12 @@ class _Narrowing:
         sources = store.sources(handle)
         first = {store.sources(other): other for other in reversed([*store.handles()])}
         parts = [first[name,] for name in sources if (name,) in first]
-        size, *sizes = (store.fact(byte_sum, (part,)) for part in (handle, *parts))
-        is_reordering = size == sum(sizes) or (
-            len(sources) == len(parts) == 1 and store.fact(has_elements, (*parts, handle))
+        is_reordering = len(sources) == 1 or (
+            "" not in sources
+            and store.fact(byte_sum, (handle,)) == sum(store.fact(byte_sum, (p,)) for p in parts)
         )
-        self.rounded.append(Rounded(sources, type, operands, is_reordering))
+        names = tuple(filter(None, sources))
+        self.rounded.append(Rounded(names, type, operands, is_reordering))
 
     def _source(self, value: Value) -> tuple[ConstantStore, Handle]:
         graph = self.constants[value]

@@ -113,9 +113,3 @@ def _away_from_zero(values: Array) -> Array:
 def byte_sum(arrays: Sequence[Array]) -> int:
     """Returns the sum of all bytes, which does not depend on the order of the elements."""
     return sum(int(array.ravel().view(np.uint8).sum(dtype=np.uint64)) for array in arrays)
-
-
-def has_elements(whole: Sequence[Array], part: Sequence[Array]) -> bool:
-    """Returns True if a few elements of `part` other than zero occur in `whole`."""
-    elements = part[0][np.nonzero(part[0])]
-    return all((whole[0] == x).any() for x in elements[:: max(1, elements.size // 4)])

@@ -346,6 +346,11 @@ class GraphBuilder:
         handle = self.handle(value)
         return () if handle is None else self.store.sources(handle)
 
+    def scaled_sources(self, value: Value | None) -> tuple[str, ...]:
+        """Returns the sources of an array that is computed from a constant and other numbers."""
+        sources = self.sources(value)
+        return (*sources, "") if sources else ()
+
     def finish(
         self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()
     ) -> Graph:

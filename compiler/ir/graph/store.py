@@ -118,7 +118,7 @@ class ConstantStore:
     A constant whose array differs by rank has one array per rank under one handle.
 
     The store also records from which constants of the source model an array was computed
-    (`sources`).
+    (`sources`). The name "" stands for other numbers.
     """
 
     def __init__(self) -> None:

@@ -452,7 +452,7 @@ def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
             return None
         old = inputs[n] if n < len(inputs) else None
         name = "bias" if old is None else old.name
-        inputs[n : n + 1] = [b.constant(changed, name, sources=b.sources(old))]
+        inputs[n : n + 1] = [b.constant(changed, name, sources=b.scaled_sources(old))]
     (y,) = b.add(producer.op, inputs, producer.attrs, loc=producer.loc)
     return after.applied(b, y, add=None if shifts else shift)
 

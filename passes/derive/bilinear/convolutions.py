@@ -124,7 +124,7 @@ class Tiled(Candidate):
         transformed = on_each_rank(arrays[1:2], partial(_transformed, self.conv, form))
         if transformed is None:
             return None
-        return b.constant_per_rank(transformed, source.name, F32, b.sources(source))
+        return b.constant_per_rank(transformed, source.name, F32, b.scaled_sources(source))
 
 
 def _transformed(conv: Conv, form: Form, arrays: Arrays) -> Array | None:
