@@ -84,8 +84,6 @@ def run_reference(
     with `states`, which the evaluator rounds.
     """
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
-    if not is_archive and loses_sums(model):
-        threads = 1
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]
         for path, job in zip_equal(paths, jobs):
@@ -109,6 +107,8 @@ def run_reference(
         row = replace(row, arguments=(*row.arguments, *ranges))
         feeds = {f"{n} {name}": a for n, draw in enumerate(draws) for name, a in draw.items()}
         cap = CAP * sum(len(job.draws) for job in jobs)
+        if not is_archive and loses_sums(model):
+            threads = 1
         with Peer(row.title, model, feeds, threads, row=row, cap=cap) as peer:
             named_arrays = peer.outputs()
     outputs: list[list[dict[str, Array]]] = [[{} for _ in draws] for _ in jobs]

@@ -64,9 +64,12 @@ class Rounding:
         types = {self.weights[name] for name in ("", *sources) if name in self.weights}
         rng = np.random.default_rng(self.seed)
         is_scaled = not {"", *sources}.isdisjoint(self.scaled)
-        factor = array.dtype.type(2.0 ** -rng.random() if is_scaled else 1.0)
+        factor = 2.0 ** -rng.random()
         for type in sorted(types):
-            array = as_stored(array * factor, type, axis) / factor
+            if is_scaled:
+                array = as_stored(array * factor, type, axis) / factor
+            else:
+                array = as_stored(array, type, axis)
         if not self.noise:
             return array
         change = max(self.noise, _STEPS.get(self.operand(sources), 0.0) if state else 0.0)
@@ -106,10 +109,10 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
 
     The manifest does not give the rounding of every tensor: GPUs round all tensors between kernels,
     and a constant may be computed from others before it is rounded. The noise stands for these
-    roundings. So does a factor of a constant that was multiplied by others before it was rounded,
-    because its elements then are rounded at other places. A constant whose source is unknown may be
-    any constant. A kernel may pass some
-    readers of a tensor the unrounded values; with odd seeds all readers get them.
+    roundings. A constant may be multiplied by others before it is rounded. Its elements are then
+    rounded to other values, and a factor drawn from `seed` stands for that. A constant whose source
+    is unknown may be any constant. A kernel may pass some readers of a tensor the unrounded values;
+    with odd seeds all readers get them.
     """
     rounding = artifact_rounding(manifest, variant)
     if rounding is None:

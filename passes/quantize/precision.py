@@ -70,13 +70,7 @@ from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_of, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.level_pairs import is_level, level_read, with_paired_levels
-from tcc.passes.quantize.quantize_weights import (
-    byte_sum,
-    group_size,
-    rounded,
-    scales_of,
-    stored_levels,
-)
+from tcc.passes.quantize.quantize_weights import group_size, rounded, scales_of, stored_levels
 from tcc.passes.quantize.round_factors import cheaper_factors
 from tcc.passes.quantize.round_stages import rounding_stage, with_cast, with_rounded
 from tcc.passes.tile.plan import KernelChooser
@@ -366,7 +360,7 @@ class _Narrowing:
         parts = [first[name,] for name in sources if (name,) in first]
         is_reordering = len(sources) == 1 or (
             "" not in sources
-            and store.fact(byte_sum, (handle,)) == sum(store.fact(byte_sum, (p,)) for p in parts)
+            and store.fact(_byte_sum, (handle,)) == sum(store.fact(_byte_sum, (p,)) for p in parts)
         )
         names = tuple(filter(None, sources))
         self.rounded.append(Rounded(names, type, operands, is_reordering))
@@ -386,6 +380,11 @@ def fits(arrays: Sequence[Array], dtype: DType) -> bool:
     if dtype is F32:
         return all(np.isfinite(array).all() for array in arrays)
     return all(rounded(array, dtype) is not None for array in arrays)
+
+
+def _byte_sum(arrays: Sequence[Array]) -> int:
+    """Returns the sum of all bytes, which does not depend on the order of the elements."""
+    return sum(int(array.ravel().view(np.uint8).sum(dtype=np.uint64)) for array in arrays)
 
 
 # ---- replacements of reads ----------------------------------------------------------------------

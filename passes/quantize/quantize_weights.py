@@ -7,8 +7,6 @@ byte, with the earlier level in the low half.  Scales are rounded to bf16 before
 computed: level = round(w / rounded scale).  So the rounding of scales adds no error.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from tcc.ir.graph import carrier
 from tcc.ir.op import Array
@@ -108,8 +106,3 @@ def _away_from_zero(values: Array) -> Array:
     """
     bits = values.view(np.uint32)
     return carrier(((bits + 0xFFFF) & 0xFFFF0000).astype(np.uint32).view(np.float32), BF16)
-
-
-def byte_sum(arrays: Sequence[Array]) -> int:
-    """Returns the sum of all bytes, which does not depend on the order of the elements."""
-    return sum(int(array.ravel().view(np.uint8).sum(dtype=np.uint64)) for array in arrays)

@@ -103,10 +103,9 @@ def _stores_words(node: Store) -> bool:
         return False
     row, lane = (var for index in lanes(shape)[-2:] for var in free_vars(index))
     offset = node.indices[-1]
-    places = (
+    first, below, beside = (
         substitute(offset, {row: const(n), lane: const(m)}) for n, m in ((0, 0), (1, 0), (0, 1))
     )
-    first, below, beside = places
     return (as_int(below - first), as_int(beside - first)) == (1, 2)
 
 

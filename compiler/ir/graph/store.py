@@ -118,7 +118,8 @@ class ConstantStore:
     A constant whose array differs by rank has one array per rank under one handle.
 
     The store also records from which constants of the source model an array was computed
-    (`sources`). The name "" stands for other numbers.
+    (`sources`). The name "" stands for all other numbers that
+    went into it.
     """
 
     def __init__(self) -> None:

@@ -23,8 +23,9 @@ from tcc.passes.layout.assign import Placed
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
+from tcc.passes.quantize import precision as precisions
 from tcc.passes.quantize.precision import FULL, Precision
-from tcc.passes.quantize.quantize_weights import byte_sum, group_size, quantized
+from tcc.passes.quantize.quantize_weights import group_size, quantized
 from tcc.passes.quantize.round_stages import with_rounded
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.gpu.plan import BlockChooser
@@ -438,4 +439,4 @@ def test_a_sum_is_rounded_in_a_stage_of_its_own() -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3), (3, 4)])
 def test_the_sum_of_bytes_takes_arrays_of_any_rank(shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    assert byte_sum((array, array)) == 2 * sum(array.tobytes())
+    assert precisions._byte_sum((array, array)) == 2 * sum(array.tobytes())
